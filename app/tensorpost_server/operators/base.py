@@ -1,0 +1,31 @@
+"""What an operator is to the rest of the server: a kernel that fills any box of its output.
+
+A kernel is a frozen, picklable value made from a descriptor once. It holds no arrays. `xp` is the array library to
+compute with, `numpy` or `cupy`; kernels use only what both have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+__all__ = ["Box", "Kernel"]
+
+Box = tuple[tuple[int, int], ...]
+"""Half-open ranges of output coordinates, one per dimension: a rectangular part of the output."""
+
+
+class Kernel(Protocol):
+    """An operator with its attributes, ready to run on arrays."""
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
+        """Compute the output's elements inside `box` into `out`.
+
+        Args:
+            xp: the array library, `numpy` or `cupy`.
+            inputs: the whole input tensors as arrays of their sizes, in binding order; possibly strided, read-only.
+            box: which part of the output.
+            out: array of the box's shape and the output's dtype; possibly strided, its old content undefined.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""tensorpost: POST a DirectML operator and a tensor, get the result back as raw bytes."""

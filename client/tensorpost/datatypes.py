@@ -1,0 +1,147 @@
+"""One row per data type: what DirectML, ONNX, the Open Inference Protocol, safetensors and NumPy call it.
+
+Nothing else in the project spells these names twice. A new type is a new row here.
+
+Sources: `DirectML.h` (`DML_TENSOR_DATA_TYPE`), `onnx.proto` (`TensorProto.DataType`), the Open Inference Protocol's
+table of datatypes with Triton's `BF16`, and the safetensors README.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+__all__ = ["DATA_TYPES", "DataType", "TensorDataType", "data_type"]
+
+
+class TensorDataType(enum.IntEnum):
+    """`DML_TENSOR_DATA_TYPE`: the element types of a DirectML tensor, with the header's numbers.
+
+    `UNKNOWN` is never valid in a descriptor; `UINT4` and `INT4` belong to quantization operators only.
+    """
+
+    UNKNOWN = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    UINT32 = 3
+    UINT16 = 4
+    UINT8 = 5
+    INT32 = 6
+    INT16 = 7
+    INT8 = 8
+    FLOAT64 = 9
+    UINT64 = 10
+    INT64 = 11
+    UINT4 = 12
+    INT4 = 13
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element; 0 for UNKNOWN."""
+        return _DIRECTML_BITS[self]
+
+    @property
+    def row(self) -> DataType:
+        """The type's row in `DATA_TYPES`.
+
+        Raises:
+            KeyError: UNKNOWN and the 4-bit types, which no other system here can carry.
+        """
+        return data_type(self.name)
+
+
+_DIRECTML_BITS = dict(zip(TensorDataType, (0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """One element type and its names. A name is None where that system does not have the type.
+
+    Attributes:
+        numpy_name: NumPy's name; also our key. `bfloat16` needs the `ml_dtypes` package, `str` is a Python object.
+        directml: DirectML's short name.
+        onnx: ONNX's name, as in `tensor(float)`.
+        onnx_code: `TensorProto.DataType` number.
+        open_inference: the Open Inference Protocol's name.
+        safetensors: the name in a frame's head.
+        item_size: bytes per element; 0 for strings, whose elements differ.
+    """
+
+    numpy_name: str
+    directml: str | None
+    onnx: str
+    onnx_code: int
+    open_inference: str | None
+    safetensors: str | None
+    item_size: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype, little-endian.
+
+        Raises:
+            ModuleNotFoundError: bfloat16 without `ml_dtypes`; the message names the extra to install.
+        """
+        if self.numpy_name == "bfloat16":
+            try:
+                import ml_dtypes
+            except ModuleNotFoundError as missing:
+                raise ModuleNotFoundError(
+                    "bfloat16 arrays need the package ml_dtypes: pip install 'tensorpost[bfloat16]'", name=missing.name
+                ) from None
+            return np.dtype(ml_dtypes.bfloat16)
+        if self.numpy_name == "str":
+            return np.dtype(object)
+        return np.dtype(self.numpy_name).newbyteorder("<")
+
+
+DATA_TYPES: tuple[DataType, ...] = (
+    #        numpy         DirectML   ONNX         code  OIP       safetensors  bytes
+    DataType("float32",    "FLOAT32", "float",      1,   "FP32",   "F32",       4),
+    DataType("float16",    "FLOAT16", "float16",    10,  "FP16",   "F16",       2),
+    DataType("uint32",     "UINT32",  "uint32",     12,  "UINT32", "U32",       4),
+    DataType("uint16",     "UINT16",  "uint16",     4,   "UINT16", "U16",       2),
+    DataType("uint8",      "UINT8",   "uint8",      2,   "UINT8",  "U8",        1),
+    DataType("int32",      "INT32",   "int32",      6,   "INT32",  "I32",       4),
+    DataType("int16",      "INT16",   "int16",      5,   "INT16",  "I16",       2),
+    DataType("int8",       "INT8",    "int8",       3,   "INT8",   "I8",        1),
+    DataType("float64",    "FLOAT64", "double",     11,  "FP64",   "F64",       8),
+    DataType("uint64",     "UINT64",  "uint64",     13,  "UINT64", "U64",       8),
+    DataType("int64",      "INT64",   "int64",      7,   "INT64",  "I64",       8),
+    DataType("bool",       None,      "bool",       9,   "BOOL",   "BOOL",      1),
+    DataType("bfloat16",   None,      "bfloat16",   16,  "BF16",   "BF16",      2),
+    DataType("complex64",  None,      "complex64",  14,  None,     "C64",       8),
+    DataType("complex128", None,      "complex128", 15,  None,     None,        16),
+    DataType("str",        None,      "string",     8,   "BYTES",  None,        0),
+)  # fmt: skip
+
+_BY_NAME: dict[str, DataType] = {}
+for _row in DATA_TYPES:
+    for _name in (_row.numpy_name, _row.directml, _row.onnx, _row.open_inference, _row.safetensors):
+        if _name is not None:
+            # NumPy and ONNX share some spellings with each other; they never disagree about their meaning.
+            assert _BY_NAME.setdefault(_name, _row) is _row, _name
+
+
+def data_type(name: str | np.dtype[Any] | DTypeLike) -> DataType:
+    """Find a type's row by any of its names, or by a NumPy dtype.
+
+    Example:
+        >>> data_type("FLOAT32").safetensors, data_type(np.dtype("int8")).directml
+        ('F32', 'INT8')
+
+    Raises:
+        KeyError: no system here knows the name.
+    """
+    if isinstance(name, str) and name in _BY_NAME:
+        return _BY_NAME[name]
+    try:
+        return _BY_NAME[np.dtype(name).name]
+    except (TypeError, KeyError):
+        raise KeyError(f"{name!r} is not a data type of DirectML, ONNX, Open Inference, safetensors or NumPy") from None

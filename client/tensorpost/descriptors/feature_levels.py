@@ -1,0 +1,90 @@
+"""DirectML feature levels, and what each operator supports from which level on, as data.
+
+Sources: `DirectML.h` (values), "DirectML feature level history" (what each level brought; levels are strict supersets).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..datatypes import TensorDataType
+from ..problems import InvalidParameter
+
+__all__ = ["NEWEST", "FeatureLevel", "SupportRow", "support_at"]
+
+
+class FeatureLevel(enum.IntEnum):
+    """`DML_FEATURE_LEVEL`: 1_0 to 6_4, with the header's numbers.
+
+    Example:
+        >>> FeatureLevel.parse("2_1") is FeatureLevel.parse("DML_FEATURE_LEVEL_2_1") is FeatureLevel.L2_1
+        True
+    """
+
+    L1_0 = 0x1000
+    L2_0 = 0x2000
+    L2_1 = 0x2100
+    L3_0 = 0x3000
+    L3_1 = 0x3100
+    L4_0 = 0x4000
+    L4_1 = 0x4100
+    L5_0 = 0x5000
+    L5_1 = 0x5100
+    L5_2 = 0x5200
+    L6_0 = 0x6000
+    L6_1 = 0x6100
+    L6_2 = 0x6200
+    L6_3 = 0x6300
+    L6_4 = 0x6400
+
+    def __str__(self) -> str:
+        return f"{self >> 12}_{(self >> 8) & 0xF}"
+
+    @property
+    def directml_name(self) -> str:
+        """The C name, for instance `DML_FEATURE_LEVEL_2_1`."""
+        return f"DML_FEATURE_LEVEL_{self}"
+
+    @classmethod
+    def parse(cls, text: str | int | FeatureLevel) -> FeatureLevel:
+        """Read `2_1`, `2.1`, `DML_FEATURE_LEVEL_2_1` or the header's number.
+
+        Raises:
+            InvalidParameter: no such level; the message lists them all.
+        """
+        if isinstance(text, int):
+            wanted = next((level for level in cls if level == text), None)
+        else:
+            spelled = re.sub(r"^DML_FEATURE_LEVEL_", "", text.strip().upper()).replace(".", "_")
+            wanted = next((level for level in cls if str(level) == spelled), None)
+        if wanted is None:
+            known = ", ".join(map(str, cls))
+            raise InvalidParameter(f"feature level {str(text)[:50]!r} does not exist; DirectML has {known}")
+        return wanted
+
+
+NEWEST = max(FeatureLevel)
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRow:
+    """What an operator supports from a feature level on, until the next row of its table.
+
+    Attributes:
+        since: first level the row holds for.
+        dimension_counts: lowest and highest DimensionCount.
+        data_types: DataTypes of inputs and outputs alike.
+    """
+
+    since: FeatureLevel
+    dimension_counts: tuple[int, int]
+    data_types: tuple[TensorDataType, ...]
+
+
+def support_at(table: Sequence[SupportRow], level: FeatureLevel) -> SupportRow | None:
+    """The last row at or below the level; None if the operator is newer than the level."""
+    rows = [row for row in table if row.since <= level]
+    return max(rows, key=lambda row: row.since) if rows else None

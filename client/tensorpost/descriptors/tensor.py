@@ -1,0 +1,313 @@
+"""`DML_BUFFER_TENSOR_DESC`: the layout of a tensor in a buffer, with every rule proved in exact integers.
+
+Sources: the DML_BUFFER_TENSOR_DESC page, "Using strides to express padding and memory layout" (addressing) and
+"DirectML helper functions" (DMLCalcBufferTensorSize). Python integers do not wrap, so the helper's 32-bit overflow
+cannot happen here: sizes and strides that need more than 2^32 - 1 elements are refused instead.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import numpy as np
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from ..datatypes import TensorDataType, data_type
+from ..problems import BodyMismatch, Violation
+from .base import UINT_MAX, Descriptor, UInt, UIntArray, enum_field, length_of
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+__all__ = [
+    "BufferTensorDesc",
+    "TensorFlags",
+    "is_one_to_one",
+    "last_index",
+    "minimum_tensor_size_in_bytes",
+    "packed_strides",
+]
+
+MAX_ELEMENTS = 2**32 - 1
+_PAGE = "DML_BUFFER_TENSOR_DESC"
+
+
+class TensorFlags(enum.IntFlag):
+    """`DML_TENSOR_FLAGS`. OWNED_BY_DML is for inputs; here it means the same as NONE, since a request binds once."""
+
+    OWNED_BY_DML = 1
+
+
+def packed_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements: 1 for the last dimension, each earlier one the product of all later sizes."""
+    strides = [1] * len(sizes)
+    for axis in range(len(sizes) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * sizes[axis + 1]
+    return tuple(strides)
+
+
+def last_index(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """The largest element offset that any coordinate reaches: the sum of (size - 1) * stride, exact."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
+def minimum_tensor_size_in_bytes(
+    data_type: TensorDataType, sizes: Sequence[int], strides: Sequence[int] | None = None
+) -> int:
+    """DMLCalcBufferTensorSize in exact integers: bytes up to the last element, rounded up to a multiple of 4.
+
+    Example:
+        >>> minimum_tensor_size_in_bytes(TensorDataType.FLOAT32, (2, 3), (5, 1))
+        32
+    """
+    elements = math.prod(sizes) if strides is None else last_index(sizes, strides) + 1
+    size_in_bytes = (elements * data_type.bits + 7) // 8
+    return (size_in_bytes + 3) // 4 * 4
+
+
+def is_one_to_one(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether different coordinates always have different offsets, by the sufficient test of nested strides.
+
+    Dimensions of size 1 do not count. Each stride must be larger than the largest offset that all smaller strides
+    reach together. A few exotic interleavings that happen to be one-to-one are refused; that is our choice.
+    """
+    reach = 0
+    for stride, size in sorted((st, sz) for sz, st in zip(sizes, strides, strict=True) if sz > 1):
+        if stride <= reach:
+            return False
+        reach += (size - 1) * stride
+    return True
+
+
+def _to_data_type(value: object) -> object:
+    """NumPy dtypes and scalar types are welcome in Python; JSON names are read by the enum."""
+    if isinstance(value, (str, int)):
+        return value
+    try:
+        row = data_type(cast(Any, value))
+    except KeyError:
+        row = None
+    if row is None or row.directml is None:
+        raise PydanticCustomError(
+            "enum-unknown", "{found} is no DML_TENSOR_DATA_TYPE",
+            {"found": repr(value)[:60], "expected": ", ".join(t.name for t in TensorDataType if t)},
+        )  # fmt: skip
+    return TensorDataType[row.directml]
+
+
+def _to_uint64(value: object) -> int:
+    if isinstance(value, (bool, str)) or not hasattr(value, "__index__"):
+        raise PydanticCustomError("not-an-integer", "must be a whole number", {"expected": "0 to 2^64 - 1"})
+    number = int(cast(Any, value))
+    if not 0 <= number < 1 << 64:
+        raise PydanticCustomError("outside-uint64", "does not fit UINT64", {"expected": "0 to 2^64 - 1"})
+    return number
+
+
+UInt64 = Annotated[
+    int, BeforeValidator(_to_uint64), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 2**64 - 1})
+]
+DataTypeField = enum_field(TensorDataType, "DML_TENSOR_DATA_TYPE_")
+FlagsField = enum_field(TensorFlags, "DML_TENSOR_FLAG_")
+
+
+class BufferTensorDesc(Descriptor):
+    """`DML_BUFFER_TENSOR_DESC`: type, sizes and layout of a tensor in a buffer.
+
+    Attributes:
+        data_type: element type.
+        flags: NONE or OWNED_BY_DML (inputs only).
+        sizes: elements per dimension, 1 to 8 dimensions, each at least 1.
+        dimension_count: derived; must agree with `sizes` if given.
+        strides: elements (not bytes) to the next entry of each dimension; None means packed row-major. 0 broadcasts.
+        total_tensor_size_in_bytes: size of the buffer range in bytes, a multiple of 4; 0 means the minimum.
+        guaranteed_base_offset_alignment: bytes, a power of two of at least the element size; 0 means none.
+
+    Example:
+        >>> BufferTensorDesc(data_type="FLOAT32", sizes=(2, 3), strides=(5, 1)).total_tensor_size_in_bytes
+        32
+
+    Raises:
+        InvalidDescriptor: with every rule that is broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it).
+    """
+
+    data_type: Annotated[DataTypeField, BeforeValidator(_to_data_type)]  # pyright: ignore[reportInvalidTypeForm] # built by enum_field
+    flags: FlagsField = TensorFlags(0)  # pyright: ignore[reportInvalidTypeForm] # built by enum_field
+    sizes: UIntArray
+    dimension_count: UInt = Field(default_factory=length_of("sizes"))
+    strides: UIntArray | None = None
+    total_tensor_size_in_bytes: UInt64 = Field(default=0, validate_default=True)
+    guaranteed_base_offset_alignment: UInt = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unwrap_long_form(cls, data: object) -> object:
+        """DxDispatch's long form is `{"Type": "DML_TENSOR_TYPE_BUFFER", "Desc": {...}}`."""
+        if not isinstance(data, Mapping) or not ({"Type", "Desc"} & data.keys()):
+            return cast(object, data)
+        document = cast(Mapping[str, object], data)
+        if document.get("Type", "BUFFER") not in ("BUFFER", "DML_TENSOR_TYPE_BUFFER"):
+            raise PydanticCustomError(
+                "tensor-type", "Type must be DML_TENSOR_TYPE_BUFFER, the only kind DirectML has",
+                {"expected": "DML_TENSOR_TYPE_BUFFER"},
+            )  # fmt: skip
+        if document.keys() <= {"Type", "Desc"} and "Desc" in document:
+            return document["Desc"]
+        return {key: value for key, value in document.items() if key != "Type"}
+
+    @field_validator("total_tensor_size_in_bytes", mode="after")
+    @classmethod
+    def _default_to_minimum(cls, value: int, info: ValidationInfo) -> int:
+        known = info.data
+        if value or not {"data_type", "sizes", "strides"} <= known.keys():
+            return value
+        strides = known["strides"]
+        if strides is not None and len(strides) != len(known["sizes"]):
+            return value
+        minimum = minimum_tensor_size_in_bytes(known["data_type"], known["sizes"], strides)
+        return min(max(minimum, 0), (1 << 64) - 4)  # beyond UINT64 the element limit has refused it already
+
+    @classmethod
+    def packed(cls, data_type: TensorDataType | str | DTypeLike, sizes: Sequence[int]) -> BufferTensorDesc:
+        """A packed row-major tensor of this type and these sizes."""
+        return cls(data_type=data_type, sizes=sizes)
+
+    @property
+    def effective_strides(self) -> tuple[int, ...]:
+        """The strides in elements, packed ones written out."""
+        return packed_strides(self.sizes) if self.strides is None else self.strides
+
+    @property
+    def element_count(self) -> int:
+        """Logical elements: the product of the sizes."""
+        return math.prod(self.sizes)
+
+    @property
+    def item_size(self) -> int:
+        """Bytes per element."""
+        return self.data_type.bits // 8
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The elements' NumPy dtype, little-endian."""
+        return self.data_type.row.dtype
+
+    @property
+    def data_size_in_bytes(self) -> int:
+        """Bytes from the first element to the end of the last one, without the rounding to 4."""
+        return (last_index(self.sizes, self.effective_strides) + 1) * self.item_size
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the bytes are the plain row-major array, with nothing but the rounding to 4 behind it."""
+        want = packed_strides(self.sizes)
+        same = all(s == w for n, s, w in zip(self.sizes, self.effective_strides, want, strict=True) if n > 1)
+        return same and self.total_tensor_size_in_bytes == minimum_tensor_size_in_bytes(self.data_type, self.sizes)
+
+    def rules(self) -> Iterator[Violation]:
+        """Every broken rule of the DML_BUFFER_TENSOR_DESC page and of the limits that go with it."""
+        if self.data_type is TensorDataType.UNKNOWN:
+            yield Violation(
+                "data-type-unknown", ("DataType",), "UNKNOWN is no element type", "UNKNOWN",
+                ", ".join(t.name for t in TensorDataType if t), _PAGE,
+            )  # fmt: skip
+        if self.dimension_count != len(self.sizes):
+            yield Violation(
+                "count-disagrees", ("DimensionCount",),
+                f"DimensionCount is {self.dimension_count} but Sizes has {len(self.sizes)} entries; leave it out "
+                "or send the length", self.dimension_count, str(len(self.sizes)), _PAGE,
+            )  # fmt: skip
+        for axis, size in enumerate(self.sizes):
+            if size == 0:
+                yield Violation(
+                    "size-zero", ("Sizes", axis),
+                    "a size of 0 is an error in DirectML, which has no empty tensors", 0, "at least 1", _PAGE,
+                )  # fmt: skip
+        if self.strides is not None and len(self.strides) != len(self.sizes):
+            yield Violation(
+                "array-length", ("Strides",),
+                f"Strides has {len(self.strides)} entries but Sizes has {len(self.sizes)}", list(self.strides),
+                f"{len(self.sizes)} entries", _PAGE,
+            )  # fmt: skip
+        elif self.data_type.bits and all(self.sizes):
+            yield from self._extent_rules()
+        if self.total_tensor_size_in_bytes % 4:
+            yield Violation(
+                "total-size-not-dword", ("TotalTensorSizeInBytes",),
+                f"{self.total_tensor_size_in_bytes} is not a multiple of 4, as DirectML requires of bound buffers",
+                self.total_tensor_size_in_bytes, "a multiple of 4", "DMLCalcBufferTensorSize",
+            )  # fmt: skip
+        alignment, item = self.guaranteed_base_offset_alignment, max(1, self.data_type.bits // 8)
+        if alignment and (alignment & (alignment - 1) or alignment < item):
+            yield Violation(
+                "alignment", ("GuaranteedBaseOffsetAlignment",),
+                f"{alignment} is not 0 or a power of two of at least the element size of {item} bytes", alignment,
+                f"0, or a power of two from {item} up", _PAGE,
+            )  # fmt: skip
+
+    def _extent_rules(self) -> Iterator[Violation]:
+        minimum = minimum_tensor_size_in_bytes(self.data_type, self.sizes, self.strides)
+        total = self.total_tensor_size_in_bytes
+        counts = {
+            "Sizes": self.element_count,
+            "Strides": last_index(self.sizes, self.effective_strides) + 1,
+            "TotalTensorSizeInBytes": total * 8 // self.data_type.bits,
+        }
+        for field, count in counts.items():
+            if count > MAX_ELEMENTS and (field != "Strides" or self.strides is not None):
+                yield Violation(
+                    "too-many-elements", (field,),
+                    f"{field} spans {count} elements; a DirectML buffer tensor has at most 2^32 - 1 = {UINT_MAX}",
+                    count, f"at most {UINT_MAX} elements", _PAGE,
+                )  # fmt: skip
+        if total < minimum:
+            yield Violation(
+                "total-size-too-small", ("TotalTensorSizeInBytes",),
+                f"Sizes and Strides reach {minimum} bytes (rounded up to 4), but the buffer has {total}; raise it "
+                "or lower the strides", total, f"at least {minimum}, or 0 to have it computed",
+                "DMLCalcBufferTensorSize",
+            )  # fmt: skip
+
+    def output_rules(self) -> Iterator[Violation]:
+        """What holds for outputs only: one-to-one strides, and no OWNED_BY_DML."""
+        if self.flags & TensorFlags.OWNED_BY_DML:
+            yield Violation(
+                "owned-output", ("Flags",), "OWNED_BY_DML is for input tensors only", "OWNED_BY_DML", "NONE",
+                "DML_TENSOR_FLAGS",
+            )  # fmt: skip
+        if self.strides is None or len(self.strides) != len(self.sizes):
+            return
+        if all(self.sizes) and not is_one_to_one(self.sizes, self.strides):
+            yield Violation(
+                "strides-overlap", ("Strides",),
+                "two output elements may share one address: ordered by size, each stride must be larger than the "
+                "farthest offset that the smaller ones reach", list(self.strides), "one-to-one strides, none of 0",
+                "tensorpost's rule for outputs; DirectML is silent",
+            )  # fmt: skip
+
+    def view(self, buffer: Any) -> NDArray[Any]:
+        """The tensor's elements in a buffer, as an array of `sizes`; no copy.
+
+        Read-only if the buffer is, or if elements share addresses.
+
+        Raises:
+            BodyMismatch: the buffer ends before the last element does; nothing was read.
+        """
+        memory = memoryview(buffer).cast("B")
+        needed = self.data_size_in_bytes
+        if memory.nbytes < needed:
+            raise BodyMismatch(
+                f"the tensor reaches {needed} bytes into its buffer, which has only {memory.nbytes}",
+                extra={"expected": needed, "actual": memory.nbytes},
+            )
+        flat = np.frombuffer(memory, dtype=self.dtype, count=needed // self.item_size)
+        strides = tuple(stride * self.item_size for stride in self.effective_strides)
+        alone = is_one_to_one(self.sizes, self.effective_strides)
+        # Safe: `needed` above is the exact end of the farthest element, and `flat` is no longer than the buffer.
+        return np.lib.stride_tricks.as_strided(
+            flat, shape=self.sizes, strides=strides, writeable=alone and not memory.readonly
+        )

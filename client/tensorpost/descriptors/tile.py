@@ -1,0 +1,106 @@
+"""`DML_TILE_OPERATOR_DESC`: lay whole copies of the input side by side.
+
+Source: the DML_TILE_OPERATOR_DESC page, with the support table of feature level 4_1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ..datatypes import TensorDataType as T
+from ..problems import InvalidDescriptor, Violation
+from .base import OperatorDesc, UInt, UIntArray, length_of
+from .feature_levels import FeatureLevel, SupportRow
+from .tensor import BufferTensorDesc
+
+__all__ = ["TileOperatorDesc"]
+
+_FLOATS = (T.FLOAT32, T.FLOAT16)
+_UP_TO_32_BITS = (*_FLOATS, T.INT32, T.INT16, T.INT8, T.UINT32, T.UINT16, T.UINT8)
+_WITH_64_BITS = (*_FLOATS, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8)
+
+
+class TileOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_TILE`: `Output[c] = Input[c[i] mod Input.Sizes[i]]`, bit for bit.
+
+    Attributes:
+        input_tensor: tensor to read; strides of 0 broadcast.
+        output_tensor: same DataType and rank; `Sizes[i] = Input.Sizes[i] * Repeats[i]`; strides must be one-to-one.
+        repeats_count: derived; must agree with `repeats` if given.
+        repeats: copies per dimension, each larger than 0.
+
+    Example:
+        >>> TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1, 2, 3)), (1, 1, 3, 3)).output_tensor.sizes
+        (1, 1, 6, 9)
+
+    Raises:
+        InvalidDescriptor: with every rule that is broken.
+    """
+
+    operator_type: ClassVar[str] = "TILE"
+    operator_value: ClassVar[int] = 70
+    summary: ClassVar[str] = "Lays whole copies of the input side by side, Repeats[i] of them along dimension i."
+    support: ClassVar[tuple[SupportRow, ...]] = (
+        SupportRow(FeatureLevel.L1_0, (4, 4), _FLOATS),
+        SupportRow(FeatureLevel.L2_1, (4, 4), _UP_TO_32_BITS),
+        SupportRow(FeatureLevel.L3_1, (1, 8), _UP_TO_32_BITS),
+        SupportRow(FeatureLevel.L4_1, (1, 8), _WITH_64_BITS),
+    )
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    repeats: UIntArray
+    repeats_count: UInt = Field(default_factory=length_of("repeats"))
+
+    @classmethod
+    def of(cls, input_tensor: BufferTensorDesc, repeats: Sequence[int]) -> TileOperatorDesc:
+        """Tile this input into a packed output.
+
+        Raises:
+            InvalidDescriptor: the repeats do not fit the input.
+        """
+        return cls(**cls.complete({"InputTensor": input_tensor, "Repeats": repeats}))
+
+    @classmethod
+    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a packed OutputTensor if there is none and it follows from the rest."""
+        desc = dict(desc)
+        if "OutputTensor" in desc or "output_tensor" in desc:
+            return desc
+        tensor = desc.get("InputTensor", desc.get("input_tensor"))
+        repeats = desc.get("Repeats", desc.get("repeats"))
+        if isinstance(tensor, Mapping):
+            try:
+                tensor = BufferTensorDesc(**tensor)
+            except InvalidDescriptor:
+                return desc  # the constructor names what is wrong, with its place
+        if isinstance(tensor, BufferTensorDesc) and isinstance(repeats, Sequence):
+            # A rank or count that is wrong is left for the rules to name; the product needs pairs only.
+            sizes = [s * r if isinstance(r, int) else s for s, r in zip(tensor.sizes, repeats, strict=False)]
+            sizes += tensor.sizes[len(sizes) :]
+            if all(0 < size < 1 << 32 for size in sizes):
+                desc["OutputTensor"] = {"DataType": tensor.data_type, "Sizes": sizes}
+        return desc
+
+    def rules(self) -> Iterator[Violation]:
+        """Every broken rule of the DML_TILE_OPERATOR_DESC page, and of its tensors."""
+        yield from self.tensor_rules()
+        yield from self.same_type_and_rank()
+        yield from self.count_rules("repeats_count", "repeats")
+        for axis, repeat in enumerate(self.repeats):
+            if repeat == 0:
+                yield Violation(
+                    "repeat-zero", ("Repeats", axis), "every repeat must be larger than 0", 0, "at least 1",
+                    self._page(),
+                )  # fmt: skip
+        if len(self.repeats) == len(self.input_tensor.sizes) == len(self.output_tensor.sizes):
+            want = [size * repeat for size, repeat in zip(self.input_tensor.sizes, self.repeats, strict=True)]
+            if all(self.repeats) and list(self.output_tensor.sizes) != want:
+                yield Violation(
+                    "output-sizes", ("OutputTensor", "Sizes"),
+                    f"OutputTensor.Sizes must be InputTensor.Sizes times Repeats, which is {want}",
+                    list(self.output_tensor.sizes), str(want), self._page(),
+                )  # fmt: skip
