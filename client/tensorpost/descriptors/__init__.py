@@ -96,7 +96,9 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
             except InvalidDescriptor as error:
                 found = [v.under("desc") for v in error.violations]
                 # An output that could not be completed is the consequence of another violation, not one of its own.
-                consequences = [v for v in found if complete and v.code == "field-missing" and "Output" in str(v.path[-1])]
+                consequences = [
+                    v for v in found if complete and v.code == "field-missing" and "Output" in str(v.path[-1])
+                ]
                 raise InvalidDescriptor.of([v for v in found if v not in consequences] or found) from None
     raise InvalidDescriptor.of(found)
 

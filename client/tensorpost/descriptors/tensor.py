@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
-from ..datatypes import TensorDataType, data_type
-from ..problems import BodyMismatch, Violation
-from .base import UINT_MAX, Descriptor, UInt, UIntArray, enum_field, length_of
+from tensorpost.datatypes import TensorDataType, data_type
+from tensorpost.problems import BodyMismatch, InvalidDescriptor, Violation
+
+from .base import CEnum, Descriptor, UInt, UIntArray, length_of, whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -33,7 +34,10 @@ __all__ = [
 ]
 
 MAX_ELEMENTS = 2**32 - 1
+UINT64_MAX = 2**64 - 1
 _PAGE = "DML_BUFFER_TENSOR_DESC"
+_BUFFER_TYPE = ("DML_TENSOR_TYPE_BUFFER", "BUFFER", 1)
+_MOST_SHOWN = 20  # unknown members listed by name
 
 
 class TensorFlags(enum.IntFlag):
@@ -83,36 +87,29 @@ def is_one_to_one(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def _to_data_type(value: object) -> object:
-    """NumPy dtypes and scalar types are welcome in Python; JSON names are read by the enum."""
-    if isinstance(value, (str, int)):
+def _from_dtype(value: object) -> object:
+    """NumPy dtypes and scalar types are welcome in Python; names and numbers are the enum's business."""
+    if not isinstance(value, (np.dtype, type)):
         return value
     try:
-        row = data_type(cast(Any, value))
+        name = data_type(cast("Any", value)).directml
     except KeyError:
-        row = None
-    if row is None or row.directml is None:
+        name = None
+    if name is None:
         raise PydanticCustomError(
-            "enum-unknown", "{found} is no DML_TENSOR_DATA_TYPE",
-            {"found": repr(value)[:60], "expected": ", ".join(t.name for t in TensorDataType if t)},
+            "enum-unknown", "{found} has no DML_TENSOR_DATA_TYPE",
+            {"found": str(value)[:60], "expected": ", ".join(t.name for t in TensorDataType if t)},
         )  # fmt: skip
-    return TensorDataType[row.directml]
+    return TensorDataType[name]
 
 
 def _to_uint64(value: object) -> int:
-    if isinstance(value, (bool, str)) or not hasattr(value, "__index__"):
-        raise PydanticCustomError("not-an-integer", "must be a whole number", {"expected": "0 to 2^64 - 1"})
-    number = int(cast(Any, value))
-    if not 0 <= number < 1 << 64:
-        raise PydanticCustomError("outside-uint64", "does not fit UINT64", {"expected": "0 to 2^64 - 1"})
-    return number
+    return whole_number(value, UINT64_MAX, "UINT64")
 
 
 UInt64 = Annotated[
-    int, BeforeValidator(_to_uint64), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 2**64 - 1})
+    int, BeforeValidator(_to_uint64), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT64_MAX})
 ]
-DataTypeField = enum_field(TensorDataType, "DML_TENSOR_DATA_TYPE_")
-FlagsField = enum_field(TensorFlags, "DML_TENSOR_FLAG_")
 
 
 class BufferTensorDesc(Descriptor):
@@ -135,29 +132,67 @@ class BufferTensorDesc(Descriptor):
         InvalidDescriptor: with every rule that is broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it).
     """
 
-    data_type: Annotated[DataTypeField, BeforeValidator(_to_data_type)]  # pyright: ignore[reportInvalidTypeForm] # built by enum_field
-    flags: FlagsField = TensorFlags(0)  # pyright: ignore[reportInvalidTypeForm] # built by enum_field
+    data_type: Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_"), BeforeValidator(_from_dtype)]
+    flags: Annotated[TensorFlags, CEnum("DML_TENSOR_FLAG_")] = TensorFlags(0)
     sizes: UIntArray
     dimension_count: UInt = Field(default_factory=length_of("sizes"))
     strides: UIntArray | None = None
     total_tensor_size_in_bytes: UInt64 = Field(default=0, validate_default=True)
     guaranteed_base_offset_alignment: UInt = 0
 
-    @model_validator(mode="before")
+    if TYPE_CHECKING:
+        # What the constructor takes is wider than what the fields hold; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            data_type: TensorDataType | DTypeLike = ...,
+            flags: TensorFlags | str | int = ...,
+            sizes: Sequence[int] | NDArray[np.integer[Any]] = ...,
+            dimension_count: int = ...,
+            strides: Sequence[int] | NDArray[np.integer[Any]] | None = ...,
+            total_tensor_size_in_bytes: int = ...,
+            guaranteed_base_offset_alignment: int = ...,
+            **data: Any,
+        ) -> None: ...
+
     @classmethod
-    def _unwrap_long_form(cls, data: object) -> object:
+    def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Violation]]:
         """DxDispatch's long form is `{"Type": "DML_TENSOR_TYPE_BUFFER", "Desc": {...}}`."""
-        if not isinstance(data, Mapping) or not ({"Type", "Desc"} & data.keys()):
-            return cast(object, data)
-        document = cast(Mapping[str, object], data)
-        if document.get("Type", "BUFFER") not in ("BUFFER", "DML_TENSOR_TYPE_BUFFER"):
-            raise PydanticCustomError(
-                "tensor-type", "Type must be DML_TENSOR_TYPE_BUFFER, the only kind DirectML has",
-                {"expected": "DML_TENSOR_TYPE_BUFFER"},
+        if "Type" not in data and "Desc" not in data:
+            return data, []
+        kind, rest = data.get("Type", 1), {key: value for key, value in data.items() if key != "Type"}
+        found: list[Violation] = []
+        if isinstance(kind, bool) or not isinstance(kind, (str, int)) or kind not in _BUFFER_TYPE:
+            found.append(
+                Violation(
+                    "tensor-type",
+                    ("Type",),
+                    "Type must be DML_TENSOR_TYPE_BUFFER, the only kind DirectML has",
+                    kind,
+                    "DML_TENSOR_TYPE_BUFFER, BUFFER or 1",
+                    "DML_TENSOR_TYPE",
+                )  # fmt: skip
+            )
+        if "Desc" not in rest:
+            return rest, found
+        desc = rest.pop("Desc")
+        found += [
+            Violation(
+                "field-unknown",
+                (key,),
+                "a tensor in the long form has the members Type and Desc only",
+                data[key],
+                "Type and Desc",
+                "DxDispatch's guide",
             )  # fmt: skip
-        if document.keys() <= {"Type", "Desc"} and "Desc" in document:
-            return document["Desc"]
-        return {key: value for key, value in document.items() if key != "Type"}
+            for key in list(rest)[:_MOST_SHOWN]
+        ]
+        if isinstance(desc, Mapping) and all(isinstance(key, str) for key in cast("Mapping[object, object]", desc)):
+            return cast("Mapping[str, Any]", desc), found
+        found.append(
+            Violation("not-an-object", ("Desc",), "Desc must be a JSON object", desc, "an object", "DxDispatch's guide")
+        )
+        raise InvalidDescriptor.of(found)
 
     @field_validator("total_tensor_size_in_bytes", mode="after")
     @classmethod
@@ -169,7 +204,7 @@ class BufferTensorDesc(Descriptor):
         if strides is not None and len(strides) != len(known["sizes"]):
             return value
         minimum = minimum_tensor_size_in_bytes(known["data_type"], known["sizes"], strides)
-        return min(max(minimum, 0), (1 << 64) - 4)  # beyond UINT64 the element limit has refused it already
+        return min(max(minimum, 0), UINT64_MAX - 3)  # what does not fit breaks the element limit; the rules say so
 
     @classmethod
     def packed(cls, data_type: TensorDataType | str | DTypeLike, sizes: Sequence[int]) -> BufferTensorDesc:
@@ -188,18 +223,22 @@ class BufferTensorDesc(Descriptor):
 
     @property
     def item_size(self) -> int:
-        """Bytes per element."""
+        """Bytes per element; 0 for the 4-bit types, which share bytes."""
         return self.data_type.bits // 8
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The elements' NumPy dtype, little-endian."""
+        """The elements' NumPy dtype, little-endian.
+
+        Raises:
+            KeyError: NumPy has no 4-bit types.
+        """
         return self.data_type.row.dtype
 
     @property
     def data_size_in_bytes(self) -> int:
         """Bytes from the first element to the end of the last one, without the rounding to 4."""
-        return (last_index(self.sizes, self.effective_strides) + 1) * self.item_size
+        return ((last_index(self.sizes, self.effective_strides) + 1) * self.data_type.bits + 7) // 8
 
     @property
     def is_packed(self) -> bool:
@@ -253,18 +292,23 @@ class BufferTensorDesc(Descriptor):
         minimum = minimum_tensor_size_in_bytes(self.data_type, self.sizes, self.strides)
         total = self.total_tensor_size_in_bytes
         counts = {
-            "Sizes": self.element_count,
-            "Strides": last_index(self.sizes, self.effective_strides) + 1,
-            "TotalTensorSizeInBytes": total * 8 // self.data_type.bits,
+            "Sizes": ("multiply to", self.element_count),
+            "Strides": ("reach", last_index(self.sizes, self.effective_strides) + 1),
+            "TotalTensorSizeInBytes": ("holds", total * 8 // self.data_type.bits),
         }
-        for field, count in counts.items():
-            if count > MAX_ELEMENTS and (field != "Strides" or self.strides is not None):
-                yield Violation(
-                    "too-many-elements", (field,),
-                    f"{field} spans {count} elements; a DirectML buffer tensor has at most 2^32 - 1 = {UINT_MAX}",
-                    count, f"at most {UINT_MAX} elements", _PAGE,
-                )  # fmt: skip
-        if total < minimum:
+        too_many = [name for name, (_, count) in counts.items() if count > MAX_ELEMENTS]
+        if self.strides is None and "Strides" in too_many:
+            too_many.remove("Strides")  # packed: the same as Sizes
+        if len(too_many) > 1 and total == min(minimum, UINT64_MAX - 3):
+            too_many = [name for name in too_many if name != "TotalTensorSizeInBytes"]  # it follows from the others
+        for name in too_many:
+            verb, count = counts[name]
+            yield Violation(
+                "too-many-elements", (name,),
+                f"{name} {verb} {count} elements; a DirectML buffer tensor has at most 2^32 - 1 = {MAX_ELEMENTS}",
+                count, f"at most {MAX_ELEMENTS} elements", _PAGE,
+            )  # fmt: skip
+        if total < minimum and not too_many:
             yield Violation(
                 "total-size-too-small", ("TotalTensorSizeInBytes",),
                 f"Sizes and Strides reach {minimum} bytes (rounded up to 4), but the buffer has {total}; raise it "

@@ -1,0 +1,44 @@
+"""The devices that can run plans. `BACKENDS` is the whole list, in the order `auto` prefers them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .base import Backend, Plan, Run, Slot
+from .slices import Piece, Slices, cut
+
+__all__ = ["BACKENDS", "Backend", "BackendRow", "Piece", "Plan", "Run", "Slices", "Slot", "cut", "load_backend"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """How to get at a backend.
+
+    Attributes:
+        target: `module:Class` inside this package, imported only when the backend is opened.
+        auto: whether `auto` may choose it.
+        summary: what it is, in a few words.
+    """
+
+    target: str
+    auto: bool
+    summary: str
+
+
+BACKENDS: Mapping[str, BackendRow] = {
+    "numpy": BackendRow("numpy_:NumpyBackend", auto=True, summary="the CPU, through NumPy; always there"),
+    "null": BackendRow("null:NullBackend", auto=False, summary="answers zeros; for measuring everything else"),
+}
+
+
+def load_backend(name: str) -> type[Backend]:
+    """Import a backend's class. Opens no device.
+
+    Raises:
+        KeyError: no such backend.
+        ImportError: its library is not installed.
+    """
+    module, _, attribute = BACKENDS[name].target.partition(":")
+    return getattr(importlib.import_module(f".{module}", __name__), attribute)

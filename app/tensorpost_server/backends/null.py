@@ -1,0 +1,52 @@
+"""A complete backend that computes nothing: every output byte is zero.
+
+It shows what everything but the computation costs, and lets the layers above be tested without one. It is never chosen
+by `auto`; a caller has to ask for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .base import Plan
+
+__all__ = ["NullBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class NullBackend:
+    """Plans, accounts and answers zeros."""
+
+    threads: int = 1
+    name: str = "null"
+    device: str = "none (answers zeros)"
+
+    def refuses(self, plan: Plan) -> str | None:
+        """None: it computes nothing of anything."""
+        del plan
+        return None
+
+    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NullRun:
+        """Remember the plan."""
+        del inputs
+        return NullRun(plan)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullRun:
+    """A plan without its inputs."""
+
+    plan: Plan
+
+    def compute(self, index: int) -> memoryview:
+        """Zeros."""
+        return memoryview(np.zeros(self.plan.slices.piece(index).computed, np.uint8))
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,113 @@
+"""How an output is cut into slices: boxes of coordinates that follow each other in memory.
+
+An output's strides are nested (they are one-to-one), so its axes have an order in memory: largest stride first. Cutting
+along that order makes every slice a rectangular box of coordinates and one contiguous run of bytes, packed or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorpost.layout import Layout, last_index
+
+from ..operators.base import Box
+
+__all__ = ["Piece", "Slices", "cut"]
+
+SMALL_GAP = 64 * 1024  # bytes of padding that are sent with the slice before them rather than on their own
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One slice.
+
+    Attributes:
+        box: the coordinates it holds.
+        begin: its first byte in the output.
+        computed: bytes that the backend makes, zeros in between elements included.
+        padding: zero bytes that follow before the next slice, or before the output's end.
+    """
+
+    box: Box
+    begin: int
+    computed: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The cut of one output.
+
+    Attributes:
+        layout: the output's layout.
+        order: its axes, largest stride first.
+        split: which of them, counted in that order, is cut; those before it are one coordinate in each slice.
+        step: how many coordinates of the cut axis a slice has at most.
+    """
+
+    layout: Layout
+    order: tuple[int, ...]
+    split: int
+    step: int
+
+    def __len__(self) -> int:
+        if 0 in self.layout.sizes:
+            return 0
+        if not self.order:
+            return 1
+        sizes = [self.layout.sizes[axis] for axis in self.order]
+        return math.prod(sizes[: self.split]) * -(-sizes[self.split] // self.step)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return (self.piece(index) for index in range(len(self)))
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some bytes inside slices belong to no element and must be zeroed."""
+        return not self.layout.packed
+
+    def piece(self, index: int) -> Piece:
+        """Slice `index`, 0 to `len(self) - 1`."""
+        box = self._box(index)
+        begin = self._offset(box)
+        item = self.layout.data_type.item_size
+        extent = last_index([stop - start for start, stop in box], self.layout.strides) + 1
+        end = self._offset(self._box(index + 1)) if index + 1 < len(self) else self.layout.size_in_bytes
+        computed = extent * item
+        gap = end - begin - computed
+        return Piece(box, begin, computed + gap, 0) if gap <= SMALL_GAP else Piece(box, begin, computed, gap)
+
+    def _box(self, index: int) -> Box:
+        box = [(0, size) for size in self.layout.sizes]
+        if self.order:
+            cut_axis = self.order[self.split]
+            size = self.layout.sizes[cut_axis]
+            index, part = divmod(index, -(-size // self.step))
+            box[cut_axis] = (part * self.step, min(size, (part + 1) * self.step))
+            for axis in reversed(self.order[: self.split]):
+                index, at = divmod(index, self.layout.sizes[axis])
+                box[axis] = (at, at + 1)
+        return tuple(box)
+
+    def _offset(self, box: Box) -> int:
+        firsts = (start * stride for (start, _), stride in zip(box, self.layout.strides, strict=True))
+        return sum(firsts) * self.layout.data_type.item_size
+
+
+def cut(layout: Layout, slice_bytes: int) -> Slices:
+    """Cut an output into slices of about `slice_bytes`, each at least half of that where the output is larger.
+
+    Args:
+        layout: the output's layout; its strides must be one-to-one.
+        slice_bytes: the most bytes a slice may span, except that one element is always whole.
+    """
+    item = layout.data_type.item_size
+    # A stride means nothing where the size is 1; such axes go first, where they cost no slice.
+    order = tuple(sorted(range(len(layout.sizes)), key=lambda a: (layout.sizes[a] != 1, -layout.strides[a])))
+    for split, axis in enumerate(order):
+        pitch = layout.strides[axis] * item
+        if layout.sizes[axis] > 1 and pitch <= slice_bytes:
+            return Slices(layout, order, split, max(1, min(layout.sizes[axis], slice_bytes // pitch)))
+    return Slices(layout, order, max(0, len(order) - 1), 1)

@@ -1,0 +1,8 @@
+"""Plans, memory and workers. Knows neither HTTP nor what any device is."""
+
+from .admission import Admission, Ticket
+from .events import STAGES, Stages
+from .plan import layout_of, make_plan
+from .pool import DeviceStatus, Pool, Worker
+
+__all__ = ["STAGES", "Admission", "DeviceStatus", "Pool", "Stages", "Ticket", "Worker", "layout_of", "make_plan"]

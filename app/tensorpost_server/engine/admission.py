@@ -1,0 +1,95 @@
+"""The memory budget. A request gets its bytes before any of its tensors is read, or is refused at once.
+
+Refusing early is the point: a caller who is turned away costs a few hundred bytes, and one who is let in always has the
+memory it needs. Used from the event loop's thread only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from tensorpost.problems import LimitExceeded, TooBusy
+
+__all__ = ["Admission", "Ticket"]
+
+
+class Ticket:
+    """A request's share of the budget, from `Admission.admit` until `release`; also a context manager."""
+
+    def __init__(self, admission: Admission, reserved: int) -> None:
+        self._admission: Admission | None = admission
+        self.reserved = reserved
+
+    def memory(self, size_in_bytes: int) -> memoryview:
+        """Writable bytes out of the share; their content is undefined."""
+        return memoryview(np.empty(size_in_bytes, np.uint8))
+
+    def release(self) -> None:
+        """Give the share back; a second call does nothing."""
+        if self._admission is not None:
+            self._admission.give_back(self.reserved)
+            self._admission = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+@dataclass(slots=True)
+class Admission:
+    """Counts bytes and requests in flight.
+
+    Attributes:
+        memory_bytes: bytes that all requests together may hold.
+        max_requests: requests that may be in flight.
+        retry_after_seconds: what a refused caller is told to wait.
+    """
+
+    memory_bytes: int
+    max_requests: int
+    retry_after_seconds: int
+    bytes_in_flight: int = 0
+    requests_in_flight: int = 0
+
+    def admit(self, size_in_bytes: int) -> Ticket:
+        """Reserve bytes for one request.
+
+        Raises:
+            LimitExceeded: more than the whole budget; waiting will not help.
+            TooBusy: more than is left now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
+        """
+        if size_in_bytes > self.memory_bytes:
+            raise LimitExceeded.of(
+                "the memory this request needs (inputs and a few output slices)", size_in_bytes, self.memory_bytes,
+                "TENSORPOST_MEMORY_BYTES",
+            )  # fmt: skip
+        left = self.memory_bytes - self.bytes_in_flight
+        if size_in_bytes > left:
+            raise self._busy(
+                f"this request needs {size_in_bytes:,} bytes and {left:,} of {self.memory_bytes:,} are free now",
+                "TENSORPOST_MEMORY_BYTES",
+            )
+        if self.requests_in_flight >= self.max_requests:
+            raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
+        self.bytes_in_flight += size_in_bytes
+        self.requests_in_flight += 1
+        return Ticket(self, size_in_bytes)
+
+    def give_back(self, size_in_bytes: int) -> None:
+        """Return a ticket's bytes; called by the ticket."""
+        self.bytes_in_flight -= size_in_bytes
+        self.requests_in_flight -= 1
+
+    def _busy(self, why: str, setting: str) -> TooBusy:
+        return TooBusy(
+            f"too busy: {why} (setting {setting}); try again in {self.retry_after_seconds} s",
+            extra={"retry_after_seconds": self.retry_after_seconds, "setting": setting},
+        )

@@ -1,0 +1,119 @@
+"""`/v1/examples`: one working request body per form, and the OpenAPI text that points at them.
+
+Binary bodies cannot stand in an OpenAPI document, so their examples are `externalValue`s that this server serves. The
+tensors are those of the example on the DML_TILE_OPERATOR_DESC page.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from tensorpost import frame
+from tensorpost.datatypes import data_type
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+
+__all__ = ["router", "run_operator_openapi"]
+
+router = APIRouter(prefix="/v1/examples", tags=["examples"])
+
+_INPUT = np.arange(1, 7, dtype="<f4").reshape(1, 1, 2, 3)
+_TILE = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", _INPUT.shape), (1, 1, 3, 3))
+
+
+@router.get("/tile.npy", summary="An npy body for tile", response_class=Response)
+async def tile_npy() -> Response:
+    """The 2 x 3 tensor 1 to 6; post it to `/v1/operators/tile?repeats=1,1,3,3`."""
+    head = frame.encode_npy_head(data_type("float32"), _INPUT.shape)
+    return Response(head + _INPUT.tobytes(), media_type=frame.NPY_MEDIA_TYPE)
+
+
+@router.get("/tile.safetensors", summary="A frame for tile", response_class=Response)
+async def tile_frame() -> Response:
+    """The same tensor with its operator document; post it to `/v1/operators/tile`."""
+    entry = ("input", data_type("float32"), _INPUT.shape)
+    head = frame.encode_head([entry], {"op": _TILE.to_document_text()})
+    return Response(head + _INPUT.tobytes(), media_type=frame.MEDIA_TYPE)
+
+
+def tile_document() -> dict[str, Any]:
+    """The operator document of the example."""
+    return _TILE.to_document()
+
+
+def run_operator_openapi() -> dict[str, Any]:
+    """The parts of the operation that FastAPI cannot see: the three forms, their examples, and the query."""
+    example = {
+        "op": {"type": "TILE", "desc": {"Repeats": [1, 1, 3, 3]}},
+        "tensors": {"input": {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}},
+    }
+    binary = {"type": "string", "format": "binary"}
+    content = {
+        frame.NPY_MEDIA_TYPE: {
+            "schema": binary,
+            "examples": {
+                "tile": {
+                    "summary": "one array; the operator's attributes are in the query (?repeats=1,1,3,3)",
+                    "externalValue": "/v1/examples/tile.npy",
+                }
+            },
+        },
+        frame.MEDIA_TYPE: {
+            "schema": binary,
+            "examples": {
+                "tile": {
+                    "summary": "safetensors layout; the operator document is the metadata's `op`",
+                    "externalValue": "/v1/examples/tile.safetensors",
+                }
+            },
+        },
+        "application/json": {
+            "schema": {"type": "object", "required": ["tensors"]},
+            "examples": {"tile": {"summary": "numbers, for tiny tensors", "value": example}},
+        },
+    }
+    problem = json.loads(_PROBLEM)
+    answers = {form: {"schema": binary} for form in (frame.NPY_MEDIA_TYPE, frame.MEDIA_TYPE)}
+    parameters = [
+        ("backend", "query", "auto, numpy or null; a named backend is never replaced by another", "numpy"),
+        ("feature_level", "query", "DirectML feature level to validate at; default the newest", "4_1"),
+        ("repeats", "query", "tile: copies per dimension, for forms without an operator document", "1,1,3,3"),
+        ("output_sizes", "query", "sizes of the output tensor, where they do not follow from the rest", "1,1,6,9"),
+    ]
+    return {
+        "parameters": [
+            {"name": "operator", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"},
+            *(
+                {"name": name, "in": where, "required": False, "schema": {"type": "string"}, "description": text,
+                 "examples": {"example": {"value": value}}}
+                for name, where, text, value in parameters
+            ),
+        ],
+        "requestBody": {"required": True, "content": content},
+        "responses": {
+            "200": {
+                "description": "The output tensor, in the form of the request or as Accept says.",
+                "content": {**answers, "application/json": {"schema": {"type": "object"}}},
+            },
+            "4XX": {
+                "description": "What was wrong (RFC 9457).",
+                "content": {"application/problem+json": {"schema": {"type": "object"}, "example": problem}},
+            },
+        },
+    }  # fmt: skip
+
+
+_PROBLEM = """{
+  "type": "urn:tensorpost:problem:invalid-descriptor",
+  "title": "The operator or tensor description breaks a rule",
+  "status": 422,
+  "detail": "$.desc.Repeats[2]: every repeat must be larger than 0",
+  "violations": [{
+    "code": "repeat-zero", "path": "$.desc.Repeats[2]", "message": "every repeat must be larger than 0",
+    "value": 0, "expected": "at least 1", "source": "DML_TILE_OPERATOR_DESC"
+  }]
+}"""

@@ -1,0 +1,80 @@
+"""The one table from error to status, and the one place where an error becomes an answer (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tensorpost import problems as p
+
+__all__ = ["MEDIA_TYPE", "STATUS", "answer_error", "answer_http_exception", "answer_unexpected", "status_of"]
+
+MEDIA_TYPE = "application/problem+json"
+
+STATUS: Mapping[type[p.TensorpostError], int] = {
+    p.InvalidRequest: 400,
+    p.InvalidDescriptor: 422,
+    p.UnsupportedAtLevel: 422,
+    p.UnknownOperator: 404,
+    p.InvalidJson: 400,
+    p.InvalidFrame: 400,
+    p.InvalidParameter: 400,
+    p.BodyMismatch: 400,
+    p.LengthRequired: 411,
+    p.UnsupportedMediaType: 415,
+    p.NotAcceptable: 406,
+    p.NotFound: 404,
+    p.MethodNotAllowed: 405,
+    p.LimitExceeded: 413,
+    p.Unavailable: 503,
+    p.TooBusy: 429,
+    p.NotReady: 503,
+    p.NoBackend: 501,
+    p.ReceiveTimeout: 408,
+    p.ServerFault: 500,
+}
+
+
+def status_of(error: p.TensorpostError) -> int:
+    """The status of an error: its class's row, or that of the nearest base class that has one."""
+    return next((STATUS[cls] for cls in type(error).__mro__ if cls in STATUS), 500)
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """The problem document of one of our errors, with Retry-After where waiting helps."""
+    assert isinstance(error, p.TensorpostError)
+    status = status_of(error)
+    headers: dict[str, str] = {}
+    if "retry_after_seconds" in error.extra:
+        headers["Retry-After"] = str(error.extra["retry_after_seconds"])
+    if isinstance(error, p.MethodNotAllowed):
+        headers["Allow"] = str(error.extra.get("allow", ""))
+    if isinstance(error, p.UnsupportedMediaType) and "accept" in error.extra:
+        headers["Accept"] = str(error.extra["accept"])
+    problem = error.to_problem(status)
+    problem["request_id"] = request.scope.get("tensorpost.request_id")
+    body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    return Response(body, status, headers, MEDIA_TYPE)
+
+
+def answer_http_exception(request: Request, error: Exception) -> Response:
+    """The router's own refusals, in our shape."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path[:200]
+    if error.status_code == 404:
+        return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
+        return answer_error(request, ours)
+    return answer_error(request, p.ServerFault(str(error.detail)))
+
+
+def answer_unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours: the caller learns that it was one; what it was is in the log."""
+    del error
+    return answer_error(request, p.ServerFault("the server failed; its log has the details under this request id"))

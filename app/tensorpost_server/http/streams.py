@@ -1,0 +1,154 @@
+"""Bodies in and out, piece by piece: head first, tensors straight into memory made for them, slices as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from starlette.types import Receive, Send
+
+from tensorpost.frame import BodyWriter
+from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
+
+from ..engine import Stages
+
+__all__ = ["Body", "CallerGone", "send_stream"]
+
+
+class CallerGone(Exception):
+    """The caller hung up; there is nobody to answer."""
+
+
+class Reader(Protocol):
+    """Takes the bytes of a head; `feed` says how many of them it took."""
+
+    def feed(self, data: memoryview) -> int: ...  # said by the class
+
+
+class Body:
+    """A request body of known length.
+
+    Args:
+        receive: the ASGI channel.
+        length: Content-Length in bytes.
+        timeout: longest pause between two pieces, seconds.
+    """
+
+    def __init__(self, receive: Receive, length: int, timeout: float) -> None:
+        self._receive = receive
+        self._timeout = timeout
+        self._rest = memoryview(b"")
+        self._more = True
+        self.length = length
+        self.received = 0
+
+    async def piece(self) -> memoryview:
+        """The next bytes, in whatever size they arrive; empty at the end.
+
+        Raises:
+            CallerGone: the connection closed before the end.
+            ReceiveTimeout: nothing came for too long.
+        """
+        if self._rest:
+            piece, self._rest = self._rest, memoryview(b"")
+            return piece
+        while self._more:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    message = await self._receive()
+            except TimeoutError:
+                raise ReceiveTimeout(
+                    f"nothing arrived for {self._timeout:g} s; {self.received:,} of {self.length:,} bytes had "
+                    "(setting TENSORPOST_RECEIVE_TIMEOUT_SECONDS)"
+                ) from None
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            self._more = message.get("more_body", False)
+            if data := message.get("body", b""):
+                self.received += len(data)
+                return memoryview(data)
+        return memoryview(b"")
+
+    async def head(self, reader: Reader) -> None:
+        """Feed a head reader until it has its head; what follows stays here."""
+        while True:
+            piece = await self.piece()
+            if not piece:
+                return
+            taken = reader.feed(piece)
+            if taken < len(piece):
+                self._rest = piece[taken:]
+                return
+
+    async def into(self, views: Sequence[memoryview]) -> None:
+        """Receive the rest straight into memory.
+
+        Raises:
+            BodyMismatch: a byte too many or too few.
+        """
+        writer = BodyWriter(views)
+        while piece := await self.piece():
+            writer.feed(piece)
+        writer.finish()
+
+    async def whole(self, limit: int, setting: str) -> bytes:
+        """The whole body, for JSON; it is small.
+
+        Raises:
+            LimitExceeded: longer than the limit.
+            BodyMismatch: not as long as Content-Length said.
+        """
+        if self.length > limit:
+            raise LimitExceeded.of("the JSON body", self.length, limit, setting)
+        data = bytearray()
+        while piece := await self.piece():
+            data += piece
+        if len(data) != self.length:
+            raise BodyMismatch(f"Content-Length is {self.length} but the body has {len(data)} bytes")
+        return bytes(data)
+
+
+async def send_stream(
+    send: Send, receive: Receive, headers: list[tuple[bytes, bytes]], parts: Sequence[memoryview],
+    slices: AsyncGenerator[memoryview], stages: Stages, timeout: float,
+) -> None:  # fmt: skip
+    """Answer 200 with these headers, Server-Timing, and a body of parts and slices.
+
+    The first slice is computed before the status line is sent, so a failure until then still gets an honest status.
+    When the caller hangs up, no further slice is begun.
+
+    Args:
+        send: the ASGI channel out.
+        receive: the ASGI channel in, watched for a hang-up.
+        headers: complete, with Content-Length.
+        parts: bytes before the slices, such as a head.
+        slices: the output.
+        stages: timings; `compute` is added here.
+        timeout: longest wait for the caller to take one slice, seconds.
+    """
+    async with aclosing(slices):
+        with stages.stage("compute"):
+            first = await anext(slices, None)
+        timing = ", ".join(f"{name};dur={took:.3f}" for name, took in stages.milliseconds.items())
+        headers = [*headers, (b"server-timing", timing.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        gone = asyncio.ensure_future(_hang_up(receive))
+        try:
+            for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            block = first
+            while block is not None and not gone.done():
+                async with asyncio.timeout(timeout):
+                    await send({"type": "http.response.body", "body": block, "more_body": True})
+                block = await anext(slices, None)
+            if not gone.done():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+
+
+async def _hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,83 @@
+"""`/v1/validate`: what DirectML says about an operator document, without any tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from tensorpost.descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
+from tensorpost.problems import InvalidDescriptor, InvalidParameter, Violation
+from tensorpost.strict_json import read_json
+
+from ..engine import layout_of
+from .examples import tile_document
+from .lengths import content_length
+from .service import service_of
+from .streams import Body
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/validate", tags=["operators"])
+
+_OPENAPI = {
+    "parameters": [
+        {
+            "name": "feature_level", "in": "query", "required": False, "schema": {"type": "string"},
+            "description": "DirectML feature level, 1_0 to 6_4; default the newest", "example": "2_1",
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}, "example": tile_document()}},
+    },
+}  # fmt: skip
+
+
+@router.post("", summary="Validate an operator document", openapi_extra=_OPENAPI)
+async def validate(request: Request) -> JSONResponse:
+    """The verdict, every violation, the output's description, byte sizes, and the lowest feature level.
+
+    The body is an operator document, `{"type": ..., "desc": {...}}`. The answer is 200 whether the document is valid
+    or not; 4xx means that the question itself could not be read.
+    """
+    service = service_of(request)
+    unknown = [name for name in request.query_params if name != "feature_level"]
+    if unknown:
+        raise InvalidParameter(f"there is no query parameter {unknown[0][:60]!r}; there is feature_level")
+    level = FeatureLevel.parse(request.query_params.get("feature_level", NEWEST))
+    settings = service.settings
+    body = Body(request.receive, content_length(request, service), settings.receive_timeout_seconds)
+    document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
+    try:
+        desc = parse_operator(document, complete=True)
+    except InvalidDescriptor as error:
+        return JSONResponse(_verdict(level, error.violations))
+    return JSONResponse(_verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc))
+
+
+def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = None) -> dict[str, Any]:
+    found: list[Violation] = list(violations)
+    verdict: dict[str, Any] = {
+        "valid": not found,
+        "feature_level": str(level),
+        "violations": [violation.to_json() for violation in found],
+        "lowest_feature_level": None,
+        "op": None,
+        "output": None,
+        "input_bytes": None,
+        "output_bytes": None,
+    }
+    if desc is not None:
+        lowest = desc.lowest_feature_level()
+        output = getattr(desc, desc.output_fields[0])
+        verdict |= {
+            "lowest_feature_level": None if lowest is None else str(lowest),
+            "op": desc.to_document(),
+            "output": output.to_json(),
+            "input_bytes": sum(layout_of(getattr(desc, name)).size_in_bytes for name in desc.input_fields),
+            "output_bytes": layout_of(output).size_in_bytes,
+        }
+    return verdict

@@ -1,0 +1,69 @@
+"""The application. `create_app` builds it; devices are opened when it starts and given back when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+
+from tensorpost.problems import TensorpostError
+
+from .engine import Admission, Pool
+from .http import devices, examples, health, limits, operators, validate
+from .http.middleware import RequestId
+from .http.problems import answer_error, answer_http_exception, answer_unexpected
+from .http.service import Service
+from .settings import Settings
+
+__all__ = ["create_app"]
+
+_DESCRIPTION = """\
+POST a DirectML operator descriptor and a tensor's bytes; the result comes back as raw bytes.
+
+    curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
+      --data-binary @x.npy -o y.npy
+"""
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Build the application. Opens nothing: no device, no socket, no file.
+
+    Args:
+        settings: default: read from the environment.
+
+    Example:
+        `uvicorn --factory tensorpost_server.main:create_app`
+    """
+    settings = Settings() if settings is None else settings
+    service = Service(settings, Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        del app
+        service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
+        try:
+            yield
+        finally:
+            service.draining = True
+            service.pool.close()
+
+    app = FastAPIOffline(
+        title="tensorpost",
+        version=version("tensorpost"),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    for module in (operators, validate, examples, devices, limits, health):
+        app.include_router(module.router)
+    app.add_exception_handler(TensorpostError, answer_error)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(Exception, answer_unexpected)
+    app.add_middleware(RequestId)
+    return app

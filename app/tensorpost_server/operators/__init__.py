@@ -1,0 +1,26 @@
+"""What each operator means on arrays: one file per family, under the same name as its descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tensorpost.descriptors import TileOperatorDesc
+
+from .base import Box, Kernel
+from .tile import kernel_for_tile
+
+__all__ = ["KERNELS", "Box", "Kernel", "kernel_for"]
+
+KERNELS: Mapping[type, Callable[[Any], Kernel]] = {
+    TileOperatorDesc: kernel_for_tile,
+}
+
+
+def kernel_for(request: object) -> Kernel:
+    """The kernel of a descriptor or node.
+
+    Raises:
+        KeyError: a class without a row in `KERNELS`; a test holds the table against the contract's list.
+    """
+    return KERNELS[type(request)](request)

@@ -1,0 +1,113 @@
+"""Every limit and choice of the service, by environment variable. Each has a name, a unit and a reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["ENVIRONMENT_PREFIX", "Settings"]
+
+ENVIRONMENT_PREFIX = "TENSORPOST_"
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+def _available_memory() -> int:
+    """Bytes this process may use: the container's limit if there is one, else the machine's memory, else 4 GiB."""
+    found: list[int] = []
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        found.append(int(text))
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=4 * _GIB)
+
+
+def _available_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Settings(BaseSettings):
+    """The service's settings. `TENSORPOST_MAX_OUTPUT_BYTES=1000000` sets `max_output_bytes`.
+
+    Raises:
+        pydantic.ValidationError: a variable has a value that its setting cannot take.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on. Loopback, because the service has no authentication of its own yet.",
+    )
+    port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
+    backend: str = Field(
+        "auto",
+        description="Backend for requests that name none: auto, or a backend's name, which is then forced.",
+    )
+    numpy_threads: int = Field(
+        default_factory=_available_cores,
+        ge=1,
+        le=256,
+        description="Slices that the numpy backend computes at the same time. Default: the cores we may use.",
+    )
+    max_body_bytes: int = Field(
+        _GIB,
+        ge=1,
+        description="Largest request body, bytes. Refused by Content-Length, before any of it is read.",
+    )
+    max_head_bytes: int = Field(
+        _MIB,
+        ge=64,
+        description="Largest head of a frame or npy body, bytes. Ours are a few hundred; the rest is room.",
+    )
+    max_json_bytes: int = Field(
+        _MIB,
+        ge=64,
+        description="Largest JSON body, bytes. JSON numbers cost 10 to 30 times a copy; large tensors travel as bytes.",
+    )
+    max_json_elements: int = Field(
+        65_536,
+        ge=1,
+        description="Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes.",
+    )
+    max_output_bytes: int = Field(
+        16 * _GIB,
+        ge=1,
+        description="Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. "
+        "16 GiB is the largest FLOAT32 tensor that DirectML allows.",
+    )
+    memory_bytes: int = Field(
+        default_factory=lambda: _available_memory() // 2,
+        ge=1,
+        description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
+    )
+    max_requests: int = Field(
+        256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
+    )
+    slice_bytes: int = Field(
+        _MIB,
+        ge=4096,
+        description="Output made and sent at a time, bytes. 1 MiB is the smallest block at full speed.",
+    )
+    slices_ahead: int = Field(
+        3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
+    )
+    receive_timeout_seconds: float = Field(
+        60, gt=0, description="Longest pause between two parts of a request body, seconds; then 408."
+    )
+    send_timeout_seconds: float = Field(
+        60, gt=0, description="Longest wait for a caller to take a part of the answer, seconds; then we hang up."
+    )
+    retry_after_seconds: int = Field(
+        1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."
+    )
+    keep_alive_seconds: int = Field(
+        75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
+    )
