@@ -43,12 +43,12 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
 
     host: str = Field(
-        "127.0.0.1",
+        default="127.0.0.1",
         description="Address to listen on. Loopback, because the service has no authentication of its own yet.",
     )
-    port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
+    port: int = Field(default=8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
     backend: str = Field(
-        "auto",
+        default="auto",
         description="Backend for requests that name none: auto, or a backend's name, which is then forced.",
     )
     numpy_threads: int = Field(
@@ -58,27 +58,27 @@ class Settings(BaseSettings):
         description="Slices that the numpy backend computes at the same time. Default: the cores we may use.",
     )
     max_body_bytes: int = Field(
-        _GIB,
+        default=_GIB,
         ge=1,
         description="Largest request body, bytes. Refused by Content-Length, before any of it is read.",
     )
     max_head_bytes: int = Field(
-        _MIB,
+        default=_MIB,
         ge=64,
         description="Largest head of a frame or npy body, bytes. Ours are a few hundred; the rest is room.",
     )
     max_json_bytes: int = Field(
-        _MIB,
+        default=_MIB,
         ge=64,
         description="Largest JSON body, bytes. JSON numbers cost 10 to 30 times a copy; large tensors travel as bytes.",
     )
     max_json_elements: int = Field(
-        65_536,
+        default=65_536,
         ge=1,
         description="Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes.",
     )
     max_output_bytes: int = Field(
-        16 * _GIB,
+        default=16 * _GIB,
         ge=1,
         description="Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. "
         "16 GiB is the largest FLOAT32 tensor that DirectML allows.",
@@ -89,25 +89,27 @@ class Settings(BaseSettings):
         description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
     )
     max_requests: int = Field(
-        256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
+        default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
     )
     slice_bytes: int = Field(
-        _MIB,
+        default=_MIB,
         ge=4096,
         description="Output made and sent at a time, bytes. 1 MiB is the smallest block at full speed.",
     )
     slices_ahead: int = Field(
-        3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
+        default=3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
     )
     receive_timeout_seconds: float = Field(
-        60, gt=0, description="Longest pause between two parts of a request body, seconds; then 408."
+        default=60, gt=0, description="Longest pause between two parts of a request body, seconds; then 408."
     )
     send_timeout_seconds: float = Field(
-        60, gt=0, description="Longest wait for a caller to take a part of the answer, seconds; then we hang up."
+        default=60,
+        gt=0,
+        description="Longest wait for a caller to take a part of the answer, seconds; then we hang up.",
     )
     retry_after_seconds: int = Field(
-        1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."
+        default=1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."
     )
     keep_alive_seconds: int = Field(
-        75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
+        default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
     )

@@ -59,7 +59,7 @@ class NumpyRun:
         sizes = tuple([stop - start for start, stop in piece.box])
         part = Layout(whole.data_type, sizes, whole.strides, piece.computed, packed=whole.packed)
         plan.kernel.fill(np, self.inputs, piece.box, part.view(block))
-        return memoryview(block)
+        return block.data
 
     def close(self) -> None:
         """Forget the inputs, so that their memory is free as soon as its owner lets go."""

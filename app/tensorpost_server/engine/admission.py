@@ -26,7 +26,7 @@ class Ticket:
 
     def memory(self, size_in_bytes: int) -> memoryview:
         """Writable bytes out of the share; their content is undefined."""
-        return memoryview(np.empty(size_in_bytes, np.uint8))
+        return np.empty(size_in_bytes, np.uint8).data
 
     def release(self) -> None:
         """Give the share back; a second call does nothing."""

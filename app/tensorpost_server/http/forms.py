@@ -249,10 +249,12 @@ def _read_query(cls: type[OperatorDesc], query: QueryParams) -> tuple[dict[str, 
 
 def _value(text: str, *, array: bool) -> Any:
     """A query value: numbers and objects as JSON would read them, names as text; the descriptor judges them."""
+    if array:
+        return [_value(item.strip(), array=False) for item in text.split(",")]
     try:
-        return read_json(f"[{text}]".encode() if array else text.encode())
+        return read_json(text.encode())
     except InvalidJson:
-        return [item.strip() for item in text.split(",")] if array else text
+        return text
 
 
 def tensors_of_document(document: object) -> tuple[object, list[Any], list[Tensor], str | None]:
@@ -265,13 +267,13 @@ def tensors_of_document(document: object) -> tuple[object, list[Any], list[Tenso
         InvalidDescriptor: a member is missing, unknown or malformed.
     """
     expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
-    members = cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {}
+    members: Mapping[str, Any] = cast("Any", document) if isinstance(document, Mapping) else {}
     found = [
         Violation("document", (key,), f"there is no member {key[:60]!r} in a JSON call", None, expected)
         for key in members
         if key not in ("op", "tensors", "id")
     ]
-    given = members.get("tensors")
+    given: Any = members.get("tensors")
     if not isinstance(given, Mapping):
         found.append(Violation("document", ("tensors",), "tensors must be an object of named tensors", given, expected))
     if not isinstance(members.get("id"), (str, type(None))):
@@ -284,7 +286,7 @@ def tensors_of_document(document: object) -> tuple[object, list[Any], list[Tenso
         array = frame.tensor_from_json(content, path=("tensors", name))
         arrays.append(array)
         tensors.append(Tensor(name, data_type(array.dtype), array.shape, array.nbytes))
-    return members.get("op"), arrays, tensors, cast("str | None", members.get("id"))
+    return members.get("op"), arrays, tensors, members.get("id")
 
 
 def operator_document(metadata: Mapping[str, str]) -> object:

@@ -196,7 +196,7 @@ async def _receive(
         memory = [ticket.memory(tensor.size_in_bytes) for tensor in call.tensors]
         await body.into(memory)
     else:
-        memory = [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+        memory = [np.ascontiguousarray(array).data.cast("B") for array in arrays]
     by_name = {tensor.name: block for tensor, block in zip(call.tensors, memory, strict=True)}
     return [by_name[slot.name] for slot in plan.inputs]
 
