@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any, cast
 
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
@@ -14,7 +15,6 @@ from ..operators import kernel_for
 __all__ = ["layout_of", "make_plan"]
 
 
-@lru_cache(maxsize=1024)
 def make_plan(desc: OperatorDesc, slice_bytes: int) -> Plan:
     """Decide everything about one operator call.
 
@@ -22,6 +22,11 @@ def make_plan(desc: OperatorDesc, slice_bytes: int) -> Plan:
         desc: a descriptor; its own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
+    return _make_plan(cast("Any", desc), slice_bytes)
+
+
+@lru_cache(maxsize=1024)  # descriptors are frozen, hence hashable; type checkers do not see Pydantic's __hash__
+def _make_plan(desc: Any, slice_bytes: int) -> Plan:
     output = layout_of(getattr(desc, desc.output_fields[0]))
     return Plan(
         operator=desc.operator_type,
