@@ -8,14 +8,15 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 from starlette.datastructures import QueryParams
 
 from tensorpost import frame
 from tensorpost.datatypes import DataType, data_type
-from tensorpost.descriptors import FeatureLevel, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors import NEWEST, FeatureLevel, OperatorDesc, operator_class, parse_operator
 from tensorpost.problems import (
     InvalidDescriptor,
     InvalidFrame,
@@ -123,56 +124,85 @@ class Call:
     options: Options
     tensors: tuple[Tensor, ...]
     id: str | None = None
-    extra: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def call_from(
     operator: str,
-    query: QueryParams,
+    query: str,
     tensors: Sequence[Tensor],
-    document: object = None,
+    document: str | None = None,
     id: str | None = None,  # noqa: A002 # the frame's own word
 ) -> Call:
     """Make a call from a path, a query, the announced tensors and, where the form has one, an operator document.
 
     The document may leave out what the tensors say (an input's type and sizes) and what follows (the output).
 
+    Args:
+        operator: the name in the path.
+        query: the query string, undecoded.
+        tensors: what the body announces, in the order of its bytes.
+        document: the operator document as JSON text.
+        id: the caller's id, echoed.
+
     Raises:
         UnknownOperator: the path or the document names no operator.
+        InvalidJson: the document is not JSON.
         InvalidParameter: a query parameter that is unknown, repeated, or doubles the document.
         InvalidDescriptor: the description breaks a rule.
         InvalidFrame: the tensors do not fit the description.
     """
+    small = len(query) + len(document or "") <= _CACHED_TEXT
+    understand = _understand if small else _understand.__wrapped__
+    desc, options = understand(operator, query, tuple(tensors), document)
+    return Call(desc, options, tuple(tensors), id)
+
+
+_CACHED_TEXT = 8192  # characters; longer calls are understood anew each time, so that the cache stays small
+
+
+@lru_cache(maxsize=1024)  # the same call with other numbers in it is what a server mostly gets
+def _understand(
+    operator: str, query: str, tensors: tuple[Tensor, ...], document: str | None
+) -> tuple[OperatorDesc, Options]:
     cls = operator_class(operator)
-    attributes, options = _read_query(cls, query)
-    if document is None:
-        document = {"type": cls.operator_type, "desc": {}}
-    elif attributes:
+    attributes, options = _read_query(cls, QueryParams(query))
+    members = _operator_document(cls, document)
+    if document is not None and attributes:
         names = ", ".join(sorted(attributes))
         raise InvalidParameter(f"the operator document is sent, so the query must not repeat it: remove {names}")
-    if not isinstance(document, Mapping) or not isinstance(cast("Any", document).get("desc", None), Mapping):
-        parse_operator(cast("Any", document))  # raises, and names what is missing
-    document = cast("Mapping[str, Any]", document)
-    if operator_class(str(document.get("type"))) is not cls:
-        raise InvalidParameter(
-            f"the path names {cls.operator_type} but the document's type is {str(document.get('type'))[:60]!r}; "
-            "post to the operator that the document describes"
-        )
-    desc = {**document["desc"], **attributes}
-    if output_sizes := desc.pop("output_sizes", None):
-        desc[_alias(cls.output_fields[0])] = {"DataType": _directml_name(tensors[0]) if tensors else None} | {
-            "Sizes": output_sizes
-        }
+    desc = {**members["desc"], **attributes}
     slots = {cls.slot_name(name): name for name in cls.input_fields}
     _match_names(tensors, slots)
+    if output_sizes := desc.pop("output_sizes", None):
+        output = {"DataType": _directml_name(tensors[0]), "Sizes": output_sizes}
+        desc[_alias(cls.output_fields[0])] = output
     for tensor in tensors:
         if not {slots[tensor.name], _alias(slots[tensor.name])} & desc.keys():
             desc[_alias(slots[tensor.name])] = {"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)}
-    parsed = parse_operator({**document, "desc": desc}, complete=True)
+    parsed = parse_operator({**members, "desc": desc}, complete=True)
     for tensor in tensors:
         _match_tensor(tensor, slots[tensor.name], getattr(parsed, slots[tensor.name]))
-    parsed.validate_for(options.feature_level or max(FeatureLevel))
-    return Call(parsed, options, tuple(tensors), id)
+    parsed.validate_for(options.feature_level or NEWEST)
+    return parsed, options
+
+
+def _operator_document(cls: type[OperatorDesc], text: str | None) -> Mapping[str, Any]:
+    """The document's members; it must describe the operator that the path names."""
+    if text is None:
+        return {"type": cls.operator_type, "desc": {}}
+    try:
+        document = read_json(text.encode())
+    except InvalidJson as error:
+        raise InvalidJson(f"{json_path(('__metadata__', 'op'))}: {error.detail}") from None
+    members: Mapping[str, Any] = cast("Any", document) if isinstance(document, Mapping) else {}
+    if not isinstance(members.get("type"), str) or not isinstance(members.get("desc"), Mapping):
+        parse_operator(document)  # raises, and names what is missing
+    if operator_class(members["type"]) is not cls:
+        raise InvalidParameter(
+            f"the path names {cls.operator_type} but the document's type is {members['type'][:60]!r}; "
+            "post to the operator that the document describes"
+        )
+    return members
 
 
 def _alias(field_name: str) -> str:
@@ -257,11 +287,11 @@ def _value(text: str, *, array: bool) -> Any:
         return text
 
 
-def tensors_of_document(document: object) -> tuple[object, list[Any], list[Tensor], str | None]:
+def tensors_of_document(document: object) -> tuple[str | None, list[Any], list[Tensor], str | None]:
     """Read a JSON call: `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.
 
     Returns:
-        The operator document (None if left out), the arrays, their announcements, and the id.
+        The operator document as text (None if left out), the arrays, their announcements, and the id.
 
     Raises:
         InvalidDescriptor: a member is missing, unknown or malformed.
@@ -286,22 +316,8 @@ def tensors_of_document(document: object) -> tuple[object, list[Any], list[Tenso
         array = frame.tensor_from_json(content, path=("tensors", name))
         arrays.append(array)
         tensors.append(Tensor(name, data_type(array.dtype), array.shape, array.nbytes))
-    return members.get("op"), arrays, tensors, members.get("id")
-
-
-def operator_document(metadata: Mapping[str, str]) -> object:
-    """The operator document in a frame's metadata; None if there is none.
-
-    Raises:
-        InvalidJson: it is not JSON.
-    """
-    text = metadata.get("op")
-    if text is None:
-        return None
-    try:
-        return read_json(text.encode())
-    except InvalidJson as error:
-        raise InvalidJson(f"{json_path(('__metadata__', 'op'))}: {error.detail}") from None
+    described = json.dumps(members["op"]) if "op" in members else None
+    return described, arrays, tensors, members.get("id")
 
 
 def metadata_of(call: Call, backend: str, device: str) -> dict[str, str]:

@@ -29,7 +29,6 @@ from .forms import (
     answer_form,
     call_from,
     metadata_of,
-    operator_document,
     request_form,
     tensors_of_document,
 )
@@ -137,7 +136,7 @@ class Execution(Response):
 
 async def _read_call(request: Request, service: Service, body: Body, form: Form) -> tuple[Call, list[Any] | None]:
     """Everything before the tensors' bytes; for JSON, the tensors too."""
-    operator, query = request.path_params["operator"], request.query_params
+    operator, query = request.path_params["operator"], request.url.query
     settings = service.settings
     operator_class(operator)  # an unknown operator is refused before anything is read
     if form is Form.JSON:
@@ -157,7 +156,7 @@ async def _read_call(request: Request, service: Service, body: Body, form: Form)
     frame_head = reader.finish()
     tensors = [Tensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in frame_head.tensors]
     metadata = frame_head.metadata
-    return call_from(operator, query, tensors, operator_document(metadata), metadata.get("id")), None
+    return call_from(operator, query, tensors, metadata.get("op"), metadata.get("id")), None
 
 
 def _check_output(plan: Plan, answer: Form, service: Service) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from tensorpost.descriptors import (
-    AxisDirection,
-    InterpolationMode,
     Resample1OperatorDesc,
     Resample2OperatorDesc,
     Resample3OperatorDesc,
@@ -26,7 +25,7 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
 )
 
-from .separable import AxisMap, Rounding, SeparableKernel, Taps
+from .separable import Taps
 
 __all__ = [
     "AdjointAxis",
@@ -84,7 +83,7 @@ class _ScaledAxis:
     output_offset: float
 
     def coordinates(self, outputs: Indices) -> NDArray[np.floating[Any]]:
-        """x of these outputs, limited to [-1, input size]: past an end every coordinate reads the end anyway."""
+        """X of these outputs, limited to [-1, input size]: past an end every coordinate reads the end anyway."""
         longest = max(self.input_size, self.output_size)
         real = np.float32 if longest <= LARGEST_FLOAT32_AXIS else np.float64
         with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limit below takes it back
@@ -159,4 +158,3 @@ class TriangleAxis(_ScaledAxis):
     def taps_of(self, outputs: Indices) -> Taps:
         """The window around x, its parts past the ends folded into the end elements."""
         x = self._unlimited(outputs)
-        ...

@@ -1,0 +1,315 @@
+"""Resize and Upsample on arrays: where each output index looks, and with what weights.
+
+Sources: ONNX Resize-10 to -19, Upsample-7 and -9. Where the text is silent, tensorpost's choices:
+
+* Coordinates are exact: ratios of whole numbers, rounded once, when they become a weight. So nearest never picks a
+  neighbour because of rounding, and index 4 of 20 to 6 elements is exactly at 14.5.
+* float16, bfloat16, float32 and complex64 are summed in float32 and rounded once; all other types in float64.
+* Integers: the sum is truncated toward zero and saturated. A sum as close to a whole number as float64 arithmetic can tell
+  counts as that number, so that a constant image stays constant (ONNX Runtime's float32 sums turn some of 7 into 6).
+* Integers with antialias: each axis is rounded to the type before the next one, the last axis first, ties away from zero.
+  That is what ONNX Runtime's CPU provider does with uint8 and int32.
+* Complex numbers are resampled part by part. A tap of weight 0 is not read, so an infinity beside a grid point stays there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorpost.onnx import ResizeAxis, Resizing
+
+from .base import Box
+from .separable import AxisMap, SeparableKernel, Taps
+
+__all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
+
+_EXACT_IN_INT64 = 1 << 61  # numerators are doubled once below
+_INDISTINCT = 2.0**-48  # of a sum's magnitude: 16 steps of float64, more than the rounding of any sum of ours
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """x = (step * o + start) / denominator, all whole numbers."""
+
+    step: int
+    start: int
+    denominator: int
+
+    @classmethod
+    def of(cls, axis: ResizeAxis) -> _Line:
+        denominator = math.lcm(axis.step.denominator, axis.offset.denominator)
+        return cls(int(axis.step * denominator), int(axis.offset * denominator), denominator)
+
+    def numerators(self, start: int, stop: int) -> NDArray[Any]:
+        """Of outputs start to stop - 1, clamped to the integers that matter; as Python integers if int64 is too narrow."""
+        reach = abs(self.step) * max(stop, 1) + abs(self.start) + self.denominator
+        dtype: Any = np.int64 if reach < _EXACT_IN_INT64 else object
+        return np.arange(start, stop).astype(dtype) * self.step + self.start
+
+
+@dataclass(frozen=True, slots=True)
+class NearestMap:
+    """Nearest: each output reads the one input element that `axis.nearest_mode` picks for its x, clamped to the input."""
+
+    axis: ResizeAxis
+
+    @property
+    def input_size(self) -> int:
+        """Entries of the input axis."""
+        return self.axis.length
+
+    @property
+    def output_size(self) -> int:
+        """Entries of the output axis."""
+        return self.axis.output_length
+
+    @property
+    def max_taps(self) -> int:
+        """One."""
+        return 1
+
+    def taps(self, start: int, stop: int) -> Taps:
+        """Index of each output from start to stop - 1. See `AxisMap.taps`."""
+        line = _Line.of(self.axis)
+        x, one = line.numerators(start, stop), line.denominator
+        match self.axis.nearest_mode:
+            case "round_prefer_floor":
+                index = -((one - 2 * x) // (2 * one))
+            case "round_prefer_ceil":
+                index = (2 * x + one) // (2 * one)
+            case "floor":
+                index = x // one
+            case "ceil":
+                index = -(-x // one)
+        return index.clip(0, self.axis.length - 1).astype(np.int64)[None], None
+
+
+@dataclass(frozen=True, slots=True)
+class FilterMap:
+    """Linear or cubic: each output is a weighted sum of the input elements around its x.
+
+    Attributes:
+        axis: where the outputs lie.
+        radius: reach of the filter in its own pixels: 1 for linear, 2 for cubic.
+        coefficient: the cubic filter's a.
+        exclude_outside: weight 0 for taps outside the input; otherwise they read the edge.
+        stretch: input pixels per pixel of the filter, more than 1 only for antialiasing.
+        crops: whether x outside the input will be overwritten with the extrapolation value.
+    """
+
+    axis: ResizeAxis
+    radius: int
+    coefficient: float
+    exclude_outside: bool = False
+    stretch: Fraction = Fraction(1)
+    crops: bool = False
+
+    @property
+    def input_size(self) -> int:
+        """Entries of the input axis."""
+        return self.axis.length
+
+    @property
+    def output_size(self) -> int:
+        """Entries of the output axis."""
+        return self.axis.output_length
+
+    @property
+    def max_taps(self) -> int:
+        """All integers within the filter's reach of some x."""
+        return 2 * math.ceil(self.radius * self.stretch)
+
+    def taps(self, start: int, stop: int) -> Taps:
+        """Indices and weights of each output from start to stop - 1. See `AxisMap.taps`."""
+        line = _Line.of(self.axis)
+        x, one = line.numerators(start, stop), line.denominator
+        if self.crops:
+            x = x.clip(0, (self.axis.length - 1) * one)  # far outside, no tap would be left to weigh
+        base = (x // one).astype(np.int64)
+        beyond = ((x % one) / one).astype(np.float64)
+        half = self.max_taps // 2
+        steps = np.arange(1 - half, half + 1)[:, None]
+        weights = self._filter(np.abs(steps - beyond) / float(self.stretch))
+        indices = base + steps
+        inside = indices.clip(0, self.axis.length - 1)
+        if self.exclude_outside:
+            weights = np.where(indices == inside, weights, 0.0)
+        if self.exclude_outside or self.stretch > 1:
+            total = weights.sum(axis=0)
+            # A cubic filter of an odd coefficient may sum to 0, where nothing can be normalized.
+            weights = weights / np.where(total == 0, 1.0, total)
+        return inside, weights
+
+    def _filter(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The filter at distance t. The cubic's polynomials are factored so that they are exactly 0 at 1 and 2."""
+        if self.radius == 1:
+            return np.maximum(1.0 - t, 0.0)
+        a = self.coefficient
+        near = (1.0 - t) * (1.0 + t - (a + 2.0) * t * t)
+        far = a * (t - 1.0) * (2.0 - t) ** 2
+        return np.where(t <= 1.0, near, np.where(t < 2.0, far, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shifted:
+    """A map onto a part of its input that begins at `first`."""
+
+    whole: AxisMap
+    first: int
+    length: int
+
+    @property
+    def input_size(self) -> int:
+        return self.length
+
+    @property
+    def output_size(self) -> int:
+        return self.whole.output_size
+
+    @property
+    def max_taps(self) -> int:
+        return self.whole.max_taps
+
+    def taps(self, start: int, stop: int) -> Taps:
+        indices, weights = self.whole.taps(start, stop)
+        return indices - self.first, weights
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeKernel:
+    """A resize, ready to run. Fills any box; reads only the input that the box needs.
+
+    Attributes:
+        axes: one map per dimension; None copies that axis.
+        inside: per dimension, the outputs that do not get the extrapolation value.
+        extrapolation_value: what elements outside get; None if there are none.
+        round_each_axis: integers only: round after every axis, not once at the end.
+    """
+
+    axes: tuple[AxisMap | None, ...]
+    inside: tuple[tuple[int, int], ...] = ()
+    extrapolation_value: float | None = None
+    round_each_axis: bool = False
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
+        """See `Kernel.fill`."""
+        if any(start == stop for start, stop in box):
+            return
+        weighted = any(isinstance(axis, FilterMap) for axis in self.axes)
+        # Infinities and overflow are results here as in ONNX, not accidents.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if weighted and out.dtype.kind == "c":
+                part = SeparableKernel(self.axes, "float32" if out.dtype.itemsize == 8 else "float64")
+                part.fill(xp, [inputs[0].real], box, out.real)
+                part.fill(xp, [inputs[0].imag], box, out.imag)
+            elif weighted and out.dtype.kind in "iu":
+                self._fill_integers(xp, inputs[0], box, out)
+            else:
+                SeparableKernel(self.axes, "float64" if out.dtype.itemsize == 8 else "float32").fill(xp, inputs, box, out)
+            if self.extrapolation_value is not None:
+                self._extrapolate(box, out, self.extrapolation_value)
+
+    def _fill_integers(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
+        if not self.round_each_axis:
+            sums = xp.empty(out.shape, np.float64)
+            SeparableKernel(self.axes, "float64").fill(xp, [x], box, sums)
+            out[...] = _saturated(xp, _truncated(xp, sums), out.dtype)
+            return
+        maps, ranges = self._parts(box)
+        x = x[tuple(slice(first, stop) for first, stop in ranges)]
+        for axis in reversed(range(x.ndim)):
+            mapping = maps[axis]
+            if mapping is None:
+                continue
+            shape = [*x.shape[:axis], out.shape[axis], *x.shape[axis + 1 :]]
+            alone = tuple(mapping if other == axis else None for other in range(x.ndim))
+            whole = tuple(box[axis] if other == axis else (0, size) for other, size in enumerate(x.shape))
+            sums = xp.empty(shape, np.float64)
+            SeparableKernel(alone, "float64").fill(xp, [x], whole, sums)
+            x = _saturated(xp, xp.copysign(xp.floor(xp.abs(sums) + 0.5), sums), out.dtype)
+        out[...] = x
+
+    def _parts(self, box: Box) -> tuple[list[AxisMap | None], list[tuple[int, int]]]:
+        """The maps onto the part of the input that the box reads, and that part."""
+        maps: list[AxisMap | None] = []
+        ranges: list[tuple[int, int]] = []
+        for mapping, (start, stop) in zip(self.axes, box, strict=True):
+            if mapping is None:
+                maps.append(None)
+                ranges.append((start, stop))
+            else:
+                indices, _ = mapping.taps(start, stop)
+                first, last = int(indices.min()), int(indices.max())
+                maps.append(_Shifted(mapping, first, last + 1 - first))
+                ranges.append((first, last + 1))
+        return maps, ranges
+
+    def _extrapolate(self, box: Box, out: Any, value: float) -> None:
+        element = _element(value, out.dtype)
+        for axis, ((start, stop), (first, end)) in enumerate(zip(box, self.inside, strict=True)):
+            at = (slice(None),) * axis
+            before = min(max(first, start), stop) - start
+            behind = min(max(end, start), stop) - start
+            out[(*at, slice(0, before))] = element
+            out[(*at, slice(max(before, behind), None))] = element
+
+
+def kernel_for_resize(meaning: Resizing) -> ResizeKernel:
+    """The kernel of a resize, for tensors of any type."""
+    crops = meaning.extrapolation_value is not None
+    maps: list[AxisMap | None] = []
+    for axis in meaning.axes:
+        if axis.is_copied:
+            maps.append(None)
+        elif meaning.mode == "nearest":
+            maps.append(NearestMap(axis))
+        else:
+            maps.append(
+                FilterMap(
+                    axis,
+                    radius=1 if meaning.mode == "linear" else 2,
+                    coefficient=meaning.cubic_coeff_a,
+                    exclude_outside=meaning.exclude_outside,
+                    stretch=max(Fraction(1), 1 / axis.scale) if meaning.antialias else Fraction(1),
+                    crops=crops,
+                )
+            )
+    return ResizeKernel(
+        axes=tuple(maps),
+        inside=tuple(axis.inside for axis in meaning.axes),
+        extrapolation_value=meaning.extrapolation_value,
+        round_each_axis=meaning.antialias,
+    )
+
+
+def _truncated(xp: ModuleType, sums: Any) -> Any:
+    """Toward zero, but a sum that float64 arithmetic cannot tell from a whole number is that number."""
+    whole = xp.rint(sums)
+    near = xp.abs(sums - whole) <= _INDISTINCT * xp.maximum(1.0, xp.abs(sums))
+    return xp.where(near, whole, xp.trunc(sums))
+
+
+def _saturated(xp: ModuleType, whole: Any, dtype: np.dtype[Any]) -> Any:
+    """Whole float64 numbers as integers of the type, the type's ends for what is beyond them."""
+    limits = np.iinfo(dtype)
+    # float64 has no 2^63 - 1: what rounds up to the power of two is replaced after the cast.
+    above = whole >= float(limits.max)
+    fitting = xp.where(above | (whole <= float(limits.min)), 0.0, whole).astype(dtype)
+    return xp.where(above, dtype.type(limits.max), xp.where(whole <= float(limits.min), dtype.type(limits.min), fitting))
+
+
+def _element(value: float, dtype: np.dtype[Any]) -> Any:
+    """The extrapolation value as an element: integers as results are, truncated and saturated."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return dtype.type(min(max(math.trunc(value), limits.min), limits.max))
+    if dtype.kind == "b":
+        return value != 0
+    return np.float64(value).astype(dtype)
