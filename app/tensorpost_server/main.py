@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from tensorpost.problems import TensorpostError
 
 from .engine import Admission, Pool
-from .http import devices, examples, health, limits, operators, validate
+from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.middleware import RequestId
 from .http.problems import answer_error, answer_http_exception, answer_unexpected
 from .http.service import Service
@@ -60,7 +60,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for module in (operators, validate, examples, devices, limits, health):
+    for module in (operators, onnx, validate, examples, devices, limits, health):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

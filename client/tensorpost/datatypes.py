@@ -9,13 +9,11 @@ table of datatypes with Triton's `BF16`, and the safetensors README.
 from __future__ import annotations
 
 import enum
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
 
 __all__ = ["DATA_TYPES", "DataType", "TensorDataType", "data_type"]
 
@@ -51,9 +49,12 @@ class TensorDataType(enum.IntEnum):
         """The type's row in `DATA_TYPES`.
 
         Raises:
-            KeyError: UNKNOWN and the 4-bit types, which no other system here can carry.
+            KeyError: UNKNOWN and the 4-bit types, which no array here can carry.
         """
-        return data_type(self.name)
+        row = _BY_NAME.get(self.name)
+        if row is None:
+            raise KeyError(f"{self.name} has no row: no array here can carry it")
+        return row
 
 
 _DIRECTML_BITS = dict(zip(TensorDataType, (0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4), strict=True))
@@ -125,12 +126,17 @@ _BY_NAME: dict[str, DataType] = {}
 for _row in DATA_TYPES:
     for _name in (_row.numpy_name, _row.directml, _row.onnx, _row.open_inference, _row.safetensors):
         if _name is not None:
-            # NumPy and ONNX share some spellings with each other; they never disagree about their meaning.
-            assert _BY_NAME.setdefault(_name, _row) is _row, _name
+            _BY_NAME[_name] = _row  # systems share spellings, but no spelling has two meanings; a test proves it
+
+_NUMERIC_ROWS = [row for row in DATA_TYPES if row.numpy_name not in ("bfloat16", "str")]
+_BY_NUMPY_CODE = {np.dtype(row.numpy_name).str[1:]: row for row in _NUMERIC_ROWS}  # f4, i1, b1, c8 and so on
 
 
-def data_type(name: str | np.dtype[Any] | DTypeLike) -> DataType:
-    """Find a type's row by any of its names, or by a NumPy dtype.
+def data_type(name: str | np.dtype[Any] | type[Any]) -> DataType:
+    """Find a type's row by any of its names, or by a NumPy dtype, scalar type or type code such as `<f4`.
+
+    Mind two pairs: `I8` is safetensors' 8-bit integer and `i8` NumPy's 64-bit one; the text `float` is ONNX's 32-bit
+    type and the Python type `float` NumPy's 64-bit one. Byte order is no part of a type.
 
     Example:
         >>> data_type("FLOAT32").safetensors, data_type(np.dtype("int8")).directml
@@ -139,9 +145,14 @@ def data_type(name: str | np.dtype[Any] | DTypeLike) -> DataType:
     Raises:
         KeyError: no system here knows the name.
     """
-    if isinstance(name, str) and name in _BY_NAME:
-        return _BY_NAME[name]
-    try:
-        return _BY_NAME[np.dtype(name).name]
-    except (TypeError, KeyError):
-        raise KeyError(f"{name!r} is not a data type of DirectML, ONNX, Open Inference, safetensors or NumPy") from None
+    row = None
+    if isinstance(name, str):
+        row = _BY_NAME.get(name) or _BY_NUMPY_CODE.get(name.lstrip("<>=|"))
+    elif isinstance(cast("object", name), (np.dtype, type)):
+        # np.dtype reads None, numbers, lists and dictionaries too; none of those names one type.
+        with suppress(TypeError, ValueError):
+            row = _BY_NAME.get(np.dtype(name).name)
+    if row is None:
+        shown = repr(name[:60] if isinstance(name, str) else name)[:80]
+        raise KeyError(f"{shown} is not a data type of DirectML, ONNX, Open Inference, safetensors or NumPy")
+    return row

@@ -35,10 +35,12 @@ A status belongs to HTTP, so the table from class to status lives in the server 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, ClassVar, cast
 
 __all__ = [
     "BodyMismatch",
@@ -70,48 +72,114 @@ __all__ = [
     "from_problem",
     "json_path",
     "nearest",
+    "presentable",
     "problem_classes",
 ]
 
 PROBLEM_TYPE_PREFIX = "urn:tensorpost:problem:"
 _LONGEST_VALUE = 200  # characters; an offending value is echoed to be recognised, not to be returned whole
+_LONGEST_KEY = 100  # characters of a key in a path, for the same reason
+_MOST_ENTRIES = 16  # of an array or object that is echoed
+_DEEPEST_VALUE = 3  # nested arrays and objects of one that is echoed
+_MOST_BITS = 256  # of an integer that is echoed in decimal
+_CUT = object()
 
 
 def json_path(path: Iterable[str | int]) -> str:
-    """Write a path of keys and indices as JSONPath (RFC 9535), for instance `$.desc.InputTensor.Sizes[2]`."""
+    """Write a path of keys and indices as JSONPath (RFC 9535), for instance `$.desc.InputTensor.Sizes[2]`.
+
+    Keys that are no plain names stand in brackets, escaped; a key of more than 100 characters is cut.
+    """
     text = "$"
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif step.isidentifier():
+        elif step.isidentifier() and len(step) <= _LONGEST_KEY:
             text += f".{step}"
         else:
-            text += "['" + step.replace("\\", "\\\\").replace("'", "\\'") + "']"
+            key = step if len(step) <= _LONGEST_KEY else step[:_LONGEST_KEY] + "..."
+            quoted = json.dumps(key, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("'", "\\'")
+            text += f"['{_encodable(quoted)}']"
     return text
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that looks most like this one, or None if none is near."""
-    matches = difflib.get_close_matches(word[:100].upper(), {k.upper(): k for k in known}, n=1)
-    return next((k for k in known if matches and k.upper() == matches[0]), None)
+    by_upper = {k.upper(): k for k in known}
+    matches = difflib.get_close_matches(word[:100].upper(), by_upper, n=1)
+    return by_upper[matches[0]] if matches else None
 
 
-def _presentable(value: object) -> object:
-    """The value if it is small and plain JSON, otherwise a shortened text of it."""
+def presentable(value: object) -> object:
+    """The value itself if it is small and plain JSON, otherwise a short text of it.
+
+    The work does not grow with the value: values come from outside, and may be huge, deep or not UTF-8.
+    """
+    whole: Any = _whole(value, _DEEPEST_VALUE)
+    if whole is not _CUT and (not isinstance(whole, (list, dict)) or len(str(cast("object", whole))) <= _LONGEST_VALUE):
+        return cast("object", whole)
+    text = _text(value, _DEEPEST_VALUE)
+    if isinstance(value, (str, bytes, bytearray)):
+        size = f"{len(value)} {'characters' if isinstance(value, str) else 'bytes'}"
+    elif isinstance(value, (list, tuple, Mapping)):
+        size = f"{len(value)} entries"  # pyright: ignore[reportUnknownArgumentType] # any JSON
+    else:
+        size = f"{len(text)} characters"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}... ({size})"
+
+
+def _whole(value: object, depth: int) -> object:
+    """The value as plain JSON, or `_CUT` if it is none or is large."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) < 1 << 53:
         return int(value)  # an enum member is shown as its number
     if isinstance(value, float) and math.isfinite(value):
-        return value
+        return float(value)
     if isinstance(value, str) and len(value) <= _LONGEST_VALUE:
-        return value
-    if isinstance(value, (list, tuple)) and len(value) <= 16:  # pyright: ignore[reportUnknownArgumentType] # any JSON
-        items = [_presentable(item) for item in value]  # pyright: ignore[reportUnknownVariableType] # any JSON
-        if len(str(items)) <= _LONGEST_VALUE:
-            return items
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}... ({len(text)} characters)"
+        return _encodable(value)
+    if depth and isinstance(value, (list, tuple)):
+        entries = cast("Sequence[object]", value)
+        if len(entries) <= _MOST_ENTRIES:
+            items = [_whole(entry, depth - 1) for entry in entries]
+            return _CUT if any(item is _CUT for item in items) else items
+    if depth and isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value)
+        if len(members) <= _MOST_ENTRIES and all(isinstance(k, str) and len(k) <= _LONGEST_KEY for k in members):
+            shown = {_encodable(str(key)): _whole(member, depth - 1) for key, member in members.items()}
+            return _CUT if any(member is _CUT for member in shown.values()) else shown
+    return _CUT
+
+
+def _text(value: object, depth: int) -> str:
+    """A text of the value, longer than `_LONGEST_VALUE` only by a bounded amount."""
+    if isinstance(value, (str, bytes, bytearray)):
+        text = value[: _LONGEST_VALUE + 1]
+        return _encodable(text if depth == _DEEPEST_VALUE and isinstance(text, str) else repr(text))
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Python refuses to write integers of more than 4300 digits in decimal.
+        return str(int(value)) if value.bit_length() <= _MOST_BITS else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, (list, tuple)):
+        entries = cast("Sequence[object]", value)
+        if not depth:
+            return f"[{len(entries)} entries]"
+        texts = [_text(entry, depth - 1) for entry in entries[:_MOST_ENTRIES]]
+        return "[" + ", ".join(texts) + (", ..." if len(entries) > _MOST_ENTRIES else "") + "]"
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value)
+        if not depth:
+            return f"{{{len(members)} members}}"
+        pairs = [f"{_text(k, 0)}: {_text(v, depth - 1)}" for k, v in islice(members.items(), _MOST_ENTRIES)]
+        return "{" + ", ".join(pairs) + (", ..." if len(members) > _MOST_ENTRIES else "") + "}"
+    try:
+        return _encodable(repr(value)[: _LONGEST_VALUE + 1])
+    except Exception:  # noqa: BLE001 # somebody's __repr__ may raise anything, and this is to report another error
+        return f"<{type(value).__name__}>"
+
+
+def _encodable(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot carry, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +204,23 @@ class Violation:
 
     def under(self, *prefix: str | int) -> Violation:
         """The same violation seen from further up the document."""
-        return Violation(self.code, (*prefix, *self.path), self.message, self.value, self.expected, self.source)
+        return replace(self, path=(*prefix, *self.path))
+
+    @property
+    def where(self) -> str:
+        """The path as JSONPath, whether it was found here or read from a server's answer."""
+        first = self.path[0] if len(self.path) == 1 else None
+        if isinstance(first, str) and (first == "$" or first.startswith(("$.", "$["))):
+            return first
+        return json_path(self.path)
 
     def to_json(self) -> dict[str, Any]:
         """The member of a problem's `violations`."""
         return {
             "code": self.code,
-            "path": json_path(self.path),
+            "path": self.where,
             "message": self.message,
-            "value": _presentable(self.value),
+            "value": presentable(self.value),
             "expected": self.expected,
             "source": self.source,
         }
@@ -186,13 +262,8 @@ class TensorpostError(Exception):
     def __str__(self) -> str:
         lines = [self.detail]
         if len(self.violations) > 1 or any(v.message not in self.detail for v in self.violations):
-            lines += [f"  {self._at(v)}: {v.message}" for v in self.violations]
+            lines += [f"  {v.where}: {v.message}" for v in self.violations]
         return "\n".join(lines)
-
-    @staticmethod
-    def _at(violation: Violation) -> str:
-        first = violation.path[0] if violation.path else None
-        return first if isinstance(first, str) and first.startswith("$") else json_path(violation.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by their args; ours are fields.
@@ -206,7 +277,7 @@ class TensorpostError(Exception):
         problem["detail"] = self.detail
         if self.violations:
             problem["violations"] = [v.to_json() for v in self.violations]
-        return {**self.extra, **problem}
+        return problem | {key: value for key, value in self.extra.items() if key not in problem}
 
 
 class InvalidRequest(TensorpostError, ValueError):
@@ -227,7 +298,7 @@ class InvalidDescriptor(InvalidRequest):
         """Build the error from its violations; the first one speaks for all."""
         first = violations[0]
         others = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-        return cls(f"{json_path(first.path)}: {first.message}{others}", tuple(violations))
+        return cls(f"{first.where}: {first.message}{others}", tuple(violations))
 
     def under(self, *prefix: str | int) -> InvalidDescriptor:
         """The same error seen from further up the document."""
@@ -402,7 +473,7 @@ def problem_classes() -> Mapping[str, type[TensorpostError]]:
     todo: list[type[TensorpostError]] = [TensorpostError]
     while todo:
         cls = todo.pop()
-        found[cls.code] = cls
+        found.setdefault(cls.code, cls)  # a subclass without a code of its own does not stand in for its parent
         todo.extend(cls.__subclasses__())
     return found
 
@@ -416,11 +487,14 @@ def from_problem(document: Mapping[str, Any], status: int, request_id: str | Non
     cls = problem_classes().get(code)
     if cls is None or cls is TensorpostError:
         cls = Unavailable if status in (429, 503) else InvalidRequest if status < 500 else ServerFault
-    violations: list[Any] = document["violations"] if isinstance(document.get("violations"), list) else []
+    listed: object = document.get("violations")
+    violations = cast("list[object]", listed) if isinstance(listed, list) else []
     standard = {"type", "title", "status", "detail", "violations"}
     return cls(
         detail=str(document.get("detail") or document.get("title") or f"HTTP status {status}"),
-        violations=tuple(Violation.from_json(v) for v in violations if isinstance(v, Mapping)),
+        violations=tuple(
+            Violation.from_json(cast("Mapping[str, Any]", v)) for v in violations if isinstance(v, Mapping)
+        ),
         extra={key: value for key, value in document.items() if key not in standard},
         status=status,
         request_id=request_id,

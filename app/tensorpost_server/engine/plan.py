@@ -1,4 +1,4 @@
-"""From a descriptor to a plan: layouts, byte counts, slices and the kernel. Pure, and cached by descriptor."""
+"""From a descriptor or node to a plan: layouts, byte counts, slices and the kernel. Pure and cached."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
 from tensorpost.layout import Layout
+from tensorpost.onnx import OnnxNode
 
 from ..backends import Plan, Slot, cut
 from ..operators import kernel_for
@@ -15,23 +16,29 @@ from ..operators import kernel_for
 __all__ = ["layout_of", "make_plan"]
 
 
-def make_plan(desc: OperatorDesc, slice_bytes: int) -> Plan:
+def make_plan(subject: OperatorDesc | OnnxNode, slice_bytes: int) -> Plan:
     """Decide everything about one operator call.
 
     Args:
-        desc: a descriptor; its own rules hold already.
+        subject: a descriptor or a node; its own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
-    return _make_plan(cast("Any", desc), slice_bytes)
+    return _make_plan(cast("Any", subject), slice_bytes)
 
 
 @lru_cache(maxsize=1024)  # descriptors are frozen, hence hashable; type checkers do not see Pydantic's __hash__
-def _make_plan(desc: Any, slice_bytes: int) -> Plan:
-    output = layout_of(getattr(desc, desc.output_fields[0]))
+def _make_plan(subject: Any, slice_bytes: int) -> Plan:
+    if isinstance(subject, OnnxNode):
+        inputs = (Slot(subject.schema.data_input.name, subject.input.layout),)
+        output = subject.output.layout
+        return Plan(subject.schema.name, inputs, Slot("output", output), kernel_for(subject), cut(output, slice_bytes))
+    desc: OperatorDesc = subject
+    field = desc.output_fields[0]
+    output = layout_of(getattr(desc, field))
     return Plan(
         operator=desc.operator_type,
-        inputs=tuple(Slot(desc.slot_name(field), layout_of(getattr(desc, field))) for field in desc.input_fields),
-        output=Slot(desc.slot_name(desc.output_fields[0]), output),
+        inputs=tuple(Slot(desc.slot_name(name), layout_of(getattr(desc, name))) for name in desc.input_fields),
+        output=Slot("output", output),
         kernel=kernel_for(desc),
         slices=cut(output, slice_bytes),
         approximate=desc.approximate,

@@ -17,12 +17,14 @@ from tensorpost import frame
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 
-__all__ = ["router", "run_operator_openapi"]
+__all__ = ["router", "run_onnx_openapi", "run_operator_openapi"]
 
 router = APIRouter(prefix="/v1/examples", tags=["examples"])
 
 _INPUT = np.arange(1, 7, dtype="<f4").reshape(1, 1, 2, 3)
 _TILE = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", _INPUT.shape), (1, 1, 3, 3))
+
+_RESIZE = {"opset": 19, "attributes": {"mode": "linear"}, "inputs": {"scales": [1, 1, 2, 2]}}
 
 
 @router.get("/tile.npy", summary="An npy body for tile", response_class=Response)
@@ -40,6 +42,19 @@ async def tile_frame() -> Response:
     return Response(head + _INPUT.tobytes(), media_type=frame.MEDIA_TYPE)
 
 
+@router.get("/resize.npy", summary="An npy body for ONNX Resize", response_class=Response)
+async def resize_npy() -> Response:
+    """The same tensor; post it to `/v1/onnx/Resize?opset=19&mode=linear&scales=1,1,2,2`."""
+    return await tile_npy()
+
+
+@router.get("/resize.safetensors", summary="A frame for ONNX Resize", response_class=Response)
+async def resize_frame() -> Response:
+    """The same tensor with its node document; post it to `/v1/onnx/Resize`."""
+    head = frame.encode_head([("X", data_type("float32"), _INPUT.shape)], {"op": json.dumps(_RESIZE)})
+    return Response(head + _INPUT.tobytes(), media_type=frame.MEDIA_TYPE)
+
+
 def tile_document() -> dict[str, Any]:
     """The operator document of the example."""
     return _TILE.to_document()
@@ -51,42 +66,63 @@ def run_operator_openapi() -> dict[str, Any]:
         "op": {"type": "TILE", "desc": {"Repeats": [1, 1, 3, 3]}},
         "tensors": {"input": {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}},
     }
-    binary = {"type": "string", "format": "binary"}
-    content = {
-        frame.NPY_MEDIA_TYPE: {
-            "schema": binary,
-            "examples": {
-                "tile": {
-                    "summary": "one array; the operator's attributes are in the query (?repeats=1,1,3,3)",
-                    "externalValue": "/v1/examples/tile.npy",
-                }
-            },
-        },
-        frame.MEDIA_TYPE: {
-            "schema": binary,
-            "examples": {
-                "tile": {
-                    "summary": "safetensors layout; the operator document is the metadata's `op`",
-                    "externalValue": "/v1/examples/tile.safetensors",
-                }
-            },
-        },
-        "application/json": {
-            "schema": {"type": "object", "required": ["tensors"]},
-            "examples": {"tile": {"summary": "numbers, for tiny tensors", "value": example}},
-        },
-    }
-    problem = json.loads(_PROBLEM)
-    answers = {form: {"schema": binary} for form in (frame.NPY_MEDIA_TYPE, frame.MEDIA_TYPE)}
     parameters = [
         ("backend", "query", "auto, numpy or null; a named backend is never replaced by another", "numpy"),
         ("feature_level", "query", "DirectML feature level to validate at; default the newest", "4_1"),
         ("repeats", "query", "tile: copies per dimension, for forms without an operator document", "1,1,3,3"),
         ("output_sizes", "query", "sizes of the output tensor, where they do not follow from the rest", "1,1,6,9"),
     ]
+    return _openapi("operator", "tile", "repeats=1,1,3,3", example, parameters)
+
+
+def run_onnx_openapi() -> dict[str, Any]:
+    """The same for `/v1/onnx`."""
+    example = {
+        "op": _RESIZE,
+        "tensors": {"X": {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}},
+    }
+    parameters = [
+        ("opset", "query", "default-domain opset; default the newest known", "19"),
+        ("backend", "query", "auto, numpy or null; a named backend is never replaced by another", "numpy"),
+        ("scales", "query", "any attribute or small input of the operator, lists separated by commas", "1,1,2,2"),
+        ("mode", "query", "likewise", "linear"),
+    ]
+    return _openapi("op_type", "Resize", "opset=19&mode=linear&scales=1,1,2,2", example, parameters)
+
+
+def _openapi(
+    path: str, value: str, query: str, example: dict[str, Any], parameters: list[tuple[str, str, str, str]]
+) -> dict[str, Any]:
+    name, binary = value.lower(), {"type": "string", "format": "binary"}
+    content = {
+        frame.NPY_MEDIA_TYPE: {
+            "schema": binary,
+            "examples": {
+                name: {
+                    "summary": f"one array; the operator's attributes are in the query (?{query})",
+                    "externalValue": f"/v1/examples/{name}.npy",
+                }
+            },
+        },
+        frame.MEDIA_TYPE: {
+            "schema": binary,
+            "examples": {
+                name: {
+                    "summary": "safetensors layout; the operator document is the metadata's `op`",
+                    "externalValue": f"/v1/examples/{name}.safetensors",
+                }
+            },
+        },
+        "application/json": {
+            "schema": {"type": "object", "required": ["tensors"]},
+            "examples": {name: {"summary": "numbers, for tiny tensors", "value": example}},
+        },
+    }
+    problem = json.loads(_PROBLEM)
+    answers = {form: {"schema": binary} for form in (frame.NPY_MEDIA_TYPE, frame.MEDIA_TYPE)}
     return {
         "parameters": [
-            {"name": "operator", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"},
+            {"name": path, "in": "path", "required": True, "schema": {"type": "string"}, "example": value},
             *(
                 {"name": name, "in": where, "required": False, "schema": {"type": "string"}, "description": text,
                  "examples": {"example": {"value": value}}}

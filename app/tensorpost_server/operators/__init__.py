@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorpost.descriptors import TileOperatorDesc
+from tensorpost.onnx import OnnxNode
 
 from .base import Box, Kernel
+from .onnx import kernel_for_onnx
 from .tile import kernel_for_tile
 
 __all__ = ["KERNELS", "Box", "Kernel", "kernel_for"]
 
 KERNELS: Mapping[type, Callable[[Any], Kernel]] = {
     TileOperatorDesc: kernel_for_tile,
+    OnnxNode: kernel_for_onnx,
 }
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
 from tensorpost.onnx import OnnxNode, Tiling
 
 from .base import Box, Kernel

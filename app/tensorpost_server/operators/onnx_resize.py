@@ -5,11 +5,11 @@ Sources: ONNX Resize-10 to -19, Upsample-7 and -9. Where the text is silent, ten
 * Coordinates are exact: ratios of whole numbers, rounded once, when they become a weight. So nearest never picks a
   neighbour because of rounding, and index 4 of 20 to 6 elements is exactly at 14.5.
 * float16, bfloat16, float32 and complex64 are summed in float32 and rounded once; all other types in float64.
-* Integers: the sum is truncated toward zero and saturated. A sum as close to a whole number as float64 arithmetic can tell
-  counts as that number, so that a constant image stays constant (ONNX Runtime's float32 sums turn some of 7 into 6).
-* Integers with antialias: each axis is rounded to the type before the next one, the last axis first, ties away from zero.
-  That is what ONNX Runtime's CPU provider does with uint8 and int32.
-* Complex numbers are resampled part by part. A tap of weight 0 is not read, so an infinity beside a grid point stays there.
+* Integers: the sum is truncated toward zero and saturated. A sum that float64 arithmetic cannot tell from a whole number
+  counts as that number, so a constant image stays constant (ONNX Runtime's float32 sums turn some of its 7 into 6).
+* Integers with antialias: each axis is rounded to the type before the next one, the last axis first, ties away from
+  zero. That is what ONNX Runtime's CPU provider does with uint8 and int32.
+* Complex numbers are resampled part by part. A tap of weight 0 is not read, so an infinity beside a grid point stays.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from tensorpost.onnx import ResizeAxis, Resizing
 
 from .base import Box
@@ -30,33 +31,12 @@ from .separable import AxisMap, SeparableKernel, Taps
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
 
-_EXACT_IN_INT64 = 1 << 61  # numerators are doubled once below
 _INDISTINCT = 2.0**-48  # of a sum's magnitude: 16 steps of float64, more than the rounding of any sum of ours
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """x = (step * o + start) / denominator, all whole numbers."""
-
-    step: int
-    start: int
-    denominator: int
-
-    @classmethod
-    def of(cls, axis: ResizeAxis) -> _Line:
-        denominator = math.lcm(axis.step.denominator, axis.offset.denominator)
-        return cls(int(axis.step * denominator), int(axis.offset * denominator), denominator)
-
-    def numerators(self, start: int, stop: int) -> NDArray[Any]:
-        """Of outputs start to stop - 1, clamped to the integers that matter; as Python integers if int64 is too narrow."""
-        reach = abs(self.step) * max(stop, 1) + abs(self.start) + self.denominator
-        dtype: Any = np.int64 if reach < _EXACT_IN_INT64 else object
-        return np.arange(start, stop).astype(dtype) * self.step + self.start
-
-
-@dataclass(frozen=True, slots=True)
 class NearestMap:
-    """Nearest: each output reads the one input element that `axis.nearest_mode` picks for its x, clamped to the input."""
+    """Nearest: each output reads the one element that `axis.nearest_mode` picks for its x, clamped to the input."""
 
     axis: ResizeAxis
 
@@ -70,25 +50,13 @@ class NearestMap:
         """Entries of the output axis."""
         return self.axis.output_length
 
-    @property
-    def max_taps(self) -> int:
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
         """One."""
         return 1
 
     def taps(self, start: int, stop: int) -> Taps:
         """Index of each output from start to stop - 1. See `AxisMap.taps`."""
-        line = _Line.of(self.axis)
-        x, one = line.numerators(start, stop), line.denominator
-        match self.axis.nearest_mode:
-            case "round_prefer_floor":
-                index = -((one - 2 * x) // (2 * one))
-            case "round_prefer_ceil":
-                index = (2 * x + one) // (2 * one)
-            case "floor":
-                index = x // one
-            case "ceil":
-                index = -(-x // one)
-        return index.clip(0, self.axis.length - 1).astype(np.int64)[None], None
+        return self.axis.nearest(start, stop)[None], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +89,33 @@ class FilterMap:
         """Entries of the output axis."""
         return self.axis.output_length
 
-    @property
-    def max_taps(self) -> int:
-        """All integers within the filter's reach of some x."""
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
+        """As many whole numbers as can lie within the filter's reach."""
         return 2 * math.ceil(self.radius * self.stretch)
 
     def taps(self, start: int, stop: int) -> Taps:
         """Indices and weights of each output from start to stop - 1. See `AxisMap.taps`."""
-        line = _Line.of(self.axis)
-        x, one = line.numerators(start, stop), line.denominator
+        x, one = self.axis.coordinates(start, stop)
         if self.crops:
             x = x.clip(0, (self.axis.length - 1) * one)  # far outside, no tap would be left to weigh
         base = (x // one).astype(np.int64)
         beyond = ((x % one) / one).astype(np.float64)
-        half = self.max_taps // 2
+        half = math.ceil(self.radius * self.stretch)
         steps = np.arange(1 - half, half + 1)[:, None]
         weights = self._filter(np.abs(steps - beyond) / float(self.stretch))
         indices = base + steps
-        inside = indices.clip(0, self.axis.length - 1)
-        if self.exclude_outside:
-            weights = np.where(indices == inside, weights, 0.0)
+        last = self.axis.length - 1
+        before, behind = indices < 0, indices > last
+        kept = np.where(before | behind, 0.0, weights)
+        if not self.exclude_outside:
+            # Taps outside read the edge, so their weights are the edge's.
+            kept += np.where(indices == 0, np.where(before, weights, 0.0).sum(axis=0), 0.0)
+            kept += np.where(indices == last, np.where(behind, weights, 0.0).sum(axis=0), 0.0)
         if self.exclude_outside or self.stretch > 1:
-            total = weights.sum(axis=0)
+            total = kept.sum(axis=0)
             # A cubic filter of an odd coefficient may sum to 0, where nothing can be normalized.
-            weights = weights / np.where(total == 0, 1.0, total)
-        return inside, weights
+            kept /= np.where(total == 0, 1.0, total)
+        return indices.clip(0, last), kept
 
     def _filter(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """The filter at distance t. The cubic's polynomials are factored so that they are exactly 0 at 1 and 2."""
@@ -173,9 +143,8 @@ class _Shifted:
     def output_size(self) -> int:
         return self.whole.output_size
 
-    @property
-    def max_taps(self) -> int:
-        return self.whole.max_taps
+    def most_taps(self, start: int, stop: int) -> int:
+        return self.whole.most_taps(start, stop)
 
     def taps(self, start: int, stop: int) -> Taps:
         indices, weights = self.whole.taps(start, stop)
@@ -212,7 +181,8 @@ class ResizeKernel:
             elif weighted and out.dtype.kind in "iu":
                 self._fill_integers(xp, inputs[0], box, out)
             else:
-                SeparableKernel(self.axes, "float64" if out.dtype.itemsize == 8 else "float32").fill(xp, inputs, box, out)
+                accumulate = "float64" if out.dtype.itemsize == 8 else "float32"
+                SeparableKernel(self.axes, accumulate).fill(xp, inputs, box, out)
             if self.extrapolation_value is not None:
                 self._extrapolate(box, out, self.extrapolation_value)
 
@@ -300,9 +270,9 @@ def _saturated(xp: ModuleType, whole: Any, dtype: np.dtype[Any]) -> Any:
     """Whole float64 numbers as integers of the type, the type's ends for what is beyond them."""
     limits = np.iinfo(dtype)
     # float64 has no 2^63 - 1: what rounds up to the power of two is replaced after the cast.
-    above = whole >= float(limits.max)
-    fitting = xp.where(above | (whole <= float(limits.min)), 0.0, whole).astype(dtype)
-    return xp.where(above, dtype.type(limits.max), xp.where(whole <= float(limits.min), dtype.type(limits.min), fitting))
+    above, below = whole >= float(limits.max), whole <= float(limits.min)
+    fitting = xp.where(above | below, 0.0, whole).astype(dtype)
+    return xp.where(above, dtype.type(limits.max), xp.where(below, dtype.type(limits.min), fitting))
 
 
 def _element(value: float, dtype: np.dtype[Any]) -> Any:

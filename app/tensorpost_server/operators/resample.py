@@ -65,7 +65,7 @@ class Nearest(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _ScaledAxis:
+class ScaledAxis:
     """An axis read at `x = (o - output_offset) / scale - input_offset`.
 
     Attributes:
@@ -82,36 +82,44 @@ class _ScaledAxis:
     input_offset: float
     output_offset: float
 
-    def coordinates(self, outputs: Indices) -> NDArray[np.floating[Any]]:
-        """X of these outputs, limited to [-1, input size]: past an end every coordinate reads the end anyway."""
+    def coordinates(self, outputs: Indices, margin: float = 0.0) -> NDArray[np.floating[Any]]:
+        """x of these outputs, limited to what can still matter.
+
+        Args:
+            outputs: output indices.
+            margin: how far past the ends coordinates differ in what they read; beyond it all read the end alone.
+        """
         longest = max(self.input_size, self.output_size)
         real = np.float32 if longest <= LARGEST_FLOAT32_AXIS else np.float64
-        with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limit below takes it back
+        with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limits below take it back
             x = (outputs.astype(real) - real(self.output_offset)) / real(self.scale) - real(self.input_offset)
-        return np.clip(x, real(-1), real(self.input_size))
+            return np.clip(x, real(-1 - margin), real(self.input_size + margin))
+
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
+        """See `AxisMap.most_taps`."""
+        return 1
 
     def taps(self, start: int, stop: int) -> Taps:
         """See `AxisMap.taps`."""
         return self.taps_of(np.arange(start, stop))
 
     def taps_of(self, outputs: Indices) -> Taps:
-        """The taps of any outputs, in the form of `AxisMap.taps`; indices grow with the tap and with the output."""
+        """The taps of any array of outputs, along a new first axis; indices grow with the output."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class NearestAxis(_ScaledAxis):
-    """Nearest neighbour: one tap, a copy."""
+class NearestAxis(ScaledAxis):
+    """Nearest neighbour: one tap, a copy.
+
+    Attributes:
+        rule: how the version rounds.
+    """
 
     rule: Nearest
 
-    @property
-    def max_taps(self) -> int:
-        """One."""
-        return 1
-
     def taps_of(self, outputs: Indices) -> Taps:
-        """The nearest index by the version's rule, then clamped into the input."""
+        """The index by the version's rule, then clamped into the input."""
         x = self.coordinates(outputs)
         match self.rule:
             case Nearest.HALF_UP:
@@ -124,37 +132,153 @@ class NearestAxis(_ScaledAxis):
 
 
 @dataclass(frozen=True, slots=True)
-class LinearAxis(_ScaledAxis):
-    """Linear: `f = floor(x)`, `w = x - f`, taps f and f + 1 with weights 1 - w and w, both clamped into the input."""
+class LinearAxis(ScaledAxis):
+    """Linear: with `f = floor(x)`, taps f and f + 1 of weights `1 - (x - f)` and `x - f`, clamped into the input."""
 
-    @property
-    def max_taps(self) -> int:
-        """Two."""
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
+        """See `AxisMap.most_taps`."""
         return 2
 
     def taps_of(self, outputs: Indices) -> Taps:
-        """The two neighbours; where both are the same element, the first one alone with weight 1."""
+        """The two neighbours; past the ends, where both are one element, the first alone with weight 1."""
         x = self.coordinates(outputs)
         floor = np.floor(x)
         first = floor.astype(np.int64)
-        indices = np.clip(np.stack([first, first + 1]), 0, self.input_size - 1)
-        weight = np.where(indices[0] == indices[1], x.dtype.type(0), x - floor)
-        return indices, np.stack([1 - weight, weight])
+        index = np.clip(np.stack([first, first + 1]), 0, self.input_size - 1)
+        weight = np.where(index[0] == index[1], x.dtype.type(0), x - floor)
+        return index, np.stack([1 - weight, weight])
 
 
 @dataclass(frozen=True, slots=True)
-class TriangleAxis(_ScaledAxis):
-    """Antialiased shrinking: taps i with |i - x| < 1 / scale, weights `1 - |i - x| * scale` normalized, clamped.
+class TriangleAxis(ScaledAxis):
+    """Antialiased shrinking: taps i with `|i - x| < 1 / scale`, weights `1 - |i - x| * scale`, normalized and clamped.
 
-    The taps past an end all read the end element, so they are one tap here, with the sum of their weights. Weights are
+    All taps past an end read the end's element, so they are one tap here, with the sum of their weights. Weights are
     computed in float64 from the coordinate x.
     """
 
-    @property
-    def max_taps(self) -> int:
-        """About twice the half-width, or the whole input."""
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # a bound for every range
+        """See `AxisMap.most_taps`."""
         return min(self.input_size, math.ceil(2 / self.scale) + 1)
 
     def taps_of(self, outputs: Indices) -> Taps:
-        """The window around x, its parts past the ends folded into the end elements."""
-        x = self._unlimited(outputs)
+        """The window around x, what is past the ends folded into the end elements."""
+        scale, last = self.scale, self.input_size - 1
+        x = self.coordinates(outputs, margin=1 / scale).astype(np.float64)
+        left, peak, right = np.floor(x - 1 / scale) + 1, np.floor(x), np.ceil(x + 1 / scale) - 1
+
+        def weight_up_to(n: NDArray[np.float64]) -> NDArray[np.float64]:
+            """Sum of the weights of all taps i <= n: two arithmetic series, rising up to floor(x), then falling."""
+            rise_end, fall_end = np.minimum(n, peak), np.minimum(n, right)
+            rising, falling = np.maximum(rise_end - left + 1, 0), np.maximum(fall_end - peak, 0)
+            rise = rising * (1 - scale * (x - (left + rise_end) / 2))
+            return rise + falling * (1 - scale * ((peak + 1 + fall_end) / 2 - x))
+
+        first = np.clip(left, 0, last).astype(np.int64)
+        count = np.clip(right, 0, last).astype(np.int64) - first + 1
+        index = first + np.arange(count.max()).reshape((-1, *(1,) * x.ndim))
+        total = weight_up_to(right)
+        weight = np.maximum(1 - scale * np.abs(index - x), 0)
+        weight = np.where(index == 0, weight_up_to(np.zeros_like(x)), weight)
+        weight = np.where(index == last, total - (weight_up_to(np.full_like(x, last - 1)) if last else 0), weight)
+        weight = np.where(index < first + count, weight / total, 0)
+        return np.minimum(index, last), weight
+
+
+@dataclass(frozen=True, slots=True)
+class AdjointAxis:
+    """The gradient of an axis: every weight of the forward axis applied in the opposite direction.
+
+    The input of this map is the forward output. The forward index grows with the output, so one element's readers are
+    a range of outputs; both ends are found by bisection, and sums run in the order of the outputs.
+
+    Attributes:
+        forward: the forward axis.
+    """
+
+    forward: NearestAxis | LinearAxis
+
+    @property
+    def input_size(self) -> int:
+        """The forward output's entries."""
+        return self.forward.output_size
+
+    @property
+    def output_size(self) -> int:
+        """The forward input's entries."""
+        return self.forward.input_size
+
+    def most_taps(self, start: int, stop: int) -> int:
+        """See `AxisMap.most_taps`."""
+        first, last = self._readers(np.arange(start, stop))
+        return max(1, int((last - first).max()))
+
+    def taps(self, start: int, stop: int) -> Taps:
+        """See `AxisMap.taps`."""
+        elements = np.arange(start, stop)
+        first, last = self._readers(elements)
+        outputs = first + np.arange(max(1, int((last - first).max())))[:, np.newaxis]
+        real = outputs < last
+        outputs = np.minimum(outputs, self.input_size - 1)
+        index, weight = self.forward.taps_of(outputs)
+        used = np.ones(index.shape, np.float32) if weight is None else weight
+        return outputs, np.where(real, np.where(index == elements, used, 0).sum(axis=0, dtype=used.dtype), 0)
+
+    def _readers(self, elements: Indices) -> tuple[Indices, Indices]:
+        """The range of outputs that read each element: from the first whose last tap is at it to the last whose first is."""
+        return self._first_output(elements, tap=-1), self._first_output(elements + 1, tap=0)
+
+    def _first_output(self, elements: Indices, tap: int) -> Indices:
+        """The first output whose tap reads this element or a later one."""
+        low, high = np.zeros_like(elements), np.full_like(elements, self.input_size)
+        while (low < high).any():
+            middle = (low + high) // 2
+            index, _ = self.forward.taps_of(np.minimum(middle, self.input_size - 1))
+            reached = (index[tap] >= elements) | (low == high)
+            low, high = np.where(reached, low, middle + 1), np.where(reached & (low < high), middle, high)
+        return low
+
+
+def kernel_for_resample(desc: ResampleDesc) -> SeparableKernel:
+    """The kernel of any descriptor of the family.
+
+    Nearest copies bit for bit. Linear sums in float32 and casts once: float16 to nearest even, integers toward zero.
+    Gradients sum in float32, or in float64 where one element collects `LONG_SUM` or more along an axis.
+    """
+    linear = desc.interpolation_mode is InterpolationMode.LINEAR
+    scales = desc.scales
+    input_offsets, output_offsets = (0.5,) * len(scales), (-0.5,) * len(scales)
+    if not isinstance(desc, (Upsample2DOperatorDesc, ResampleOperatorDesc)):
+        input_offsets, output_offsets = desc.input_pixel_offsets, desc.output_pixel_offsets
+    gradient = isinstance(desc, (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc))
+    if gradient:
+        sizes, output_sizes = desc.output_gradient_tensor.sizes, desc.input_gradient_tensor.sizes
+    else:
+        sizes, output_sizes = desc.input_tensor.sizes, desc.output_tensor.sizes
+    antialiased = isinstance(desc, Resample3OperatorDesc) and desc.antialiased
+    rule = Nearest.HALF_UP
+    if isinstance(desc, (Resample2OperatorDesc, Resample3OperatorDesc, ResampleGrad1OperatorDesc)):
+        rule = Nearest.CEIL if desc.rounding_direction is AxisDirection.INCREASING else Nearest.FLOOR
+
+    axes: list[AxisMap | None] = []
+    for numbers in zip(sizes, output_sizes, scales, input_offsets, output_offsets, strict=True):
+        size, output_size, scale, input_offset, output_offset = numbers
+        if size == output_size and scale == 1 and input_offset + output_offset == 0:
+            axes.append(None)  # x = o
+        elif gradient:
+            axes.append(AdjointAxis(LinearAxis(*numbers) if linear else NearestAxis(*numbers, rule)))
+        elif linear:
+            axes.append(TriangleAxis(*numbers) if antialiased and scale < 0.5 else LinearAxis(*numbers))
+        else:
+            axes.append(NearestAxis(*numbers, rule))
+    if gradient:
+        long = any(isinstance(axis, AdjointAxis) and _collects_many(axis) for axis in axes)
+        return SeparableKernel(tuple(axes), accumulate="float64" if long else "float32")
+    integers = desc.output_tensor.data_type.name.lstrip("U").startswith("INT")
+    return SeparableKernel(tuple(axes), rounding=Rounding.TRUNCATE if integers else Rounding.NONE)
+
+
+def _collects_many(axis: AdjointAxis) -> bool:
+    """Whether some element may collect a long sum: an end that is repeated, or any element at a large scale."""
+    ends = max(axis.most_taps(0, 1), axis.most_taps(axis.output_size - 1, axis.output_size))
+    return max(ends, 2 * axis.forward.scale) >= LONG_SUM

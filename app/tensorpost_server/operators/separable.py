@@ -1,13 +1,20 @@
 """Separable resampling on arrays: every output axis reads its input axis through a few taps, one axis after the other.
 
 DML Resample, its gradients and ONNX Resize all are of this form; they differ in their `AxisMap`s only. A kernel fills any
-box of the output and reads only the part of the input that the box needs.
+box of the output, reads only the part of the input that the box needs, and gives every element the same bits whatever the
+box: the order of axes depends on the maps alone, and the arithmetic of one output on its own taps alone.
+
+How it is computed: the box is cut into blocks that stay in cache. In a block each axis becomes a list of pieces: outputs
+that have the same number of taps and, where possible, read the input at a constant stride. A constant stride needs no
+gather, only a slice: nearest and linear scaling by 2, 3, 1/2 or 3/2 are nothing else.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -16,37 +23,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import Box
+from .float16 import narrow, widen
 
 __all__ = ["AxisMap", "Rounding", "SeparableKernel", "Taps"]
 
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
+BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
+MOST_TAPS = 1 << 20  # taps of one axis planned at once; they take 12 to 16 bytes each
+LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
+LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
+SHORTEST_RUN = 8  # fewer outputs at a constant stride are not worth a piece of their own
+
 
 class AxisMap(Protocol):
-    """How one output axis reads its input axis: a frozen, hashable, picklable value.
-
-    Attributes:
-        input_size: entries of the input axis.
-        output_size: entries of the output axis.
-        max_taps: the most taps any output has; bounds what one call of `taps` may return.
-    """
+    """How one output axis reads its input axis: a frozen, hashable, picklable value."""
 
     @property
-    def input_size(self) -> int: ...
+    def input_size(self) -> int:
+        """Entries of the input axis."""
+        ...
 
     @property
-    def output_size(self) -> int: ...
+    def output_size(self) -> int:
+        """Entries of the output axis."""
+        ...
 
-    @property
-    def max_taps(self) -> int: ...
+    def most_taps(self, start: int, stop: int) -> int:
+        """At least the k that `taps(start, stop)` would return, found without making the arrays."""
+        ...
 
     def taps(self, start: int, stop: int) -> Taps:
-        """The taps of outputs start to stop - 1.
+        """The taps of outputs start to stop - 1, as NumPy arrays.
 
         Returns:
             Indices of shape (k, stop - start), each in [0, input_size), and weights of that shape. Weights of None mean
-            a pure gather with k = 1. A tap of weight 0 is absent: its sample is not read, be it infinite or NaN. The
-            taps of one output must not depend on start and stop, but for absent ones.
+            a pure gather with k = 1. A tap of weight 0 is absent: its sample is not read, be it infinite or NaN. But
+            for absent ones, the taps of an output must not depend on start and stop.
         """
         ...
 
@@ -55,16 +68,19 @@ class Rounding(enum.Enum):
     """How sums become elements of the output's type."""
 
     NONE = "none"
-    """Cast once; for floating point outputs, to nearest even."""
+    """Cast once, to nearest even: for floating-point outputs."""
     TRUNCATE = "truncate"
-    """Toward zero, then saturate; for integers."""
+    """Toward zero, then saturate: for integers. The weights of every output must sum to 1."""
     NEAREST_EVEN = "nearest-even"
-    """To the nearest integer, ties to even, then saturate; for integers."""
+    """To the nearest integer, ties to even, then saturate: for integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeparableKernel:
     """Resample every axis through its map.
+
+    Sums are `w0 * x0 + w1 * x1 + ...`, in the order of the taps. With `TRUNCATE` they are the same sum written as
+    `x0 + w1 * (x1 - x0) + ...`, since rounding in the first form could turn a constant 255 into 254.
 
     Attributes:
         axes: one map per dimension; None copies that axis, index by index.
@@ -79,26 +95,323 @@ class SeparableKernel:
     round_each_axis: bool = False
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
-        """See `Kernel.fill`."""
+        """See `Kernel.fill`. Temporaries are of the order of a block and of the input it reads."""
         (x,) = inputs
-        for axis, (mapping, (start, stop)) in enumerate(zip(self.axes, box, strict=True)):
-            at = (slice(None),) * axis
-            if mapping is None:
-                x = x[(*at, slice(start, stop))]
-                continue
-            indices, weights = mapping.taps(start, stop)
-            if weights is None:
-                x = xp.take(x, xp.asarray(indices[0]), axis=axis)
-                continue
-            tail = (1,) * (len(box) - axis - 1)
-            total: Any = None
-            for index, weight in zip(indices, weights, strict=True):
-                w = xp.asarray(weight.astype(self.accumulate)).reshape((-1, *tail))
-                part = xp.take(x, xp.asarray(index), axis=axis).astype(self.accumulate)
-                part = xp.where(w != 0, part * w, 0)
-                total = part if total is None else total + part
-            x = total
-        if x.dtype != out.dtype and np.dtype(out.dtype).kind in "iu":
-            limits = np.iinfo(out.dtype)
-            x = xp.clip(xp.trunc(x) if self.rounding is Rounding.TRUNCATE else xp.rint(x), limits.min, limits.max)
-        out[...] = x
+        order = self._order()
+        block = max(1, int(BLOCK / self._widest(order)))
+        for part in self._blocks(box, block):
+            inside = tuple([slice(a - low, b - low) for (a, b), (low, _) in zip(part, box, strict=True)])
+            self._fill_block(xp, x, part, order, out[inside])
+
+    def _order(self) -> list[int]:
+        """The mapped axes in the order of least work: shrinking ones first, and of growing ones the last axis first.
+
+        For work c_i per element and ratios r_i = output / input, axis i before j is better where
+        (1 / r_i - 1) / c_i is larger; it holds for any number of axes.
+        """
+
+        def worth(axis: int, mapping: AxisMap) -> float:
+            work = 4 if axis == len(self.axes) - 1 else 1  # elements are gathered one by one only along the last axis
+            return (mapping.input_size / mapping.output_size - 1) / work
+
+        mapped = [(axis, mapping) for axis, mapping in enumerate(self.axes) if mapping is not None]
+        return [axis for axis, _ in sorted(mapped, key=lambda pair: -worth(*pair))]
+
+    def _widest(self, order: Sequence[int]) -> float:
+        """Elements of the largest array between two axes, per output element."""
+        widest = elements = 1.0
+        for axis in reversed(order[1:]):
+            mapping = self.axes[axis]
+            if mapping is not None:
+                elements *= mapping.input_size / mapping.output_size
+                widest = max(widest, elements)
+        return widest
+
+    def _blocks(self, box: Box, most: int) -> Iterator[Box]:
+        """Cut the box into parts of at most `most` elements, in memory order."""
+        ranges: list[list[tuple[int, int]]] = []
+        room = most
+        for mapping, (start, stop) in reversed(list(zip(self.axes, box, strict=True))):
+            extent = min(stop - start, max(1, room))
+            parts = [(low, min(low + extent, stop)) for low in range(start, stop, extent)]
+            if mapping is not None:
+                parts = [small for part in parts for small in _with_few_taps(mapping, *part)]
+            ranges.append(parts)
+            room //= extent
+        return itertools.product(*reversed(ranges))
+
+    def _fill_block(self, xp: ModuleType, x: Any, block: Box, order: Sequence[int], out: Any) -> None:
+        plans = {axis: _plan(self.axes[axis], *block[axis], self.accumulate) for axis in order}
+        reads = [(plans[axis].low, plans[axis].high) if axis in plans else span for axis, span in enumerate(block)]
+        current = x[tuple([slice(*span) for span in reads])]
+        shape = list(current.shape)
+        for axis in order:
+            plan = plans[axis]
+            shape[axis] = plan.length
+            last = axis == order[-1]
+            if not plan.weighted:
+                into_out = last and current.dtype == out.dtype
+                target = out if into_out else xp.empty(shape, current.dtype)
+                _gather(xp, current, axis, plan, target)
+            else:
+                if current.dtype != self.accumulate and current.shape[axis] <= plan.reads:
+                    current = _convert(xp, current, self.accumulate)
+                into_out = last and out.dtype == self.accumulate and self.rounding is Rounding.NONE
+                target = out if into_out else xp.empty(shape, self.accumulate)
+                _blend(xp, current, axis, plan, target, self.rounding is Rounding.TRUNCATE)
+                if self.round_each_axis and not last:
+                    _round(xp, target, self.rounding, out.dtype)
+            current = target
+        if current is not out:
+            _store(xp, current, self.rounding, out)
+
+
+def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    if stop - start > 1 and mapping.most_taps(start, stop) * (stop - start) > MOST_TAPS:
+        middle = (start + stop) // 2
+        yield from _with_few_taps(mapping, start, middle)
+        yield from _with_few_taps(mapping, middle, stop)
+    else:
+        yield start, stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Outputs of one axis that are computed alike.
+
+    Attributes:
+        out: where they are on the axis of the block.
+        index: input indices, one row per tap, one column per output; relative to the plan's `low`.
+        step: every row of `index` grows by this much per output; 0 if it does not grow evenly.
+        weight: of the shape of `index`, (taps, 1) if the outputs have equal weights; None to copy a single tap.
+    """
+
+    out: slice | NDArray[np.int64]
+    index: NDArray[np.int64]
+    step: int
+    weight: NDArray[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One axis of a block.
+
+    Attributes:
+        low: first input index read.
+        high: one past the last input index read.
+        length: outputs.
+        reads: taps of all outputs together.
+        weighted: whether any output is more than a copy of one input.
+        pieces: cover every output once.
+    """
+
+    low: int
+    high: int
+    length: int
+    reads: int
+    weighted: bool
+    pieces: tuple[_Piece, ...]
+
+
+def _plan(mapping: AxisMap | None, start: int, stop: int, accumulate: str) -> _Plan:
+    assert mapping is not None
+    index, weight = mapping.taps(start, stop)
+    groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]] = []
+    if weight is None:
+        groups.append((np.arange(stop - start), index, None))
+    else:
+        weight = weight.astype(accumulate)
+        present = weight != 0
+        count = present.sum(axis=0)
+        if not present.all():  # move the absent taps behind the others, whose order stays
+            first = np.argsort(~present, axis=0, kind="stable")
+            index, weight = np.take_along_axis(index, first, 0), np.take_along_axis(weight, first, 0)
+        for taps in np.unique(count):
+            where = np.flatnonzero(count == taps)
+            groups.append((where, index[:taps, where], weight[:taps, where]))
+    low = min((int(i.min()) for _, i, _ in groups if i.size), default=0)
+    high = max((int(i.max()) + 1 for _, i, _ in groups if i.size), default=low)
+    pieces = [piece for out, i, w in groups for piece in _pieces(out, i - low, w)]
+    reads = sum(i.size for _, i, _ in groups)
+    weighted = any(piece.weight is not None for piece in pieces)
+    return _Plan(low, high, stop - start, reads, weighted, tuple(pieces))
+
+
+def _pieces(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None) -> Iterator[_Piece]:
+    """Split outputs with equally many taps into runs at a constant stride and the rest."""
+    if index.shape[0] and out.size >= SHORTEST_RUN:
+        for period in range(1, LONGEST_PERIOD + 1):
+            first, last = _even_run(out, index, period)
+            if last - first >= max(SHORTEST_RUN, out.size * 3 // 4):
+                parts = [slice(0, first), *(slice(first + i, last, period) for i in range(period)), slice(last, None)]
+                for part in parts:
+                    if out[part].size:
+                        even = part.step is not None
+                        yield _piece(out[part], index[:, part], None if weight is None else weight[:, part], even)
+                return
+    yield _piece(out, index, weight, even=False)
+
+
+def _even_run(out: NDArray[np.int64], index: NDArray[np.int64], period: int) -> tuple[int, int]:
+    """The longest range around the middle where output and input indices both repeat with this period."""
+    step, gap = index[:, period:] - index[:, :-period], out[period:] - out[:-period]
+    middle = gap.size // 2
+    even = (step == step[0, middle]).all(axis=0) & (gap == gap[middle])
+    if not even[middle] or step[0, middle] <= 0:
+        return 0, 0
+    breaks = np.flatnonzero(~even)
+    after = int(np.searchsorted(breaks, middle))
+    first = int(breaks[after - 1]) + 1 if after else 0
+    end = int(breaks[after]) if after < breaks.size else gap.size
+    return first, end + period
+
+
+def _piece(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None, even: bool) -> _Piece:
+    if weight is not None:
+        if (weight == weight[:, :1]).all():
+            weight = weight[:, :1]
+        if weight.shape == (1, 1) and weight[0, 0] == 1:
+            weight = None
+    step = 0
+    if out.size == 1:
+        step = 1
+    elif even:
+        step = int(index[0, 1] - index[0, 0])
+    gaps = np.diff(out)
+    gap = int(gaps[0]) if gaps.size else 1
+    where = slice(int(out[0]), int(out[-1]) + 1, gap) if (gaps == gap).all() else out
+    return _Piece(where, index, step, weight)
+
+
+def _at(axis: int, where: Any) -> tuple[Any, ...]:
+    return (*(slice(None),) * axis, where)
+
+
+def _read(xp: ModuleType, source: Any, axis: int, piece: _Piece, tap: int) -> Any:
+    """The samples of one tap for all outputs of a piece: a view of `source`, or a new array."""
+    index = piece.index[tap]
+    if piece.step:
+        return source[_at(axis, slice(int(index[0]), int(index[-1]) + 1, piece.step))]
+    return _take(xp, source, index, axis)
+
+
+def _take(xp: ModuleType, source: Any, index: NDArray[np.int64], axis: int) -> Any:
+    where = xp.asarray(index)
+    if source.flags.c_contiguous or source.shape[axis] <= 2 * index.size:
+        return xp.take(source, where, axis=axis)
+    return source[_at(axis, where)]  # take would first copy all of a strided source
+
+
+def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) -> None:
+    """Copy one input per output, bit for bit."""
+    for piece in plan.pieces:
+        if not len(piece.index):
+            target[_at(axis, piece.out)] = 0
+        elif xp is np and not piece.step and piece.index.shape[1] == plan.length and target.flags.c_contiguous:
+            np.take(source, piece.index[0], axis=axis, out=target, mode="clip")  # the only mode that writes directly
+        else:
+            target[_at(axis, piece.out)] = _read(xp, source, axis, piece, 0)
+
+
+def _blend(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any, anchored: bool) -> None:
+    """Sum the weighted taps of every output. `anchored` sums differences to the first tap instead."""
+    for piece in plan.pieces:
+        direct = isinstance(piece.out, slice)
+        into = target[_at(axis, piece.out)] if direct else xp.empty_like(target[_at(axis, xp.asarray(piece.out))])
+        if not len(piece.index):
+            into[...] = 0
+        elif piece.weight is None:
+            into[...] = _read(xp, source, axis, piece, 0)
+        elif len(piece.index) >= LONG_SUM:
+            _sum_long(xp, source, axis, piece, into, anchored)
+        else:
+            _sum(xp, source, axis, piece, into, anchored)
+        if not direct:
+            target[_at(axis, xp.asarray(piece.out))] = into
+
+
+def _weights(xp: ModuleType, weight: NDArray[Any], tail: int) -> Any:
+    """One tap's weights, shaped to lie along the axis that has `tail` axes behind it; a scalar if all are equal."""
+    return weight[0] if weight.size == 1 else xp.asarray(weight).reshape((-1, *(1,) * tail))
+
+
+def _sum(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, anchored: bool) -> None:
+    tail = into.ndim - axis - 1
+    weight = piece.weight
+    assert weight is not None
+    parts = [xp.empty(into.shape, into.dtype) for _ in range(min(2, len(piece.index)))]
+    total, part = parts[0], parts[-1]
+    base: Any = None
+    for tap in range(len(piece.index)):
+        samples = _read(xp, source, axis, piece, tap)
+        if samples.dtype != into.dtype:
+            samples = _convert(xp, samples, into.dtype)
+        goal = into if tap == len(piece.index) - 1 else total
+        scale = _weights(xp, weight[tap], tail)
+        if tap == 0 and anchored:
+            base = total = samples
+        elif tap == 0:
+            xp.multiply(samples, scale, out=goal)
+        else:
+            if anchored:
+                samples = xp.subtract(samples, base, out=part)
+            xp.multiply(samples, scale, out=part)
+            goal = goal if goal is not base else parts[0]
+            xp.add(total, part, out=goal)
+            total = goal
+
+
+def _sum_long(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, anchored: bool) -> None:
+    """As `_sum` for many taps: gathers them along a new last axis and lets the library sum pairwise."""
+    weight = piece.weight
+    assert weight is not None
+    taps, outputs = piece.index.shape
+    tail = into.ndim - axis - 1
+    width = max(1, BLOCK // max(1, taps * into.size // outputs))
+    for start in range(0, outputs, width):
+        part = slice(start, min(start + width, outputs))
+        index = piece.index[:, part]
+        samples = _convert(xp, _take(xp, source, index.reshape(-1), axis), into.dtype)
+        shape = samples.shape
+        samples = samples.reshape((*shape[:axis], *index.shape, *shape[axis + 1 :]))
+        scale = weight if weight.shape[1] == 1 else weight[:, part]
+        scale = xp.asarray(scale).reshape((*scale.shape, *(1,) * tail))
+        base: Any = samples[_at(axis, slice(0, 1))].copy() if anchored else 0
+        samples -= base
+        samples *= scale
+        sums = xp.ascontiguousarray(xp.moveaxis(samples, axis, -1)).sum(axis=-1, dtype=into.dtype)
+        into[_at(axis, part)] = sums + base[_at(axis, 0)] if anchored else sums
+
+
+def _convert(xp: ModuleType, array: Any, dtype: Any) -> Any:
+    """The array in the accumulation type; a new array unless it has that type."""
+    if array.dtype == np.float16 and dtype == np.float32:
+        return widen(xp, array)
+    return array.astype(dtype, copy=False)
+
+
+def _round(xp: ModuleType, values: Any, rounding: Rounding, dtype: Any) -> None:
+    """Round in place to what an integer type can hold; floating-point types are left alone."""
+    if rounding is Rounding.NONE or np.dtype(dtype).kind not in "iu":
+        return
+    limits = np.iinfo(dtype)
+    (xp.trunc if rounding is Rounding.TRUNCATE else xp.rint)(values, out=values)
+    xp.clip(values, limits.min, limits.max, out=values)
+
+
+def _store(xp: ModuleType, values: Any, rounding: Rounding, out: Any) -> None:
+    """Cast the sums once to the output's type."""
+    if values.dtype == np.float32 and out.dtype == np.float16:
+        narrow(xp, values, out)
+    elif np.dtype(out.dtype).kind not in "iu" or values.dtype == out.dtype or rounding is Rounding.NONE:
+        out[...] = values
+    else:
+        limits = np.iinfo(out.dtype)
+        # A float's largest value may be the integer's limit rounded up, which must not be cast.
+        real = np.dtype(values.dtype).type
+        high = real(limits.max) if int(real(limits.max)) <= limits.max else np.nextafter(real(limits.max), real(0))
+        rounded = values if rounding is Rounding.TRUNCATE else xp.rint(values)
+        beyond = rounded > high if int(high) < limits.max else None
+        out[...] = xp.clip(rounded, real(limits.min), high)  # the cast truncates
+        if beyond is not None:
+            out[beyond] = limits.max

@@ -9,8 +9,20 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
-from .base import Descriptor, OperatorDesc
+from .base import Descriptor, OperatorDesc, json_object
 from .feature_levels import NEWEST, FeatureLevel, SupportRow
+from .resample import (
+    AxisDirection,
+    InterpolationMode,
+    Resample1OperatorDesc,
+    Resample2OperatorDesc,
+    Resample3OperatorDesc,
+    ResampleGrad1OperatorDesc,
+    ResampleGradOperatorDesc,
+    ResampleOperatorDesc,
+    Size2D,
+    Upsample2DOperatorDesc,
+)
 from .tensor import (
     BufferTensorDesc,
     TensorFlags,
@@ -24,13 +36,23 @@ from .tile import TileOperatorDesc
 __all__ = [
     "NEWEST",
     "OPERATORS",
+    "AxisDirection",
     "BufferTensorDesc",
     "Descriptor",
     "FeatureLevel",
+    "InterpolationMode",
     "OperatorDesc",
+    "Resample1OperatorDesc",
+    "Resample2OperatorDesc",
+    "Resample3OperatorDesc",
+    "ResampleGrad1OperatorDesc",
+    "ResampleGradOperatorDesc",
+    "ResampleOperatorDesc",
+    "Size2D",
     "SupportRow",
     "TensorFlags",
     "TileOperatorDesc",
+    "Upsample2DOperatorDesc",
     "is_one_to_one",
     "last_index",
     "minimum_tensor_size_in_bytes",
@@ -39,7 +61,17 @@ __all__ = [
     "parse_operator",
 ]
 
-OPERATORS: tuple[type[OperatorDesc], ...] = (TileOperatorDesc,)
+_MOST_SHOWN = 20  # unknown members listed by name
+OPERATORS: tuple[type[OperatorDesc], ...] = (
+    Upsample2DOperatorDesc,
+    TileOperatorDesc,
+    ResampleOperatorDesc,
+    Resample1OperatorDesc,
+    ResampleGradOperatorDesc,
+    Resample2OperatorDesc,
+    ResampleGrad1OperatorDesc,
+    Resample3OperatorDesc,
+)
 
 
 def operator_class(name: str) -> type[OperatorDesc]:
@@ -48,7 +80,7 @@ def operator_class(name: str) -> type[OperatorDesc]:
     Raises:
         UnknownOperator: with the operator that looks most like the name.
     """
-    short = name.upper().removeprefix("DML_OPERATOR_")
+    short = name[:100].upper().removeprefix("DML_OPERATOR_") if name.isascii() else ""
     for cls in OPERATORS:
         if cls.operator_type == short:
             return cls
@@ -74,32 +106,29 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
         UnknownOperator: no operator of that type.
         InvalidDescriptor: the document or the descriptor breaks a rule; paths start at the document's root.
     """
-    found: list[Violation] = []
-    if not isinstance(cast(object, document), Mapping):
+    if not isinstance(cast("object", document), Mapping):
         raise InvalidDescriptor.of([_violation((), "an operator document must be a JSON object", document)])
     kind, desc = document.get("type"), document.get("desc")
+    fields = json_object(desc)
+    found: list[Violation] = []
     if not isinstance(kind, str):
         found.append(_violation(("type",), 'type must name the operator, for instance "DML_OPERATOR_TILE"', kind))
-    if not isinstance(desc, Mapping):
+    if fields is None:
         found.append(_violation(("desc",), "desc must be an object with the operator's fields", desc))
+    others = [key for key in document if key not in ("type", "desc")]
     found += [
-        _violation((key,), "an operator document has the members type and desc only", document[key])
-        for key in document
-        if key not in ("type", "desc")
+        _violation((str(key),), "an operator document has the members type and desc only", document[key])
+        for key in others[:_MOST_SHOWN]
     ]
+    if len(others) > _MOST_SHOWN:
+        found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
     if isinstance(kind, str):
         cls = operator_class(kind)
-        if not found:
+        if not found and fields is not None:
             try:
-                fields = cast(Mapping[str, Any], desc)
-                return cls(**(cls.complete(fields) if complete else fields))
+                return cls.completed(fields) if complete else cls(**fields)
             except InvalidDescriptor as error:
-                found = [v.under("desc") for v in error.violations]
-                # An output that could not be completed is the consequence of another violation, not one of its own.
-                consequences = [
-                    v for v in found if complete and v.code == "field-missing" and "Output" in str(v.path[-1])
-                ]
-                raise InvalidDescriptor.of([v for v in found if v not in consequences] or found) from None
+                raise error.under("desc") from None
     raise InvalidDescriptor.of(found)
 
 

@@ -1,12 +1,12 @@
 """What every descriptor shares: reading DirectML's JSON, collecting violations, support by feature level.
 
-A descriptor is a frozen Pydantic model. Pydantic reads its structure; `rules()` states DirectML's rules. Both report all
-that they find at once, as one `InvalidDescriptor`. JSON keys are DirectML's own names, Python attributes snake_case.
+A descriptor is a frozen Pydantic model. Pydantic reads its structure; `rules()` states DirectML's rules. Both report
+all that they find at once, as one `InvalidDescriptor`. JSON keys are DirectML's own names, Python attributes are
+snake_case.
 """
 
 from __future__ import annotations
 
-import enum
 import json
 import operator
 import re
@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Self, cast, get_args
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -30,28 +31,36 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel, Violation, json_path, nearest
-
+from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, json_path, nearest, presentable
 from .feature_levels import NEWEST, FeatureLevel, SupportRow, support_at
 
 __all__ = ["UINT_MAX", "CEnum", "Descriptor", "OperatorDesc", "UInt", "UIntArray"]
 
 UINT_MAX = 2**32 - 1
 MAX_DIMENSIONS = 8  # DML_TENSOR_DIMENSION_COUNT_MAX1, level 3_0 and above; no array of a descriptor is longer
+_LONGEST_SHOWN = 60  # characters of a value in a message; the violation's `value` has more
 _MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
 
-# Set while an operator is re-read only to learn which of its own rules break as well: its tensors then stay silent,
-# because the operator's `rules()` repeats theirs with the right path.
+# Set while a descriptor is read only for its structure: its tensors then stay silent about DirectML's rules, and
+# whoever reads it asks `rules()` later. An operator's `rules()` repeats those of its tensors.
 _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=False)
 
 
 @contextmanager
-def _postponed_rules() -> Generator[None]:
+def postponed_rules() -> Generator[None]:
+    """Inside, descriptors are read for their structure only."""
     token = _rules_postponed.set(True)
     try:
         yield
     finally:
         _rules_postponed.reset(token)
+
+
+def json_object(value: object) -> Mapping[str, Any] | None:
+    """The value as a mapping with text for keys, or None if it is no such mapping."""
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):
+        return cast("Mapping[str, Any]", value)
+    return None
 
 
 def whole_number(value: object, highest: int, kind: str) -> int:
@@ -68,16 +77,29 @@ def whole_number(value: object, highest: int, kind: str) -> int:
     Raises:
         PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
     """
-    expected = {"expected": f"a whole number from 0 to {highest}"}
+    number = _index(value)
+    if number is not None and 0 <= number <= highest:
+        return number
+    context = {"expected": f"a whole number from 0 to {highest}", "kind": kind, "found": _shown(value)}
+    if number is None:
+        raise PydanticCustomError("not-an-integer", "must be a whole number, not {found}", context)
+    raise PydanticCustomError("out-of-range", "is {found}, which does not fit DirectML's {kind}", context)
+
+
+def _index(value: object) -> int | None:
+    """The integer that a Python or NumPy integer is; None for anything else, booleans included."""
+    if isinstance(value, (bool, str)):
+        return None
     try:
-        if isinstance(value, (bool, str)):
-            raise TypeError
-        number = operator.index(cast("Any", value))
+        return operator.index(cast("Any", value))
     except TypeError:
-        raise PydanticCustomError("not-an-integer", "must be a whole number", expected) from None
-    if not 0 <= number <= highest:
-        raise PydanticCustomError(f"outside-{kind.lower()}", f"does not fit DirectML's {kind}", expected)  # pyright: ignore[reportArgumentType] # two kinds exist, both literal
-    return number
+        return None
+
+
+def _shown(value: object) -> str:
+    """The value for a message, at most 60 characters."""
+    text = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else str(presentable(value))
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 def _to_uint(value: object) -> int:
@@ -89,20 +111,19 @@ def _to_list(value: object) -> object:
 
     The length is checked first, so that a million wrong entries are one error.
     """
-    if isinstance(value, (str, bytes, bytearray)) or not (hasattr(value, "tolist") or isinstance(value, Sequence)):
-        raise PydanticCustomError("not-an-array", "must be an array", {"expected": "an array of whole numbers"})
+    array = cast("Any", value)
     try:
-        length = len(cast("Any", value))
-    except TypeError:  # a NumPy scalar
-        raise PydanticCustomError(
-            "not-an-array", "must be an array", {"expected": "an array of whole numbers"}
-        ) from None
+        if isinstance(value, (str, bytes, bytearray)) or not (isinstance(value, Sequence) or hasattr(array, "tolist")):
+            raise TypeError
+        length = len(array)
+    except TypeError:  # len() of a NumPy scalar raises it too
+        raise PydanticCustomError("not-an-array", "must be an array", {"expected": "an array"}) from None
     if not 1 <= length <= MAX_DIMENSIONS:
         raise PydanticCustomError(
             "dimension-count", "has {length} entries, not 1 to {most}",
             {"length": length, "most": MAX_DIMENSIONS, "expected": f"1 to {MAX_DIMENSIONS} entries"},
         )  # fmt: skip
-    return list(cast("Any", value).tolist() if hasattr(value, "tolist") else cast("Sequence[object]", value))
+    return list(array.tolist() if hasattr(array, "tolist") else array)
 
 
 UInt = Annotated[int, BeforeValidator(_to_uint), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT_MAX})]
@@ -117,9 +138,11 @@ class CEnum:
 
     Attributes:
         prefix: what the header puts before each name.
+        first: reads what Python callers may send besides, and returns anything else as it is; None for nothing more.
     """
 
     prefix: str
+    first: Callable[[object], object] | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -127,56 +150,53 @@ class CEnum:
             serialization=core_schema.plain_serializer_function_ser_schema(
                 self.write, return_schema=core_schema.str_schema()
             ),
-            metadata={"c_enum": source},
+            metadata={"enum": source},
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        cls = cast("Any", schema)["metadata"]["c_enum"]
-        names = self.names(cls)
+        cls = cast("Any", schema)["metadata"]["enum"]
+        names = _member_names(cls)
         if handler.mode == "serialization":
             return {"type": "string", "enum": names}
-        numbers = [0, *map(int, cls)] if issubclass(cls, enum.IntFlag) else [*map(int, cls)]
-        return {"enum": [*names, *(self.prefix + name for name in names), *numbers]}
+        return {"enum": [*names, *(self.prefix + name for name in names), *_member_numbers(cls)]}
 
-    @staticmethod
-    def names(cls: type[enum.IntEnum | enum.IntFlag]) -> list[str]:
-        """The short names, NONE first where the enum is a set of flags."""
-        none = ["NONE"] if issubclass(cls, enum.IntFlag) else []
-        return [*none, *(member.name or "" for member in cls)]
-
-    def read(self, cls: Any, value: object) -> enum.IntEnum | enum.IntFlag:
-        """The member that a name or a number means.
+    def read(self, cls: Any, value: object) -> IntEnum | IntFlag:
+        """The member of the enum `cls` that a name or a number means.
 
         Raises:
             PydanticCustomError: none does; `Descriptor` makes a violation of it.
         """
-        names, what = self.names(cls), self.prefix.rstrip("_")
-        expected = {"what": what, "expected": ", ".join(names)}
+        if self.first is not None:
+            value = self.first(value)
+        names, hint = _member_names(cls), ""
         if isinstance(value, str):
             short = value.removeprefix(self.prefix)
             if short in names:
-                return cls(0) if short == "NONE" and issubclass(cls, enum.IntFlag) else cls[short]
+                return cls[short] if short in cls.__members__ else cls(0)
             guess = nearest(short, names)
             hint = f"; did you mean {guess!r}?" if guess else ""
-            raise PydanticCustomError(
-                "enum-unknown", "{found} is no {what}{hint}", {"found": repr(value[:60]), "hint": hint, **expected}
-            )
-        try:
-            number = None if isinstance(value, bool) else operator.index(cast("Any", value))
-        except TypeError:
-            number = None
-        if number is None:
-            raise PydanticCustomError("enum-unknown", "must be the name or number of a {what}", expected)
-        members = [int(member) for member in cls]
-        known = number in range(sum(members) + 1) if issubclass(cls, enum.IntFlag) else number in members
-        if not known:
-            raise PydanticCustomError("enum-unknown", "is the number of no {what}", expected)
-        return cls(number)
+        number = _index(value)
+        if number in _member_numbers(cls):
+            return cls(number)
+        context = {"what": self.prefix.rstrip("_"), "found": _shown(value), "expected": ", ".join(names), "hint": hint}
+        if number is None and not isinstance(value, str):
+            raise PydanticCustomError("enum-unknown", "must be the name or number of a {what}, not {found}", context)
+        raise PydanticCustomError("enum-unknown", "{found} is no {what}{hint}", context)
 
     @staticmethod
-    def write(value: enum.IntEnum | enum.IntFlag) -> str:
+    def write(value: IntEnum | IntFlag) -> str:
         """The short name."""
         return value.name or "NONE"
+
+
+def _member_names(cls: type[IntEnum | IntFlag]) -> list[str]:
+    """The short names, NONE first where the enum is a set of flags."""
+    return [*(["NONE"] if issubclass(cls, IntFlag) else []), *cls.__members__]
+
+
+def _member_numbers(cls: type[IntEnum | IntFlag]) -> list[int]:
+    """The header's numbers; DirectML has no enum of flags with more than one bit, so there is nothing to combine."""
+    return [*([0] if issubclass(cls, IntFlag) else []), *map(int, cls.__members__.values())]
 
 
 def _pascal(name: str) -> str:
@@ -205,7 +225,7 @@ class Descriptor(BaseModel):
             try:
                 # Where the structure is sound and only rules are broken, this pass sees all of them at once: the
                 # tensors' and the operator's own.
-                with _postponed_rules():
+                with postponed_rules():
                     super().__init__(**known)
                 refused = list(self.rules()) or refused
             except ValidationError:
@@ -219,13 +239,9 @@ class Descriptor(BaseModel):
         """The fields in a document that may wrap them, and what is wrong with the wrapping."""
         return data, []
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_odd_keys(cls, data: object) -> object:
-        # JSON cannot bring these; a dict made in Python can.
-        if isinstance(data, Mapping) and not all(isinstance(key, str) for key in cast("Mapping[object, object]", data)):
-            raise PydanticCustomError("not-an-object", "must have text for keys", {"expected": "a JSON object"})
-        return cast("object", data)
+    if TYPE_CHECKING:
+
+        def __hash__(self) -> int: ...  # frozen makes Pydantic add it; type checkers do not see that
 
     def rules(self) -> Iterator[Violation]:
         """Every DirectML rule that these values break, those of nested tensors included."""
@@ -239,7 +255,7 @@ class Descriptor(BaseModel):
                 raise InvalidDescriptor.of(found)
         return self
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002 # see Args
         """A descriptor with some fields replaced: checked like a new one, and with what was derived derived anew.
 
         Args:
@@ -274,31 +290,18 @@ def _split_fields(cls: type[BaseModel], data: Mapping[str, Any]) -> tuple[dict[s
         if alias is None:
             unknown.append(key)
         elif alias in known:
-            found.append(
-                Violation(
-                    "field-twice",
-                    (alias,),
-                    f"{alias} is given twice, as {alias} and as {snake_case(alias)}; keep one",
-                    value,
-                    "one of the two",
-                    "tensorpost's choice",
-                )  # fmt: skip
-            )
+            message = f"{alias} is given twice, as {alias} and as {snake_case(alias)}; keep one"
+            found.append(Violation("field-twice", (alias,), message, value, "one of the two", "tensorpost's choice"))
         else:
-            known[alias] = value
+            # A mapping with keys that are no text comes from Python only; as pairs it is refused for being no object.
+            odd = isinstance(value, Mapping) and json_object(cast("object", value)) is None
+            known[alias] = list(cast("Any", value).items()) if odd else value
     fields = list(dict.fromkeys(names.values()))
+    expected, source = "one of " + ", ".join(fields), f"{cls.__name__} in DirectML.h"
     for key in unknown[:_MOST_UNKNOWN_FIELDS]:
         guess = nearest(key, fields)
-        found.append(
-            Violation(
-                "field-unknown",
-                (key,),
-                f"{cls.__name__} has no such field" + (f"; did you mean {guess!r}?" if guess else ""),
-                data[key],
-                "one of " + ", ".join(fields),
-                f"{cls.__name__} in DirectML.h",
-            )  # fmt: skip
-        )
+        message = f"{cls.__name__} has no field {key[:60]!r}" + (f"; did you mean {guess!r}?" if guess else "")
+        found.append(Violation("field-unknown", (key,), message, data[key], expected, source))
     if len(unknown) > _MOST_UNKNOWN_FIELDS:
         more = len(unknown) - _MOST_UNKNOWN_FIELDS
         found.append(Violation("field-unknown", (), f"there are {more} more members that are no fields", more))
@@ -310,15 +313,12 @@ def _where_written(violation: Violation, data: Mapping[str, Any]) -> Violation:
     path: list[str | int] = []
     node: object = data
     for step in violation.path:
-        if isinstance(node, Mapping):
-            here = cast("Mapping[object, object]", node)
-            if "Desc" in here and step not in here:
-                path.append("Desc")
-                inner = here["Desc"]
-                here = cast("Mapping[object, object]", inner) if isinstance(inner, Mapping) else {}
-            node = here.get(step, here.get(snake_case(str(step))))
-        else:
-            node = None
+        here = json_object(node) or {}
+        if "Desc" in here and step not in here:
+            path.append("Desc")
+            node = here["Desc"]
+        here = json_object(node) or {}
+        node = here.get(str(step), here.get(snake_case(str(step))))
         path.append(step)
     return replace(violation, path=tuple(path))
 
@@ -388,6 +388,28 @@ class OperatorDesc(Descriptor):
         The mapping may use DirectML's names or Python's; what is there is never changed. The base version adds nothing.
         """
         return dict(desc)
+
+    @classmethod
+    def completed(cls, desc: Mapping[str, Any]) -> Self:
+        """Read a descriptor that may leave out what follows from the rest, as `complete` fills it in.
+
+        Raises:
+            InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
+                else is wrong, for instance an output of more than 2^32 - 1 elements.
+        """
+        whole, names = cls.complete(desc), _names(cls)
+        try:
+            return cls(**whole)
+        except InvalidDescriptor as error:
+            sent = {names.get(key, key) for key in desc}
+            own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
+            outputs = [(_pascal(field),) for field in cls.output_fields]
+            causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
+            if causes or own:
+                raise InvalidDescriptor.of(causes or own) from None
+            raise InvalidDescriptor.of(
+                [replace(v, message=f"what follows from the other fields: {v.message}") for v in error.violations]
+            ) from None
 
     @staticmethod
     def slot_name(field: str) -> str:

@@ -6,12 +6,14 @@ Sources: `DirectML.h` (values), "DirectML feature level history" (what each leve
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from ..datatypes import TensorDataType
-from ..problems import InvalidParameter
+from ..problems import InvalidParameter, presentable
 
 __all__ = ["NEWEST", "FeatureLevel", "SupportRow", "support_at"]
 
@@ -55,14 +57,20 @@ class FeatureLevel(enum.IntEnum):
         Raises:
             InvalidParameter: no such level; the message lists them all.
         """
-        if isinstance(text, int):
-            wanted = next((level for level in cls if level == text), None)
-        else:
-            spelled = re.sub(r"^DML_FEATURE_LEVEL_", "", text.strip().upper()).replace(".", "_")
+        value: object = text  # from outside it may be anything
+        if isinstance(value, str):
+            spelled = re.sub(r"^DML_FEATURE_LEVEL_", "", value.strip().upper()).replace(".", "_")
             wanted = next((level for level in cls if str(level) == spelled), None)
+        else:
+            try:
+                number = None if isinstance(value, bool) else operator.index(cast("Any", value))
+            except TypeError:
+                number = None
+            wanted = next((level for level in cls if level == number), None)
         if wanted is None:
             known = ", ".join(map(str, cls))
-            raise InvalidParameter(f"feature level {str(text)[:50]!r} does not exist; DirectML has {known}")
+            found = repr(value[:50]) if isinstance(value, str) else presentable(value)
+            raise InvalidParameter(f"feature level {found} does not exist; DirectML has {known}")
         return wanted
 
 

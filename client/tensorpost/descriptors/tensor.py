@@ -16,10 +16,9 @@ import numpy as np
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
-from tensorpost.datatypes import TensorDataType, data_type
-from tensorpost.problems import BodyMismatch, InvalidDescriptor, Violation
-
-from .base import CEnum, Descriptor, UInt, UIntArray, length_of, whole_number
+from ..datatypes import TensorDataType, data_type
+from ..problems import BodyMismatch, InvalidDescriptor, Violation
+from .base import CEnum, Descriptor, UInt, UIntArray, json_object, length_of, whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -37,7 +36,7 @@ MAX_ELEMENTS = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 _PAGE = "DML_BUFFER_TENSOR_DESC"
 _BUFFER_TYPE = ("DML_TENSOR_TYPE_BUFFER", "BUFFER", 1)
-_MOST_SHOWN = 20  # unknown members listed by name
+_GUIDE = "DxDispatch's guide"
 
 
 class TensorFlags(enum.IntFlag):
@@ -97,8 +96,8 @@ def _from_dtype(value: object) -> object:
         name = None
     if name is None:
         raise PydanticCustomError(
-            "enum-unknown", "{found} has no DML_TENSOR_DATA_TYPE",
-            {"found": str(value)[:60], "expected": ", ".join(t.name for t in TensorDataType if t)},
+            "enum-unknown", "{found} is no DML_TENSOR_DATA_TYPE",
+            {"found": str(cast("object", value))[:60], "expected": ", ".join(t.name for t in TensorDataType if t)},
         )  # fmt: skip
     return TensorDataType[name]
 
@@ -132,7 +131,7 @@ class BufferTensorDesc(Descriptor):
         InvalidDescriptor: with every rule that is broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it).
     """
 
-    data_type: Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_"), BeforeValidator(_from_dtype)]
+    data_type: Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_", first=_from_dtype)]
     flags: Annotated[TensorFlags, CEnum("DML_TENSOR_FLAG_")] = TensorFlags(0)
     sizes: UIntArray
     dimension_count: UInt = Field(default_factory=length_of("sizes"))
@@ -163,35 +162,18 @@ class BufferTensorDesc(Descriptor):
         kind, rest = data.get("Type", 1), {key: value for key, value in data.items() if key != "Type"}
         found: list[Violation] = []
         if isinstance(kind, bool) or not isinstance(kind, (str, int)) or kind not in _BUFFER_TYPE:
-            found.append(
-                Violation(
-                    "tensor-type",
-                    ("Type",),
-                    "Type must be DML_TENSOR_TYPE_BUFFER, the only kind DirectML has",
-                    kind,
-                    "DML_TENSOR_TYPE_BUFFER, BUFFER or 1",
-                    "DML_TENSOR_TYPE",
-                )  # fmt: skip
-            )
+            message, expected = "Type must be DML_TENSOR_TYPE_BUFFER, the only kind DirectML has", "BUFFER or 1"
+            found.append(Violation("tensor-type", ("Type",), message, kind, expected, "DML_TENSOR_TYPE"))
         if "Desc" not in rest:
             return rest, found
         desc = rest.pop("Desc")
-        found += [
-            Violation(
-                "field-unknown",
-                (key,),
-                "a tensor in the long form has the members Type and Desc only",
-                data[key],
-                "Type and Desc",
-                "DxDispatch's guide",
-            )  # fmt: skip
-            for key in list(rest)[:_MOST_SHOWN]
-        ]
-        if isinstance(desc, Mapping) and all(isinstance(key, str) for key in cast("Mapping[object, object]", desc)):
-            return cast("Mapping[str, Any]", desc), found
-        found.append(
-            Violation("not-an-object", ("Desc",), "Desc must be a JSON object", desc, "an object", "DxDispatch's guide")
-        )
+        if rest:
+            message, wrong = "a tensor in the long form has the members Type and Desc only", next(iter(rest))
+            found.append(Violation("field-unknown", (wrong,), message, rest[wrong], "Type and Desc", _GUIDE))
+        fields = json_object(desc)
+        if fields is not None:
+            return fields, found
+        found.append(Violation("not-an-object", ("Desc",), "Desc must be a JSON object", desc, "an object", _GUIDE))
         raise InvalidDescriptor.of(found)
 
     @field_validator("total_tensor_size_in_bytes", mode="after")
@@ -340,6 +322,7 @@ class BufferTensorDesc(Descriptor):
 
         Raises:
             BodyMismatch: the buffer ends before the last element does; nothing was read.
+            KeyError: NumPy has no 4-bit types.
         """
         memory = memoryview(buffer).cast("B")
         needed = self.data_size_in_bytes

@@ -5,14 +5,16 @@ Source: the DML_TILE_OPERATOR_DESC page, with the support table of feature level
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from pydantic import Field
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
 
 from ..datatypes import TensorDataType as T
-from ..problems import InvalidDescriptor, Violation
-from .base import OperatorDesc, UInt, UIntArray, length_of
+from ..problems import Violation
+from .base import OperatorDesc, UInt, UIntArray, length_of, postponed_rules
 from .feature_levels import FeatureLevel, SupportRow
 from .tensor import BufferTensorDesc
 
@@ -56,13 +58,13 @@ class TileOperatorDesc(OperatorDesc):
     repeats_count: UInt = Field(default_factory=length_of("repeats"))
 
     @classmethod
-    def of(cls, input_tensor: BufferTensorDesc, repeats: Sequence[int]) -> TileOperatorDesc:
+    def of(cls, input_tensor: BufferTensorDesc, repeats: Sequence[int] | NDArray[Any]) -> TileOperatorDesc:
         """Tile this input into a packed output.
 
         Raises:
             InvalidDescriptor: the repeats do not fit the input.
         """
-        return cls(**cls.complete({"InputTensor": input_tensor, "Repeats": repeats}))
+        return cls.completed({"InputTensor": input_tensor, "Repeats": repeats})
 
     @classmethod
     def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,19 +72,14 @@ class TileOperatorDesc(OperatorDesc):
         desc = dict(desc)
         if "OutputTensor" in desc or "output_tensor" in desc:
             return desc
-        tensor = desc.get("InputTensor", desc.get("input_tensor"))
-        repeats = desc.get("Repeats", desc.get("repeats"))
-        if isinstance(tensor, Mapping):
-            try:
-                tensor = BufferTensorDesc(**tensor)
-            except InvalidDescriptor:
-                return desc  # the constructor names what is wrong, with its place
-        if isinstance(tensor, BufferTensorDesc) and isinstance(repeats, Sequence):
-            # A rank or count that is wrong is left for the rules to name; the product needs pairs only.
-            sizes = [s * r if isinstance(r, int) else s for s, r in zip(tensor.sizes, repeats, strict=False)]
-            sizes += tensor.sizes[len(sizes) :]
-            if all(0 < size < 1 << 32 for size in sizes):
-                desc["OutputTensor"] = {"DataType": tensor.data_type, "Sizes": sizes}
+        try:
+            with postponed_rules():  # broken rules, and repeats that are none, are named when the whole is read
+                tensor = BufferTensorDesc.model_validate(desc.get("InputTensor", desc.get("input_tensor")))
+            repeats = [operator.index(repeat) for repeat in cast("Any", desc.get("Repeats", desc.get("repeats")))]
+        except (ValidationError, TypeError):
+            return desc
+        sizes = [size * max(1, repeat) for size, repeat in zip(tensor.sizes, repeats, strict=False)]
+        desc["OutputTensor"] = {"DataType": tensor.data_type, "Sizes": [*sizes, *tensor.sizes[len(sizes) :]]}
         return desc
 
     def rules(self) -> Iterator[Violation]:

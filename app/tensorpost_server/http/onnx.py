@@ -1,0 +1,121 @@
+"""`/v1/onnx`: the ONNX dialect. An operator type, an opset and attributes become a node; its tensors are ONNX's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
+from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidParameter, Violation
+
+from . import examples
+from .calls import Options, Tensor, match_names, read_document, read_options
+from .execution import Execution
+
+__all__ = ["OnnxDialect", "router"]
+
+router = APIRouter(prefix="/v1/onnx", tags=["onnx"])
+
+
+@router.get("", summary="List the ONNX operators")
+async def list_onnx_operators() -> JSONResponse:
+    """Every version of every ONNX operator here: inputs, types and attributes with their defaults."""
+    return JSONResponse({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
+
+
+@router.post(
+    "/{op_type}", summary="Run an ONNX node", response_class=Response, openapi_extra=examples.run_onnx_openapi()
+)
+async def run_onnx(request: Request) -> Response:
+    """Post an ONNX node and its tensors; the result comes back as raw bytes, streamed while it is made.
+
+    Small inputs (repeats, scales, sizes, roi) stand in the query, in the node document, or travel as tensors of a
+    frame. Answers are as for `/v1/operators`.
+    """
+    return Execution(request, request.path_params["op_type"], OnnxDialect())
+
+
+class OnnxDialect:
+    """`/v1/onnx/{op_type}?opset=19`. See `Dialect` for the methods."""
+
+    def check_name(self, name: str) -> None:
+        """Raises UnknownOperator, with the nearest name."""
+        find_schema(name, NEWEST_OPSET)
+
+    def lone_tensor(self, name: str, query: str) -> str:
+        """The tensor that the node works on."""
+        return self._schema(name, query).data_input.name
+
+    def value_names(self, name: str, query: str) -> frozenset[str]:
+        """The inputs that decide the output's shape."""
+        return frozenset(entry.name for entry in self._schema(name, query).value_inputs)
+
+    def understand(
+        self, name: str, query: str, tensors: Sequence[Tensor], document: str | None, values: Mapping[str, Any]
+    ) -> tuple[OnnxNode, Options]:
+        """The node comes from the document or the query; what the tensors say may be left out.
+
+        Raises:
+            InvalidJson: the document is not JSON.
+            InvalidParameter: a query parameter that is repeated or doubles the document; no such opset.
+            InvalidDescriptor: the node breaks a rule of ONNX.
+            InvalidFrame: the tensors do not fit the node.
+        """
+        parameters, options = read_options(query, (), ["backend"])
+        opset = parameters.pop("opset", None)
+        members = read_document(document, parameters)
+        schema = self._schema(name, query)
+        data = schema.data_input.name
+        match_names(tensors, [data], [entry.name for entry in schema.value_inputs])
+        announced = next(tensor for tensor in tensors if tensor.name == data)
+        tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
+        if members is None:
+            node = OnnxNode.from_query(name, opset or NEWEST_OPSET, parameters, tensor, values)
+        else:
+            node = OnnxNode.from_json(_completed(members, name, opset, data, tensor, values))
+        if node.input != tensor:
+            raise InvalidFrame(
+                f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
+            )
+        return node, options
+
+    def document(self, subject: OnnxNode) -> dict[str, Any]:
+        """The node document."""
+        return subject.to_json()
+
+    def _schema(self, name: str, query: str) -> OnnxSchema:
+        parameters, _ = read_options(query, (), ["backend"])
+        text = parameters.get("opset", str(NEWEST_OPSET))
+        if not text.isascii() or not text.isdigit() or len(text) > 4:
+            raise InvalidParameter(
+                f"opset {text[:40]!r} is not a number; send one from 1 to {NEWEST_OPSET}", extra={"parameter": "opset"}
+            )
+        schema = find_schema(name, int(text))
+        if isinstance(schema, Violation):
+            raise InvalidDescriptor.of([schema])
+        return schema
+
+
+def _completed(
+    members: Mapping[str, Any], name: str, opset: str | None, data: str, tensor: OnnxTensor, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The node document with what the path and the tensors say."""
+    if members.get("op_type", name) != name:
+        raise InvalidParameter(
+            f"the path names {name} but the document's op_type is {str(members['op_type'])[:60]!r}; "
+            "post to the operator that the document describes"
+        )
+    if opset is not None and members.get("opset", int(opset)) != int(opset):
+        raise InvalidParameter(f"the query says opset {opset}, the document {members['opset']!r}; send it once")
+    inputs: Any = members.get("inputs", {})
+    if isinstance(inputs, Mapping):
+        given = cast("Mapping[str, Any]", inputs)
+        twice = sorted(given.keys() & values.keys())
+        if twice:
+            raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
+        inputs = {data: tensor.to_json(), **given, **values}
+    return {"opset": int(opset or NEWEST_OPSET), **members, "op_type": name, "inputs": inputs}

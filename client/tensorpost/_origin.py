@@ -1,0 +1,123 @@
+"""Where the server is, and how patient to be with it."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from .problems import InvalidParameter
+
+__all__ = ["Origin"]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A server's address and what goes with every connection to it.
+
+    Attributes:
+        scheme: `http` or `https`.
+        host: name or address, without brackets.
+        port: TCP port.
+        prefix: path that stands before every target; empty or beginning with a slash.
+        headers: sent with every request, names in lower case.
+        timeout: the longest silence in seconds while sending or receiving; None waits for ever.
+        connect_timeout: seconds to make a connection.
+        tls: the context for https, or whether to verify certificates.
+        uds: path of a Unix domain socket to connect to instead of host and port.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+    headers: Mapping[str, str]
+    timeout: float | None
+    connect_timeout: float
+    tls: ssl.SSLContext | bool
+    uds: str | None
+
+    @classmethod
+    def parse(
+        cls,
+        base_url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: float | None,
+        connect_timeout: float,
+        tls: ssl.SSLContext | bool,
+        uds: str | None,
+    ) -> Origin:
+        """Read a base URL such as `http://127.0.0.1:8000` or `https://example.org/tensors`.
+
+        Raises:
+            InvalidParameter: no http or https URL, or one with a query, a fragment or credentials; a timeout that is no
+                positive number; a header that would break the request.
+        """
+        hint = "; write, for instance, http://127.0.0.1:8000"
+        try:
+            url = urlsplit(base_url)
+            port = url.port
+        except ValueError as error:
+            raise InvalidParameter(f"base_url {base_url[:100]!r} is no URL: {error}{hint}") from None
+        if url.scheme not in _DEFAULT_PORTS or not url.hostname:
+            raise InvalidParameter(f"base_url {base_url[:100]!r} is no http or https URL with a host{hint}")
+        if url.query or url.fragment or url.username is not None:
+            raise InvalidParameter("base_url must have no query, fragment or credentials; credentials go into headers=")
+        for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if seconds is not None and not seconds > 0:
+                raise InvalidParameter(f"{name} is {seconds}; it must be more than 0 seconds, or None to wait for ever")
+        for name, value in headers.items():
+            if not name or not (name + value).isprintable() or not (name + value).isascii() or ":" in name:
+                raise InvalidParameter(
+                    f"header {name[:60]!r} holds what no header may: printable ASCII only, in one line"
+                )
+        return cls(
+            scheme=url.scheme,
+            host=url.hostname,
+            port=port or _DEFAULT_PORTS[url.scheme],
+            prefix=url.path.rstrip("/"),
+            headers={name.lower(): value for name, value in headers.items()},
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            tls=tls,
+            uds=uds,
+        )
+
+    def __str__(self) -> str:
+        socket = f" (Unix socket {self.uds})" if self.uds else ""
+        return f"{self.scheme}://{self.authority}{self.prefix}{socket}"
+
+    @property
+    def authority(self) -> str:
+        """Host and, unless it is the scheme's own, port: what the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def silence(self) -> str:
+        """What a timeout means here, for messages."""
+        # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
+        return "was silent for too long" if self.timeout is None else f"was silent for {self.timeout:g} seconds"
+
+    def proxy(self) -> str | None:
+        """The proxy that the environment names for this server (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+
+        None for Unix sockets and for this very machine, which no proxy could reach.
+        """
+        if self.uds or _is_loopback(self.host) or urllib.request.proxy_bypass(self.host):
+            return None
+        proxies = urllib.request.getproxies()
+        return proxies.get(self.scheme) or proxies.get("all")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,219 @@
+"""The network: which transport serves a client, and the two that are httpx's. Nothing else imports httpx.
+
+httpx's transports are used without its client: no redirects, cookies or decoding stand between a body and its array.
+A request's body goes out as an iterator of pieces with a Content-Length; given as one `bytes` object it would be copied
+over and over while it is being sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from typing import Any, Protocol, cast
+
+import httpx
+
+from ._direct import CLOSED, DirectTransport
+from ._exchange import AnswerHead, Request
+from ._origin import Origin
+from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
+
+__all__ = ["Answer", "AsyncAnswer", "AsyncTransport", "HttpxTransport", "Transport", "open_transport"]
+
+
+class Answer(Protocol):
+    """An answer being received."""
+
+    @property
+    def head(self) -> AnswerHead: ...
+
+    def read_into(self, into: memoryview) -> int:
+        """Receive some bytes into this memory; 0 at the end of the body."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; it is used again only if the body was read to its end."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to one server. Raises nothing but `ConnectionProblem`s."""
+
+    def send(self, request: Request) -> Answer: ...
+    def close(self) -> None: ...
+
+
+def open_transport(origin: Origin) -> Transport:
+    """The fastest transport that can reach the server: sockets for plain HTTP, httpx for TLS and proxies."""
+    if origin.scheme == "http" and origin.proxy() is None:
+        return DirectTransport(origin)
+    return HttpxTransport(origin)
+
+
+class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __iter__(self) -> Iterator[bytes]:
+        return cast("Iterator[bytes]", self._request.pieces())  # httpx passes memoryviews on as they are
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._request.pieces():
+            yield cast("bytes", piece)
+
+
+def _httpx_request(origin: Origin, request: Request) -> httpx.Request:
+    headers = {"host": origin.authority, **origin.headers, **request.headers}
+    if request.body:
+        headers["content-length"] = str(request.content_length)
+    url = httpx.URL(scheme=origin.scheme, host=origin.host, port=origin.port)
+    url = url.copy_with(raw_path=(origin.prefix + request.target).encode("ascii"))
+    wait = origin.timeout
+    timeout = httpx.Timeout(connect=origin.connect_timeout, read=wait, write=wait, pool=None)
+    extensions = {"timeout": timeout.as_dict()}
+    return httpx.Request(request.method, url, headers=headers, stream=_Pieces(request), extensions=extensions)
+
+
+def _answer_head(response: httpx.Response) -> AnswerHead:
+    return AnswerHead(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+
+
+def _options(origin: Origin) -> dict[str, Any]:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0)
+    proxy = origin.proxy()
+    if proxy is not None and httpx.URL(proxy).scheme not in ("http", "https"):
+        raise InvalidParameter(f"the proxy {proxy[:100]!r} from the environment is not http or https; see NO_PROXY")
+    return {"verify": origin.tls, "proxy": proxy, "uds": origin.uds, "limits": limits}
+
+
+class _Chunk:
+    """What httpx gave and nobody has taken yet: it decides how much comes at once, our readers decide how much goes."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(b"")
+
+    def __bool__(self) -> bool:
+        return bool(self._view)
+
+    def put(self, data: bytes) -> None:
+        self._view = memoryview(data)
+
+    def take(self, into: memoryview) -> int:
+        count = min(len(into), len(self._view))
+        into[:count] = self._view[:count]
+        self._view = self._view[count:]
+        return count
+
+
+class HttpxTransport:
+    """Blocking httpx."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._http = httpx.HTTPTransport(**_options(origin))
+        self._closed = False
+
+    def send(self, request: Request) -> Answer:
+        """Send a request and wait for the head of its answer."""
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        with _mapped_errors(self._origin):
+            return _HttpxAnswer(self._origin, self._http.handle_request(_httpx_request(self._origin, request)))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        self._http.close()
+
+
+class _HttpxAnswer:
+    def __init__(self, origin: Origin, response: httpx.Response) -> None:
+        self.head = _answer_head(response)
+        self._origin = origin
+        self._stream = cast("httpx.SyncByteStream", response.stream)
+        self._chunks = cast("Generator[bytes, None, None]", iter(self._stream))
+        self._chunk = _Chunk()
+
+    def read_into(self, into: memoryview) -> int:
+        with _mapped_errors(self._origin):
+            while not self._chunk:
+                data = next(self._chunks, None)
+                if data is None:
+                    return 0
+                self._chunk.put(data)
+        return self._chunk.take(into)
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._stream.close()
+
+
+class AsyncTransport:
+    """asyncio's side of httpx."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._http = httpx.AsyncHTTPTransport(**_options(origin))
+        self._closed = False
+
+    async def send(self, request: Request) -> AsyncAnswer:
+        """Send a request and wait for the head of its answer."""
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        with _mapped_errors(self._origin):
+            response = await self._http.handle_async_request(_httpx_request(self._origin, request))
+            return AsyncAnswer(self._origin, response)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        await self._http.aclose()
+
+
+class AsyncAnswer:
+    """An answer being received, asynchronously."""
+
+    def __init__(self, origin: Origin, response: httpx.Response) -> None:
+        self.head = _answer_head(response)
+        self._origin = origin
+        self._stream = cast("httpx.AsyncByteStream", response.stream)
+        self._chunks = cast("AsyncGenerator[bytes, None]", aiter(self._stream))
+        self._chunk = _Chunk()
+
+    async def read_into(self, into: memoryview) -> int:
+        """Receive some bytes into this memory; 0 at the end of the body."""
+        with _mapped_errors(self._origin):
+            while not self._chunk:
+                try:
+                    self._chunk.put(await anext(self._chunks))
+                except StopAsyncIteration:
+                    return 0
+        return self._chunk.take(into)
+
+    async def close(self) -> None:
+        """Let go of the connection; it is used again only if the body was read to its end."""
+        await self._chunks.aclose()
+        await self._stream.aclose()
+
+
+@contextlib.contextmanager
+def _mapped_errors(origin: Origin) -> Generator[None]:
+    """Httpx's transport errors as ours; each has a counterpart, and a test walks httpx's tree to see to it."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
+        raise ConnectFailed(
+            f"no connection to {origin}: {str(error) or type(error).__name__}; is the server running, and is this its "
+            "address?"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise RequestTimeout(f"{origin} {origin.silence}") from error
+    except httpx.LocalProtocolError:
+        raise  # a request that is no HTTP is a mistake in this file, not a problem of the connection
+    except httpx.RemoteProtocolError as error:
+        if "disconnected" in str(error):
+            raise ConnectionProblem(f"{origin} closed the connection without an answer") from error
+        raise ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({error})") from error
+    except httpx.TransportError as error:
+        said = str(error) or type(error).__name__
+        raise ConnectionProblem(f"the connection to {origin} failed: {said}") from error

@@ -1,0 +1,567 @@
+"""`Client` and `AsyncClient`: the same calls, blocking and for asyncio.
+
+Both only drive the flows of `_exchange.py` over a transport; what a call means is written there, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _exchange as exchange
+from ._answers import Progress, Result, Validation
+from ._arrays import TensorData, tile_descriptor
+from ._exchange import Flow, HandOut, Read, Send, Step, Wait, resume
+from ._origin import Origin
+from ._retries import RetryPolicy
+from ._transport import Answer, AsyncAnswer, AsyncTransport, Transport, open_transport
+from .descriptors import FeatureLevel, OperatorDesc
+from .problems import ConnectionProblem, InvalidParameter
+
+__all__ = ["AsyncClient", "Client"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_TIMEOUT_SECONDS = 60.0  # of silence; an answer's head waits for the first part of the computation only
+DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
+DEFAULT_RETRIES = 2
+DEFAULT_BLOCK_BYTES = 1 << 20
+
+T = TypeVar("T")
+Scalar = TypeVar("Scalar", bound=np.generic)
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+def _settings(
+    base_url: str,
+    timeout: float | None,
+    connect_timeout: float,
+    retries: int,
+    headers: Mapping[str, str],
+    tls: ssl.SSLContext | bool,
+    uds: str | None,
+) -> tuple[Origin, RetryPolicy]:
+    if retries < 0:
+        raise InvalidParameter(f"retries is {retries}; it must be 0 or more")
+    ours = {"accept-encoding": "identity", "user-agent": "tensorpost"}
+    origin = Origin.parse(
+        base_url,
+        headers={**ours, **{name.lower(): value for name, value in headers.items()}},
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        tls=tls,
+        uds=uds,
+    )
+    return origin, RetryPolicy(retries)
+
+
+class Client:
+    """A connection to a tensorpost server. Blocking; may be shared between threads.
+
+    Args:
+        base_url: where the server is; a path in it is kept as a prefix.
+        timeout: the longest silence in seconds while a request is sent or an answer awaited or received; None waits for
+            ever. A long answer that keeps coming does not time out.
+        connect_timeout: seconds to make a connection.
+        retries: how often to repeat a call that could not connect, or was refused as too busy (429) or not ready (503).
+            Operators have no effects, so repeating is safe. The waits honour `Retry-After`, grow, and are together at
+            most 30 seconds per call.
+        headers: sent with every request, for instance `{"Authorization": "Bearer ..."}`.
+        tls: for https: an `ssl.SSLContext`, True for the usual certificates, False for no verification at all.
+        uds: path of a Unix domain socket to connect to; `base_url` then only names the host.
+
+    `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine.
+
+    Example:
+        >>> with Client("http://127.0.0.1:8000") as tp:                         # doctest: +SKIP  (needs a server)
+        ...     y = tp.tile(np.ones((1, 1, 2, 3), np.float32), (1, 1, 3, 3))
+
+    Raises:
+        InvalidParameter: an argument is malformed.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
+        retries: int = DEFAULT_RETRIES,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        tls: ssl.SSLContext | bool = True,
+        uds: str | None = None,
+    ) -> None:
+        self._origin, self._policy = _settings(base_url, timeout, connect_timeout, retries, headers, tls, uds)
+        self._transport = open_transport(self._origin)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._origin)!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. The client cannot be used afterwards."""
+        self._transport.close()
+
+    # ---- operators ---------------------------------------------------------------------------------------------------
+
+    def tile(
+        self,
+        x: NDArray[Scalar],
+        repeats: Sequence[int],
+        *,
+        out: NDArray[Scalar] | None = None,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> NDArray[Scalar]:
+        """Lay copies of an array side by side (DML_OPERATOR_TILE), as `numpy.tile` does.
+
+        Args:
+            x: array of 1 to 8 dimensions and at least one element, of a dtype that DirectML's Tile takes: float32,
+                float16, or an integer type. An array that is not C-contiguous or is big-endian is copied first.
+            repeats: copies per dimension, one number of at least 1 for each.
+            out: receive into this array instead of a new one: C-contiguous, writeable, of x's dtype (little-endian) and
+                of shape `x.shape[i] * repeats[i]`. After an error its content is undefined.
+            backend: `auto` or the name of one; default the server's choice.
+            feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
+            progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
+
+        Returns:
+            `out`, or a new array.
+
+        Raises:
+            InvalidParameter, InvalidDescriptor: the arguments are wrong; nothing was sent.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        desc = tile_descriptor(x, repeats)
+        return self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
+
+    def run(
+        self,
+        desc: OperatorDesc,
+        inputs: TensorData | Mapping[str, TensorData],
+        *,
+        out: NDArray[Any] | None = None,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> NDArray[Any]:
+        """Run any operator descriptor.
+
+        Args:
+            desc: the descriptor.
+            inputs: the input tensor; for operators with several a mapping from their names. For a packed tensor: an
+                array of its dtype and sizes (copied first if it is not C-contiguous or is big-endian), or its bytes.
+                For a tensor with strides or padding: its buffer, as bytes or as a one-dimensional contiguous array, of
+                at least TotalTensorSizeInBytes; it is sent as it is.
+            out: receive into this array instead of a new one. For a packed output an array of its dtype and sizes,
+                otherwise a one-dimensional uint8 array of TotalTensorSizeInBytes; C-contiguous and writeable. After an
+                error its content is undefined.
+            backend: `auto` or the name of one; default the server's choice.
+            feature_level: DirectML feature level that must support the descriptor; default the server's.
+            progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
+
+        Returns:
+            The output: an array of its sizes. With strides or padding it is a view of the whole buffer: `out`, or a new
+            array reached through `base`.
+
+        Raises:
+            InvalidParameter: inputs or `out` do not fit the descriptor; nothing was sent.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        return self.call(
+            desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+        ).array  # fmt: skip
+
+    def call(
+        self,
+        desc: OperatorDesc,
+        inputs: TensorData | Mapping[str, TensorData],
+        *,
+        out: NDArray[Any] | None = None,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Result[Any]:
+        """As `run`, with what the server says beside the output: backend, device, timing and request id."""
+        flow = exchange.compute(
+            self._policy, desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+        )
+        return self._run(flow)
+
+    def stream(
+        self,
+        desc: OperatorDesc,
+        inputs: TensorData | Mapping[str, TensorData],
+        *,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> Generator[memoryview, None, None]:
+        """Run an operator and take its output block by block, in order, in constant memory.
+
+        The blocks are the output tensor's bytes: row-major if it is packed, otherwise the whole buffer. Each has memory
+        of its own and stays valid for as long as it is kept. Arguments are checked at once; the request is sent when
+        the first block is asked for. Leaving the loop early closes the connection.
+
+        Args:
+            desc: the descriptor.
+            inputs: as in `run`.
+            backend: as in `run`.
+            feature_level: as in `run`.
+            progress: as in `run`.
+            block_bytes: bytes of each block but the last, which may be shorter. Default 1 MiB.
+
+        Raises:
+            InvalidParameter: inputs do not fit the descriptor; nothing was sent.
+            IncompleteBody: while iterating: the answer broke off. The blocks so far are right, the rest is missing;
+                nothing is repeated once the first block was handed out.
+            TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
+        """
+        flow = exchange.stream(
+            self._policy, desc, inputs,
+            block_bytes=block_bytes, backend=backend, feature_level=feature_level, progress=progress,
+        )  # fmt: skip
+        return self._stream(flow)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def validate(
+        self, desc: OperatorDesc | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+    ) -> Validation:
+        """Ask the server whether it would accept a descriptor, or a document that may be none.
+
+        `desc.validate_for(feature_level)` answers the same question offline.
+
+        Args:
+            desc: a descriptor, or `{"type": ..., "desc": {...}}` as it would be in JSON.
+            feature_level: DirectML feature level to check against; default the server's.
+
+        Raises:
+            UnsupportedAtLevel: legal, but not at this level; every violation is listed.
+            InvalidDescriptor: never legal; every violation is listed.
+        """
+        return self._run(exchange.validate(self._policy, desc, feature_level=feature_level))
+
+    def operators(self) -> Mapping[str, Any]:
+        """What the server computes: every operator with its attributes and support by feature level."""
+        return self._run(exchange.document(self._policy, "/v1/operators"))
+
+    def operator(self, name: str) -> Mapping[str, Any]:
+        """One operator: `tile`, `TILE` or `DML_OPERATOR_TILE`.
+
+        Raises:
+            UnknownOperator: with the operator that looks most like the name.
+        """
+        return self._run(exchange.document(self._policy, "/v1/operators", name))
+
+    def devices(self) -> Mapping[str, Any]:
+        """The server's backends and devices, and why some are not used."""
+        return self._run(exchange.document(self._policy, "/v1/devices"))
+
+    def limits(self) -> Mapping[str, Any]:
+        """How large requests may be, by the name of the setting."""
+        return self._run(exchange.document(self._policy, "/v1/limits"))
+
+    def live(self) -> bool:
+        """Whether a server runs there. No connection and no answer in time are False, without retries."""
+        return self._run(exchange.health("/v2/health/live"))
+
+    def ready(self) -> bool:
+        """Whether the server takes requests now. Starting, draining and no connection are False, without retries."""
+        return self._run(exchange.health("/v2/health/ready"))
+
+    # ---- driving -----------------------------------------------------------------------------------------------------
+
+    def _run(self, flow: Flow[T]) -> T:
+        with _Talk(self._transport) as talk:
+            try:
+                step = next(flow)
+                while True:
+                    step = resume(flow, talk.perform(step))
+            except StopIteration as done:
+                return done.value
+
+    def _stream(self, flow: Flow[None]) -> Generator[memoryview, None, None]:
+        with _Talk(self._transport) as talk:
+            try:
+                step = next(flow)
+                while True:
+                    if isinstance(step, HandOut):
+                        yield step.block
+                    step = resume(flow, talk.perform(step))
+            except StopIteration:
+                return
+
+
+class _Talk:
+    """One call's use of a transport: performs steps, and closes the answer it opened."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._answer: Answer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
+    def perform(self, step: Step) -> object:
+        try:
+            return self._perform(step)
+        except ConnectionProblem as problem:
+            return problem
+
+    def _perform(self, step: Step) -> object:
+        match step:
+            case Read(into):
+                assert self._answer is not None
+                return self._answer.read_into(into)
+            case Send(request):
+                self._hang_up()
+                self._answer = self._transport.send(request)
+                return self._answer.head
+            case Wait(seconds):
+                self._hang_up()
+                time.sleep(seconds)
+            case HandOut():
+                pass  # whoever drives the flow has handed the block out
+        return None
+
+
+class AsyncClient:
+    """A connection to a tensorpost server, for asyncio. The same calls as `Client`, to be awaited.
+
+    May be shared between tasks of one event loop. A task that is cancelled closes its connection. `progress` functions
+    are called on the event loop and must not block.
+
+    Args:
+        base_url: as for `Client`, and so are all others.
+        timeout: as for `Client`.
+        connect_timeout: as for `Client`.
+        retries: as for `Client`.
+        headers: as for `Client`.
+        tls: as for `Client`.
+        uds: as for `Client`.
+
+    Example:
+        >>> async def three_by_three(x):
+        ...     async with AsyncClient("http://127.0.0.1:8000") as tp:
+        ...         return await tp.tile(x, (1, 1, 3, 3))
+
+    Raises:
+        InvalidParameter: an argument is malformed.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
+        retries: int = DEFAULT_RETRIES,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        tls: ssl.SSLContext | bool = True,
+        uds: str | None = None,
+    ) -> None:
+        self._origin, self._policy = _settings(base_url, timeout, connect_timeout, retries, headers, tls, uds)
+        self._transport = AsyncTransport(self._origin)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._origin)!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. The client cannot be used afterwards."""
+        await self._transport.close()
+
+    # ---- operators ---------------------------------------------------------------------------------------------------
+
+    async def tile(
+        self,
+        x: NDArray[Scalar],
+        repeats: Sequence[int],
+        *,
+        out: NDArray[Scalar] | None = None,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> NDArray[Scalar]:
+        """As `Client.tile`."""
+        desc = tile_descriptor(x, repeats)
+        return await self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
+
+    async def run(
+        self,
+        desc: OperatorDesc,
+        inputs: TensorData | Mapping[str, TensorData],
+        *,
+        out: NDArray[Any] | None = None,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> NDArray[Any]:
+        """As `Client.run`."""
+        result = await self.call(
+            desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+        )  # fmt: skip
+        return result.array
+
+    async def call(
+        self,
+        desc: OperatorDesc,
+        inputs: TensorData | Mapping[str, TensorData],
+        *,
+        out: NDArray[Any] | None = None,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Result[Any]:
+        """As `Client.call`."""
+        flow = exchange.compute(
+            self._policy, desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+        )
+        return await self._run(flow)
+
+    def stream(
+        self,
+        desc: OperatorDesc,
+        inputs: TensorData | Mapping[str, TensorData],
+        *,
+        backend: str | None = None,
+        feature_level: str | int | FeatureLevel | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> AsyncGenerator[memoryview, None]:
+        """As `Client.stream`, for `async for`.
+
+        Python closes an asynchronous generator that is left early only some time later. To close the connection at
+        once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
+        """
+        flow = exchange.stream(
+            self._policy, desc, inputs,
+            block_bytes=block_bytes, backend=backend, feature_level=feature_level, progress=progress,
+        )  # fmt: skip
+        return self._stream(flow)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    async def validate(
+        self, desc: OperatorDesc | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+    ) -> Validation:
+        """As `Client.validate`."""
+        return await self._run(exchange.validate(self._policy, desc, feature_level=feature_level))
+
+    async def operators(self) -> Mapping[str, Any]:
+        """As `Client.operators`."""
+        return await self._run(exchange.document(self._policy, "/v1/operators"))
+
+    async def operator(self, name: str) -> Mapping[str, Any]:
+        """As `Client.operator`."""
+        return await self._run(exchange.document(self._policy, "/v1/operators", name))
+
+    async def devices(self) -> Mapping[str, Any]:
+        """As `Client.devices`."""
+        return await self._run(exchange.document(self._policy, "/v1/devices"))
+
+    async def limits(self) -> Mapping[str, Any]:
+        """As `Client.limits`."""
+        return await self._run(exchange.document(self._policy, "/v1/limits"))
+
+    async def live(self) -> bool:
+        """As `Client.live`."""
+        return await self._run(exchange.health("/v2/health/live"))
+
+    async def ready(self) -> bool:
+        """As `Client.ready`."""
+        return await self._run(exchange.health("/v2/health/ready"))
+
+    # ---- driving -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, flow: Flow[T]) -> T:
+        async with _AsyncTalk(self._transport) as talk:
+            try:
+                step = next(flow)
+                while True:
+                    step = resume(flow, await talk.perform(step))
+            except StopIteration as done:
+                return done.value
+
+    async def _stream(self, flow: Flow[None]) -> AsyncGenerator[memoryview, None]:
+        async with _AsyncTalk(self._transport) as talk:
+            try:
+                step = next(flow)
+                while True:
+                    if isinstance(step, HandOut):
+                        yield step.block
+                    step = resume(flow, await talk.perform(step))
+            except StopIteration:
+                return
+
+
+class _AsyncTalk:
+    """`_Talk` for asyncio."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._answer: AsyncAnswer | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            await answer.close()
+
+    async def perform(self, step: Step) -> object:
+        try:
+            return await self._perform(step)
+        except ConnectionProblem as problem:
+            return problem
+
+    async def _perform(self, step: Step) -> object:
+        match step:
+            case Read(into):
+                assert self._answer is not None
+                return await self._answer.read_into(into)
+            case Send(request):
+                await self._hang_up()
+                self._answer = await self._transport.send(request)
+                return self._answer.head
+            case Wait(seconds):
+                await self._hang_up()
+                await asyncio.sleep(seconds)
+            case HandOut():
+                pass  # whoever drives the flow has handed the block out
+        return None

@@ -1,0 +1,30 @@
+"""ONNX's Tile, Resize and Upsample as frozen values. The server imports this package too: both sides must agree on it.
+
+`ONNX_OPERATORS` lists every version there is, `OnnxNode` reads any node, and `lower` says whether DirectML can express it.
+"""
+
+from __future__ import annotations
+
+from .lowering import Lowering, Verdict, lower
+from .node import OnnxNode
+from .resize import ResizeAxis, Resizing
+from .schemas import NEWEST_OPSET, ONNX_OPERATORS, OnnxAttribute, OnnxInput, OnnxSchema, find_schema
+from .tensor import OnnxTensor
+from .tile import Tiling
+
+__all__ = [
+    "NEWEST_OPSET",
+    "ONNX_OPERATORS",
+    "Lowering",
+    "OnnxAttribute",
+    "OnnxInput",
+    "OnnxNode",
+    "OnnxSchema",
+    "OnnxTensor",
+    "ResizeAxis",
+    "Resizing",
+    "Tiling",
+    "Verdict",
+    "find_schema",
+    "lower",
+]

@@ -1,0 +1,430 @@
+"""What a Resize or Upsample node of any version means: per axis, which place of the input each output index reads.
+
+Sources: ONNX Resize-10, -11, -13, -18 and -19, Upsample-7 and -9. tensorpost's choices where they are silent or disagree:
+
+* Sizes are computed in double precision, as ONNX's shape inference does; where float32, which ONNX Runtime uses, gives
+  another size, the node carries a warning.
+* Coordinates are exact ratios of whole numbers. A float32 scale stands for exactly the number it is.
+* Resize-10 and Upsample name no coordinate rule: it is asymmetric, and nearest takes the floor on an axis whose scale is
+  1 or more and the ceiling below 1, as ONNX Runtime's CPU provider does.
+* An axis of scale 1 whose length stays the same is copied, whatever the coordinate mode, except in tf_crop_and_resize.
+* An empty roi, scales or sizes counts as not given.
+* Cubic works on every rank and on any number of axes, as the text has it ("N-cubic for N-D").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._report import Report
+from .schemas import OnnxSchema
+from .tensor import OnnxTensor, too_large
+
+__all__ = ["Mode", "NearestMode", "ResizeAxis", "Resizing", "resizing"]
+
+Mode = Literal["nearest", "linear", "cubic"]
+NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+Values = tuple[int | float, ...]
+Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
+
+_CROP = "tf_crop_and_resize"
+_EXACT_IN_INT64 = 1 << 61  # coordinates are doubled to be rounded
+_ZERO, _ONE, _HALF = Fraction(0), Fraction(1), Fraction(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAxis:
+    """One axis: output index o reads the input at `x = step * o + offset`, in input pixels, exactly.
+
+    Attributes:
+        length: the input's length.
+        output_length: the output's length.
+        scale: the scale the coordinates are computed with; below 1 it is also what antialiasing stretches the filter by.
+        step: input pixels from one output index to the next.
+        offset: the coordinate of output index 0.
+        nearest_mode: how nearest picks an index from x.
+    """
+
+    length: int
+    output_length: int
+    scale: Fraction
+    step: Fraction = _ONE
+    offset: Fraction = _ZERO
+    nearest_mode: NearestMode = "round_prefer_floor"
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether every output index reads exactly the input element of the same index."""
+        return self.length == self.output_length and self.offset == 0 and (self.step == 1 or self.length == 1)
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """The half-open range of output indices whose x lies in [0, length - 1]; x is monotone, so there is one."""
+        if self.step == 0:
+            return (0, self.output_length) if 0 <= self.offset <= self.length - 1 else (0, 0)
+        ends = sorted((-self.offset / self.step, (self.length - 1 - self.offset) / self.step))
+        first, stop = max(0, math.ceil(ends[0])), min(self.output_length, math.floor(ends[1]) + 1)
+        return (first, stop) if first < stop else (0, 0)
+
+    def coordinates(self, start: int, stop: int) -> tuple[NDArray[Any], int]:
+        """The x of outputs start to stop - 1, exactly.
+
+        Returns:
+            Numerators, int64 or where that is too narrow Python integers, and their common denominator.
+        """
+        denominator = math.lcm(self.step.denominator, self.offset.denominator)
+        step, first = int(self.step * denominator), int(self.offset * denominator)
+        reach = abs(step) * max(stop, 1) + abs(first) + denominator * max(self.length, 1)
+        dtype: Any = np.int64 if reach < _EXACT_IN_INT64 else object
+        return np.arange(start, stop).astype(dtype) * step + first, denominator
+
+    def nearest(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The input index that `nearest_mode` picks for outputs start to stop - 1, clamped to the input."""
+        x, one = self.coordinates(start, stop)
+        match self.nearest_mode:
+            case "round_prefer_floor":
+                index = -((one - 2 * x) // (2 * one))
+            case "round_prefer_ceil":
+                index = (2 * x + one) // (2 * one)
+            case "floor":
+                index = x // one
+            case "ceil":
+                index = -(-x // one)
+        return index.clip(0, self.length - 1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """A resize, resolved: what is left is to compute.
+
+    Attributes:
+        mode: nearest, linear or cubic.
+        axes: one entry per dimension of the tensor.
+        coordinates: the coordinate transformation mode that `axes` was computed with.
+        cubic_coeff_a: the parameter of the cubic filter.
+        exclude_outside: give taps outside the input weight 0, and the others all of it.
+        antialias: stretch the filter on axes whose scale is below 1.
+        extrapolation_value: what an output element is if its x lies outside the input along any axis; None if no such
+            rule holds (all modes but tf_crop_and_resize) or no element is outside.
+    """
+
+    mode: Mode
+    axes: tuple[ResizeAxis, ...]
+    coordinates: str
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation_value: float | None = None
+
+
+def resizing(
+    schema: OnnxSchema,
+    tensor: OnnxTensor,
+    values: Mapping[str, Values],
+    attributes: Mapping[str, Attribute],
+    report: Report,
+) -> tuple[Resizing, tuple[int, ...]] | None:
+    """The meaning and the output's shape; None if anything is wrong, which is then in the report."""
+    return _Reader(schema, tensor, values, attributes, report).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    schema: OnnxSchema
+    tensor: OnnxTensor
+    values: Mapping[str, Values]
+    attributes: Mapping[str, Attribute]
+    report: Report
+
+    def read(self) -> tuple[Resizing, tuple[int, ...]] | None:
+        before = len(self.report.found)
+        mode = cast("Mode", self.attributes.get("mode", "nearest"))
+        self._attribute_rules(mode)
+        axes = self._axes()
+        if axes is None:
+            self._scale_rules(None)
+            return None
+        self._scale_rules(len(axes))
+        roi = self._roi(axes)
+        sizes, scales = self._given("sizes"), self._given("scales")
+        if len(self.report.found) > before:
+            return None
+        if sizes is not None:
+            resized = self._by_sizes(axes, [int(size) for size in sizes])
+        else:
+            resized = self._by_scales(axes, scales or (), roi)
+        shape = [axis.output_length for axis in resized]
+        if len(self.report.found) == before and too_large(self.tensor.data_type, shape):
+            name = "sizes" if sizes is not None else "scales"
+            self.report.add(
+                "output-too-large", self._path(name),
+                f"the output would have the shape {shape}, whose bytes do not fit a signed 64-bit number",
+                list(self.values.get(name, ())), "an output of fewer than 2^63 bytes",
+            )  # fmt: skip
+        if len(self.report.found) > before:
+            return None
+        placed = [self._place_axis(axis, roi.get(index)) for index, axis in enumerate(resized)]
+        outside = self._coordinates == _CROP and any(axis.inside != (0, axis.output_length) for axis in placed)
+        if outside and self.tensor.data_type == "str":
+            self.report.add(
+                "mode-type", ("inputs", "roi"),
+                "the roi reaches outside the input, where extrapolation_value stands, which is no string",
+                list(self.values["roi"]), "a roi inside the input",
+            )  # fmt: skip
+            return None
+        meaning = Resizing(
+            mode=mode,
+            axes=tuple(placed),
+            coordinates=self._coordinates,
+            cubic_coeff_a=float(cast("float", self.attributes.get("cubic_coeff_a", -0.75))),
+            exclude_outside=bool(self.attributes.get("exclude_outside", 0)),
+            antialias=bool(self.attributes.get("antialias", 0)),
+            extrapolation_value=cast("float", self.attributes["extrapolation_value"]) if outside else None,
+        )
+        return meaning, tuple(shape)
+
+    @property
+    def _coordinates(self) -> str:
+        return str(self.attributes.get("coordinate_transformation_mode", "asymmetric"))
+
+    def _path(self, name: str) -> tuple[str, str]:
+        """Where the value stands: Upsample-7 has its scales as an attribute."""
+        return ("inputs" if self.schema.input(name) else "attributes", name)
+
+    def _given(self, name: str) -> Values | None:
+        """A small input's entries, or Upsample-7's attribute; None if it was left out or is empty."""
+        if self.schema.input(name):
+            return self.values.get(name) or None
+        attribute = self.attributes.get(name)
+        return (attribute or None) if isinstance(attribute, tuple) else None
+
+    # -- rules of attributes and small inputs --
+
+    def _attribute_rules(self, mode: Mode) -> None:
+        if self.attributes.get("antialias") == 1 and mode == "nearest":
+            self.report.add(
+                "antialias-nearest", ("attributes", "antialias"),
+                "antialias needs a filter to stretch, which nearest does not have; use linear or cubic", 1,
+                "0, or mode linear or cubic",
+            )  # fmt: skip
+        if mode != "nearest" and self.tensor.data_type in ("bool", "str"):
+            self.report.add(
+                "mode-type", ("attributes", "mode"),
+                f"{mode} computes weighted averages, which tensor({self.tensor.row.onnx}) has none of; use nearest",
+                mode, "nearest",
+            )  # fmt: skip
+        policy = self.attributes.get("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch" and self._given("scales") is not None:
+            self.report.add(
+                "policy-with-scales", ("attributes", "keep_aspect_ratio_policy"),
+                f"{policy} says how to read sizes, but scales is given; send sizes, or leave the policy out", policy,
+                "stretch",
+            )  # fmt: skip
+
+    def _axes(self) -> tuple[int, ...] | None:
+        """The axes that scales, sizes and roi speak of, from 0 up; None if they are wrong."""
+        rank = len(self.tensor.shape)
+        if "axes" not in self.attributes:
+            return tuple(range(rank))
+        given = cast("tuple[int, ...]", self.attributes["axes"])
+        before = len(self.report.found)
+        seen: dict[int, int] = {}
+        for index, axis in enumerate(given):
+            if not -rank <= axis < rank:
+                self.report.add(
+                    "axis-out-of-range", ("attributes", "axes", index),
+                    f"axis {axis} does not exist in an input of {rank} dimensions", axis,
+                    f"{-rank} to {rank - 1}" if rank else "an input of rank 1 or more",
+                )  # fmt: skip
+            elif axis % rank in seen:
+                self.report.add(
+                    "axis-repeated", ("attributes", "axes", index),
+                    f"axis {axis} is the same as axes[{seen[axis % rank]}]; name each axis once", axis,
+                    "axes that differ",
+                )  # fmt: skip
+            else:
+                seen[axis % rank] = index
+        return tuple(seen) if len(self.report.found) == before else None
+
+    def _scale_rules(self, count: int | None) -> None:
+        sizes, scales = self._given("sizes"), self._given("scales")
+        if self.schema.input("sizes") and (sizes is None) == (scales is None):
+            state = "both are" if sizes is not None else "neither is"
+            self.report.add(
+                "scales-or-sizes", ("inputs", "scales"),
+                f"exactly one of scales and sizes must be given, but {state} (an empty one counts as not given)",
+                None if scales is None else list(scales), "one of scales and sizes",
+            )  # fmt: skip
+        of_what = "axes names" if "axes" in self.attributes else "the input has"
+        for name, entries in (("scales", scales), ("sizes", sizes)):
+            if entries is not None and count is not None and len(entries) != count:
+                self.report.add(
+                    "array-length", self._path(name),
+                    f"{name} has {len(entries)} entries but {of_what} {count} dimensions; send one entry for each",
+                    list(entries), f"{count} entries",
+                )  # fmt: skip
+        if scales is None and not self.schema.input("sizes") and count and self._was_sent("scales"):
+            self.report.add(
+                "array-length", self._path("scales"), f"scales is empty but the input has {count} dimensions", [],
+                f"{count} entries",
+            )  # fmt: skip
+        at_least_1 = self.schema.op_type == "Upsample"
+        for index, scale in enumerate(scales or ()):
+            if not (math.isfinite(scale) and scale > 0) or (at_least_1 and scale < 1):
+                expected = "a finite number, 1 or more" if at_least_1 else "a finite number larger than 0"
+                self.report.add(
+                    "scale-range", (*self._path("scales"), index), f"scales[{index}] is {scale}; it must be {expected}",
+                    scale if math.isfinite(scale) else str(scale), expected,
+                )  # fmt: skip
+        for index, size in enumerate(sizes or ()):
+            if size < 0:
+                self.report.add(
+                    "size-negative", ("inputs", "sizes", index), f"sizes[{index}] is {size}; it cannot be negative",
+                    size, "0 or more",
+                )  # fmt: skip
+
+    def _was_sent(self, name: str) -> bool:
+        return name in (self.values if self.schema.input(name) else self.attributes)
+
+    def _roi(self, axes: tuple[int, ...]) -> dict[int, tuple[Fraction, Fraction]]:
+        """Axis to (start, end), for tf_crop_and_resize only; other modes must still send a roi of the right length."""
+        roi, count = self._given("roi"), len(axes)
+        crops = self._coordinates == _CROP
+        if roi is None:
+            if crops and (count or not self._was_sent("roi")):
+                self.report.add(
+                    "roi-missing", ("inputs", "roi"),
+                    "tf_crop_and_resize reads the region to crop from roi: all starts, then all ends", None,
+                    f"{2 * count} numbers",
+                )  # fmt: skip
+            return {}
+        if len(roi) != 2 * count:
+            of_what = "the axes" if "axes" in self.attributes else "the input's dimensions"
+            self.report.add(
+                "array-length", ("inputs", "roi"),
+                f"roi has {len(roi)} entries; it needs a start for each of {of_what}, then an end for each", list(roi),
+                f"{2 * count} numbers" + ("" if crops else f", or none, since {self._coordinates} does not use them"),
+            )  # fmt: skip
+            return {}
+        for index, edge in enumerate(roi):
+            if not math.isfinite(edge):
+                message = f"roi[{index}] is {edge}; it must be finite"
+                self.report.add("roi-not-finite", ("inputs", "roi", index), message, str(edge), "a finite number")
+                return {}
+        if not crops:
+            return {}
+        edges = [Fraction(edge) for edge in roi]
+        return {axis: (edges[i], edges[i + count]) for i, axis in enumerate(axes)}
+
+    # -- sizes --
+
+    def _by_sizes(self, axes: tuple[int, ...], sizes: Sequence[int]) -> list[ResizeAxis]:
+        shape = self.tensor.shape
+        policy = str(self.attributes.get("keep_aspect_ratio_policy", "stretch"))
+        resized = [_unchanged(length) for length in shape]
+        for index, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+            if shape[axis] == 0 and (size or policy != "stretch"):
+                self.report.add(
+                    "empty-axis", ("inputs", "sizes", index),
+                    f"axis {axis} of the input is empty; it cannot become {size} elements long", size,
+                    "0, and no aspect ratio to keep",
+                )  # fmt: skip
+            elif policy == "stretch":
+                # An output of length 0 has no coordinates; its scale of 0 would only divide by zero.
+                resized[axis] = ResizeAxis(shape[axis], size, Fraction(size, shape[axis]) if size else _ONE)
+        if policy == "stretch" or any(shape[axis] == 0 for axis in axes):
+            return resized
+        ratios = [Fraction(size, shape[axis]) for axis, size in zip(axes, sizes, strict=True)]
+        scale = min(ratios) if policy == "not_larger" else max(ratios)
+        for axis in axes:
+            length = math.floor(scale * shape[axis] + _HALF)
+            self._warn_of_float32(f"{policy} of sizes", axis, length, _in_float32(shape[axis], scale, 0.5))
+            resized[axis] = ResizeAxis(shape[axis], length, scale or _ONE)
+        return resized
+
+    def _by_scales(
+        self, axes: tuple[int, ...], scales: Values, roi: Mapping[int, tuple[Fraction, Fraction]]
+    ) -> list[ResizeAxis]:
+        resized = [_unchanged(length) for length in self.tensor.shape]
+        for index, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
+            length, factor = self.tensor.shape[axis], 1.0
+            if axis in roi:
+                start, end = roi[axis]
+                factor = float(end) - float(start)
+            extent = length * factor * float(scale)
+            if extent < 0 or not math.isfinite(extent):
+                self.report.add(
+                    "roi-reversed", ("inputs", "roi", index),
+                    f"roi of axis {axis} times scales[{index}] gives the length {extent}; to read an axis backwards or "
+                    "far beyond its ends, send sizes in place of scales", float(roi[axis][0]) if axis in roi else scale,
+                    "an end after the start",
+                )  # fmt: skip
+                continue
+            output = math.floor(extent)
+            if factor == 1.0:
+                self._warn_of_float32(f"scales[{index}]", axis, output, _in_float32(length, scale))
+            elif output != math.floor(length * float(scale)):
+                self.report.warnings.append(
+                    f"axis {axis}: {output} elements, as the text of {self.schema.name} multiplies by the roi's extent "
+                    f"too; ONNX's shape inference and ONNX Runtime do not, and give {math.floor(length * float(scale))}; "
+                    "send sizes to say which"
+                )
+            resized[axis] = ResizeAxis(length, output, Fraction(float(scale)))
+        return resized
+
+    def _warn_of_float32(self, what: str, axis: int, length: int, in_float32: int | None) -> None:
+        if in_float32 not in (None, length):
+            self.report.warnings.append(
+                f"axis {axis}: {what} gives {length} elements here and in ONNX's shape inference, which use double "
+                f"precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy stretch to "
+                "have one answer everywhere"
+            )
+
+    # -- coordinates --
+
+    def _place_axis(self, axis: ResizeAxis, roi: tuple[Fraction, Fraction] | None) -> ResizeAxis:
+        nearest_mode = cast("NearestMode | None", self.attributes.get("nearest_mode"))
+        if nearest_mode is None:  # Resize-10 and Upsample
+            nearest_mode = "floor" if axis.scale >= 1 else "ceil"
+        axis = replace(axis, nearest_mode=nearest_mode)
+        n, last, scale = axis.length, axis.output_length - 1, axis.scale
+        if self._coordinates == _CROP:
+            start, end = roi or (_ZERO, _ONE)
+            if last > 0:
+                return replace(axis, step=(end - start) * (n - 1) / last, offset=start * (n - 1))
+            return replace(axis, step=_ZERO, offset=(start + end) * (n - 1) / 2)
+        if (n == axis.output_length and scale == 1) or last < 0:
+            return axis
+        match self._coordinates:
+            case "half_pixel":
+                return replace(axis, step=1 / scale, offset=(1 / scale - 1) / 2)
+            case "half_pixel_symmetric":
+                return replace(axis, step=1 / scale, offset=(n - 1) * _HALF - last / (2 * scale))
+            case "pytorch_half_pixel" if last:
+                return replace(axis, step=1 / scale, offset=(1 / scale - 1) / 2)
+            case "align_corners" if last:
+                return replace(axis, step=Fraction(n - 1, last))
+            case "pytorch_half_pixel" | "align_corners":
+                return replace(axis, step=_ZERO)
+            case "tf_half_pixel_for_nn":
+                return replace(axis, step=1 / scale, offset=1 / (2 * scale))
+            case _:
+                return replace(axis, step=1 / scale)
+
+
+def _unchanged(length: int) -> ResizeAxis:
+    return ResizeAxis(length, length, _ONE)
+
+
+def _in_float32(length: int, scale: Fraction | float, add: float = 0.0) -> int | None:
+    """The size that float32 arithmetic gives; None where that overflows."""
+    with np.errstate(over="ignore"):
+        extent = np.float32(length) * np.float32(float(scale)) + np.float32(add)
+    return math.floor(float(extent)) if np.isfinite(extent) else None

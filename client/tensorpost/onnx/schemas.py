@@ -1,0 +1,238 @@
+"""The versions of the ONNX operators this project speaks, as data.
+
+Source: onnx/onnx `docs/Operators.md` and `docs/Changelog.md` (signatures, types, defaults), default domain, opsets 1 to 28.
+An opset means the newest version of an operator at or below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..datatypes import DATA_TYPES, data_type
+from ..problems import UnknownOperator, Violation, nearest
+
+__all__ = ["NEWEST_OPSET", "ONNX_OPERATORS", "AttributeType", "OnnxAttribute", "OnnxInput", "OnnxSchema", "find_schema"]
+
+NEWEST_OPSET = 28
+"""The newest default-domain opset whose Tile and Resize we have read: that of onnx 1.23."""
+
+AttributeType = Literal["FLOAT", "INT", "STRING", "FLOATS", "INTS"]
+_DataType = str  # NumPy's name, the key of `DATA_TYPES`
+
+_ALL_16: tuple[_DataType, ...] = tuple(row.numpy_name for row in DATA_TYPES)
+_ALL_15 = tuple(name for name in _ALL_16 if name != "bfloat16")
+_FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxInput:
+    """One input of an operator.
+
+    Attributes:
+        name: its formal name.
+        types: NumPy names of the element types it may have.
+        optional: whether it may be left out.
+        data: whether it is the tensor that is worked on, described by type and shape. The others are small, decide the
+            output's shape, and belong to the node by value.
+    """
+
+    name: str
+    types: tuple[_DataType, ...]
+    optional: bool = False
+    data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxAttribute:
+    """One attribute of an operator.
+
+    Attributes:
+        name: its name.
+        type: ONNX's attribute type; FLOAT is 32 bits wide.
+        default: the value when it is left out; None if there is none.
+        choices: the values it may have; empty if any.
+        required: whether it must be given.
+    """
+
+    name: str
+    type: AttributeType
+    default: str | int | float | None = None
+    choices: tuple[str | int, ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxSchema:
+    """One version of an operator.
+
+    Attributes:
+        op_type: `Tile`, `Resize` or `Upsample`.
+        since_version: the opset that brought this version; also the version's number.
+        last_opset: the last opset that means this version; None if it is the newest.
+        inputs: in order.
+        attributes: by their place in the document.
+        summary: what it does, in a sentence.
+    """
+
+    op_type: str
+    since_version: int
+    last_opset: int | None
+    inputs: tuple[OnnxInput, ...]
+    attributes: tuple[OnnxAttribute, ...]
+    summary: str
+
+    @property
+    def name(self) -> str:
+        """`Resize-19`."""
+        return f"{self.op_type}-{self.since_version}"
+
+    @property
+    def data_input(self) -> OnnxInput:
+        """The input that is worked on, always the first."""
+        return self.inputs[0]
+
+    @property
+    def value_inputs(self) -> tuple[OnnxInput, ...]:
+        """The small inputs that are part of the node."""
+        return self.inputs[1:]
+
+    def input(self, name: str) -> OnnxInput | None:
+        """The input of that name."""
+        return next((entry for entry in self.inputs if entry.name == name), None)
+
+    def attribute(self, name: str) -> OnnxAttribute | None:
+        """The attribute of that name."""
+        return next((entry for entry in self.attributes if entry.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of a catalogue, with ONNX's names for types."""
+        return {
+            "op_type": self.op_type,
+            "since_version": self.since_version,
+            "last_opset": self.last_opset,
+            "summary": self.summary,
+            "inputs": [
+                {
+                    "name": entry.name,
+                    "types": [data_type(name).onnx for name in entry.types],
+                    "optional": entry.optional,
+                    "role": "tensor" if entry.data else "value",
+                }
+                for entry in self.inputs
+            ],
+            "attributes": [
+                {
+                    "name": entry.name,
+                    "type": entry.type,
+                    "required": entry.required,
+                    "default": entry.default,
+                    "choices": list(entry.choices),
+                }
+                for entry in self.attributes
+            ],
+        }
+
+
+def _x(types: tuple[_DataType, ...], name: str = "X") -> OnnxInput:
+    return OnnxInput(name, types, data=True)
+
+
+_MODE_2 = OnnxAttribute("mode", "STRING", "nearest", ("nearest", "linear"))
+_MODE_3 = OnnxAttribute("mode", "STRING", "nearest", ("nearest", "linear", "cubic"))
+_NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_COORDINATES_13 = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+_SCALES = OnnxInput("scales", ("float32",))
+_OPTIONAL = (
+    OnnxInput("roi", _FLOATS, optional=True),
+    OnnxInput("scales", ("float32",), optional=True),
+    OnnxInput("sizes", ("int64",), optional=True),
+)
+
+
+def _resize_attributes(coordinates: tuple[str, ...]) -> tuple[OnnxAttribute, ...]:
+    return (
+        _MODE_3,
+        OnnxAttribute("coordinate_transformation_mode", "STRING", "half_pixel", coordinates),
+        OnnxAttribute("nearest_mode", "STRING", "round_prefer_floor", _NEAREST_MODES),
+        OnnxAttribute("cubic_coeff_a", "FLOAT", -0.75),
+        OnnxAttribute("exclude_outside", "INT", 0, (0, 1)),
+        OnnxAttribute("extrapolation_value", "FLOAT", 0.0),
+    )
+
+
+_RESIZE_18 = (
+    OnnxAttribute("antialias", "INT", 0, (0, 1)),
+    OnnxAttribute("axes", "INTS"),
+    OnnxAttribute("keep_aspect_ratio_policy", "STRING", "stretch", ("stretch", "not_larger", "not_smaller")),
+)
+_TILE = "Lays whole copies of the input side by side."
+_RESIZE = "Resamples the input along any of its axes: nearest, linear or cubic."
+_UPSAMPLE = "Enlarges the input along any of its axes: nearest or linear. Replaced by Resize in opset 10."
+
+ONNX_OPERATORS: tuple[OnnxSchema, ...] = (
+    OnnxSchema(
+        "Tile", 1, 5,
+        (_x(_FLOATS, "input"), OnnxInput("tiles", ("int64", *_FLOATS)), OnnxInput("axis", ("int64", *_FLOATS))),
+        (), "Lays whole copies of the input side by side along one axis.",
+    ),
+    OnnxSchema("Tile", 6, 12, (_x(_ALL_15, "input"), OnnxInput("repeats", ("int64",))), (), _TILE),
+    OnnxSchema("Tile", 13, None, (_x(_ALL_16, "input"), OnnxInput("repeats", ("int64",))), (), _TILE),
+    OnnxSchema("Resize", 10, 10, (_x(_ALL_15), _SCALES), (_MODE_2,), _RESIZE),
+    OnnxSchema(
+        "Resize", 11, 12, (_x(_ALL_15), OnnxInput("roi", _FLOATS), _SCALES, _OPTIONAL[2]),
+        _resize_attributes((*_COORDINATES_13[:4], "tf_half_pixel_for_nn", "tf_crop_and_resize")), _RESIZE,
+    ),
+    OnnxSchema("Resize", 13, 17, (_x(_ALL_16), *_OPTIONAL), _resize_attributes(_COORDINATES_13), _RESIZE),
+    OnnxSchema(
+        "Resize", 18, 18, (_x(_ALL_16), *_OPTIONAL), (*_resize_attributes(_COORDINATES_13), *_RESIZE_18), _RESIZE
+    ),
+    OnnxSchema(
+        "Resize", 19, None, (_x(_ALL_16), *_OPTIONAL),
+        (*_resize_attributes(("half_pixel", "half_pixel_symmetric", *_COORDINATES_13[1:])), *_RESIZE_18), _RESIZE,
+    ),
+    OnnxSchema(
+        "Upsample", 7, 8, (_x(_ALL_15),),
+        (OnnxAttribute("scales", "FLOATS", required=True), _MODE_2), _UPSAMPLE,
+    ),
+    OnnxSchema("Upsample", 9, 9, (_x(_ALL_15), _SCALES), (_MODE_2,), _UPSAMPLE),
+)  # fmt: skip
+
+
+def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
+    """The version of the operator that this opset means, or why there is none.
+
+    Example:
+        >>> [find_schema("Resize", opset).name for opset in (10, 14, 19, 22)]
+        ['Resize-10', 'Resize-13', 'Resize-19', 'Resize-19']
+
+    Raises:
+        UnknownOperator: no version of any operator of that name; the message names the one that looks most like it.
+    """
+    versions = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
+    if not versions:
+        names = list(dict.fromkeys(schema.op_type for schema in ONNX_OPERATORS))
+        guess = nearest(op_type, names)
+        hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(names)}"
+        raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here; {hint}", extra={"nearest": guess})
+    for schema in versions:
+        if schema.since_version <= opset <= (schema.last_opset or NEWEST_OPSET):
+            return schema
+    expected = ", ".join(_spans(versions))
+    if opset > NEWEST_OPSET:
+        message = f"opset {opset} is newer than {NEWEST_OPSET}, the newest one known here; a later {op_type} may differ"
+    elif op_type == "Upsample" and opset >= 10:
+        message = f"Upsample is deprecated from opset 10 on; use Resize, or an opset from 7 to 9, not {opset}"
+    elif op_type == "Upsample" and opset >= 1:
+        message = f"Upsample-1 (opset {opset}) was experimental and is not offered; use opset 7 to 9"
+    else:
+        message = f"there is no {op_type} at opset {opset}; it exists from opset {versions[0].since_version} on"
+    return Violation("opset", ("opset",), message, opset, expected, f"ONNX {op_type}, versions")
+
+
+def _spans(versions: list[OnnxSchema]) -> Iterator[str]:
+    for schema in versions:
+        last = schema.last_opset or NEWEST_OPSET
+        opsets = f"{schema.since_version}" if last == schema.since_version else f"{schema.since_version} to {last}"
+        yield f"{opsets} ({schema.name})"
