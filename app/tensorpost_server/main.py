@@ -14,6 +14,8 @@ from tensorpost.problems import TensorpostError
 
 from .engine import Admission, Pool
 from .http import devices, examples, health, limits, onnx, operators, validate
+from .http.directml import DirectmlDialect
+from .http.door import Door
 from .http.middleware import RequestId
 from .http.problems import answer_error, answer_http_exception, answer_unexpected
 from .http.service import Service
@@ -65,5 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(Exception, answer_unexpected)
+    # The last one added is the outermost.
+    app.add_middleware(Door, prefixes={"/v1/operators/": DirectmlDialect(), "/v1/onnx/": onnx.OnnxDialect()})
     app.add_middleware(RequestId)
     return app

@@ -136,7 +136,7 @@ def test_writing_gives_the_golden_bytes(name: str):
 
 
 @pytest.mark.parametrize("pieces", [whole, one_by_one, in_sevens])
-@pytest.mark.parametrize("rubbish", [b"", b"\x00", b"}" * 100])
+@pytest.mark.parametrize("rubbish", [b"", b"\0", b"}" * 100], ids=["", "zero", "braces"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_reading_gives_the_golden_head(name: str, rubbish: bytes, pieces: Callable[[bytes], Iterator[bytes]]):
     tensors, metadata, data, body_bytes = GOLDEN[name]
@@ -170,9 +170,9 @@ def test_a_head_is_frozen():
     head = read(GOLDEN["two tensors and metadata"][2])
 
     with pytest.raises(TypeError):
-        head.metadata["id"] = "8"  # type: ignore[index] # what the test shows to fail
+        head.metadata["id"] = "8"  # pyright: ignore[reportIndexIssue] # what the test shows to fail
     with pytest.raises(AttributeError):
-        head.tensors[0].begin = 4  # type: ignore[misc] # what the test shows to fail
+        head.tensors[0].begin = 4  # pyright: ignore[reportAttributeAccessIssue] # what the test shows to fail
 
 
 def test_a_missing_tensor_in_a_large_frame_is_named_briefly():
@@ -523,7 +523,9 @@ def test_what_a_frame_cannot_say_is_not_written(tensors: Any, metadata: Any, mes
 
 
 def test_numpy_sizes_are_sizes():
-    assert encode_head([("a", F32, (np.int64(2), np.uint8(3)))]) == encode_head([("a", F32, (2, 3))])  # type: ignore[list-item] # int-like on purpose
+    sizes: Any = (np.int64(2), np.uint8(3))
+
+    assert encode_head([("a", F32, sizes)]) == encode_head([("a", F32, (2, 3))])
 
 
 # ---- bodies ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A slow evaluator, written from the documents alone: one element after the other, integers and bytes only.
 
 It shares nothing with the packages under test but the descriptor's own fields (`data_type`, `sizes`, `strides` and
-`total_tensor_size_in_bytes`): no effective strides, no item sizes, no NumPy. Every read and write is checked against the
-buffer, so that an address computed wrongly is an error and not a wrong result.
+`total_tensor_size_in_bytes`): no effective strides, no item sizes, no NumPy. Every read and write is checked against
+the buffer, so that an address computed wrongly is an error and not a wrong result.
 
 Sources: "Using strides to express padding and memory layout" (element offset = sum of coordinate times stride), the
 DML_BUFFER_TENSOR_DESC and DML_TILE_OPERATOR_DESC pages.

@@ -44,13 +44,13 @@ class Slices:
         layout: the output's layout.
         order: its axes, largest stride first.
         split: which of them, counted in that order, is cut; those before it are one coordinate in each slice.
-        step: how many coordinates of the cut axis a slice has at most.
+        parts: into how many parts of about equal size the cut axis falls.
     """
 
     layout: Layout
     order: tuple[int, ...]
     split: int
-    step: int
+    parts: int
 
     def __len__(self) -> int:
         if 0 in self.layout.sizes:
@@ -58,7 +58,7 @@ class Slices:
         if not self.order:
             return 1
         sizes = [self.layout.sizes[axis] for axis in self.order]
-        return math.prod(sizes[: self.split]) * -(-sizes[self.split] // self.step)
+        return math.prod(sizes[: self.split]) * self.parts
 
     def __iter__(self) -> Iterator[Piece]:
         return (self.piece(index) for index in range(len(self)))
@@ -84,8 +84,8 @@ class Slices:
         if self.order:
             cut_axis = self.order[self.split]
             size = self.layout.sizes[cut_axis]
-            index, part = divmod(index, -(-size // self.step))
-            box[cut_axis] = (part * self.step, min(size, (part + 1) * self.step))
+            index, part = divmod(index, self.parts)
+            box[cut_axis] = (part * size // self.parts, (part + 1) * size // self.parts)
             for axis in reversed(self.order[: self.split]):
                 index, at = divmod(index, self.layout.sizes[axis])
                 box[axis] = (at, at + 1)
@@ -97,7 +97,9 @@ class Slices:
 
 
 def cut(layout: Layout, slice_bytes: int) -> Slices:
-    """Cut an output into slices of about `slice_bytes`, each at least half of that where the output is larger.
+    """Cut an output into slices of about `slice_bytes`.
+
+    A packed output that is larger has no slice of less than a third of that: small slices cost as much as large ones.
 
     Args:
         layout: the output's layout; its strides must be one-to-one.
@@ -107,7 +109,8 @@ def cut(layout: Layout, slice_bytes: int) -> Slices:
     # A stride means nothing where the size is 1; such axes go first, where they cost no slice.
     order = tuple(sorted(range(len(layout.sizes)), key=lambda a: (layout.sizes[a] != 1, -layout.strides[a])))
     for split, axis in enumerate(order):
-        pitch = layout.strides[axis] * item
-        if layout.sizes[axis] > 1 and pitch <= slice_bytes:
-            return Slices(layout, order, split, max(1, min(layout.sizes[axis], slice_bytes // pitch)))
-    return Slices(layout, order, max(0, len(order) - 1), 1)
+        size, pitch = layout.sizes[axis], layout.strides[axis] * item
+        if size > 1 and 0 < pitch <= slice_bytes:
+            return Slices(layout, order, split, -(-size // (slice_bytes // pitch)))
+    split = max(0, len(order) - 1)
+    return Slices(layout, order, split, layout.sizes[order[split]] if order else 1)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 __all__ = ["STAGES", "Stages"]
 
@@ -13,18 +10,29 @@ STAGES = ("head", "plan", "admit", "receive", "compute")
 """In order: read the head, make the plan, reserve memory, receive the tensors, compute the first slice."""
 
 
-@dataclass(slots=True)
 class Stages:
-    """Milliseconds per stage of one request."""
+    """Milliseconds per stage of one request, from when it was made.
 
-    milliseconds: dict[str, float] = field(default_factory=dict[str, float])
+    Example:
+        >>> stages = Stages()
+        >>> stages.done("head")
+        >>> list(stages.milliseconds)
+        ['head']
+    """
 
-    @contextmanager
-    def stage(self, name: str) -> Generator[None]:
-        """Time the block as the stage of this name, one of `STAGES`."""
-        assert name in STAGES
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.milliseconds[name] = (time.perf_counter() - begin) * 1e3
+    __slots__ = ("_since", "milliseconds")
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def done(self, stage: str) -> None:
+        """End a stage, one of `STAGES`; the next one begins."""
+        assert stage in STAGES
+        now = time.perf_counter()
+        self.milliseconds[stage] = (now - self._since) * 1e3
+        self._since = now
+
+    def __str__(self) -> str:
+        """As the value of a Server-Timing header (W3C Server Timing)."""
+        return ", ".join([f"{stage};dur={took:.3f}" for stage, took in self.milliseconds.items()])

@@ -22,7 +22,7 @@ __all__ = ["DeviceStatus", "Pool", "Worker"]
 T = TypeVar("T")
 
 INLINE_BYTES = 64 * 1024
-"""Outputs up to this size are computed on the event loop's thread: a thread hop costs more than they do."""
+"""Plans up to this size in and out may run on the event loop's thread: a hop to another costs more than they do."""
 
 
 class Worker:
@@ -33,21 +33,26 @@ class Worker:
         self.slices_ahead = slices_ahead
         self._threads = ThreadPoolExecutor(backend.threads, thread_name_prefix=f"tensorpost-{backend.name}")
 
+    def is_small(self, plan: Plan) -> bool:
+        """Whether `run_now` is the right way: a hop to a thread would cost more than the computation."""
+        return max(plan.output_bytes, plan.input_bytes) <= INLINE_BYTES
+
+    def run_now(self, plan: Plan, inputs: Sequence[memoryview]) -> bytes:
+        """The whole output of a small plan, computed on the caller's thread."""
+        run = self.backend.start(plan, inputs)
+        try:
+            parts: list[memoryview] = []
+            for index, piece in enumerate(plan.slices):
+                parts += [run.compute(index), *_zeros(piece.padding)]
+            return b"".join(parts)
+        finally:
+            run.close()
+
     async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
         """The output's bytes in order, made while earlier ones are being sent.
 
         Close the generator to stop early: slices not begun are dropped, and the one being computed is waited for.
         """
-        if max(plan.output_bytes, plan.input_bytes) <= INLINE_BYTES:
-            run = self.backend.start(plan, inputs)
-            try:
-                for index, piece in enumerate(plan.slices):
-                    yield run.compute(index)
-                    for zeros in _zeros(piece.padding):
-                        yield zeros
-            finally:
-                run.close()
-            return
         run = await self._on_thread(self.backend.start, plan, inputs)
         ahead: deque[Future[memoryview]] = deque()
         asked, count = 0, len(plan.slices)

@@ -46,13 +46,13 @@ class Call:
 
     Attributes:
         subject: the operator with its attributes.
+        document: its canonical document as JSON text.
         options: backend and feature level.
-        id: the caller's id for the call, echoed in a frame.
     """
 
     subject: OperatorDesc | OnnxNode
+    document: str
     options: Options
-    id: str | None = None
 
 
 class Dialect(Protocol):
@@ -72,7 +72,7 @@ class Dialect(Protocol):
 
     def understand(
         self, name: str, query: str, tensors: Sequence[Tensor], document: str | None, values: Mapping[str, Any]
-    ) -> tuple[OperatorDesc | OnnxNode, Options]:
+    ) -> Call:
         """Make sense of a call.
 
         Args:
@@ -82,10 +82,6 @@ class Dialect(Protocol):
             document: the operation's JSON text, if the body has one.
             values: the elements of the tensors in `value_names`, as arrays.
         """
-        ...
-
-    def document(self, subject: Any) -> dict[str, Any]:
-        """The canonical document of the operation, which `understand` reads."""
         ...
 
 

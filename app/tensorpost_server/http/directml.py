@@ -11,7 +11,7 @@ from tensorpost.descriptors import NEWEST, OperatorDesc, operator_class, parse_o
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
-from .calls import Options, Tensor, match_names, read_document, read_options
+from .calls import Call, Tensor, match_names, read_document, read_options
 
 __all__ = ["DirectmlDialect"]
 
@@ -41,7 +41,7 @@ class DirectmlDialect:
 
     def understand(
         self, name: str, query: str, tensors: Sequence[Tensor], document: str | None, values: Mapping[str, Any]
-    ) -> tuple[OperatorDesc, Options]:
+    ) -> Call:
         """The document may leave out what the tensors say (an input) and what follows from the rest (the output).
 
         Raises:
@@ -56,13 +56,9 @@ class DirectmlDialect:
         understand = _understand if small else _understand.__wrapped__
         return understand(name, query, tuple(tensors), document)
 
-    def document(self, subject: OperatorDesc) -> dict[str, Any]:
-        """The operator document."""
-        return subject.to_document()
-
 
 @lru_cache(maxsize=1024)  # the same call with other numbers in it is what a server mostly gets
-def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | None) -> tuple[OperatorDesc, Options]:
+def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | None) -> Call:
     cls = operator_class(name)
     fields = cls.attribute_fields()
     given, options = read_options(query, [*fields, "output_sizes"], ["backend", "feature_level"])
@@ -94,7 +90,7 @@ def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | 
     for tensor in tensors:
         _match_tensor(tensor, _alias(cls, slots[tensor.name]), getattr(parsed, slots[tensor.name]))
     parsed.validate_for(options.feature_level or NEWEST)
-    return parsed, options
+    return Call(parsed, parsed.to_document_text(), options)
 
 
 def _alias(cls: type[OperatorDesc], field: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,7 +25,7 @@ class RequestId:
             await self.app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given.decode("ascii") if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given.decode("ascii") if _USABLE_ID.fullmatch(given) else secrets.token_hex(16)
         scope["tensorpost.request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:

@@ -13,7 +13,7 @@ from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, 
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidParameter, Violation
 
 from . import examples
-from .calls import Options, Tensor, match_names, read_document, read_options
+from .calls import Call, Tensor, match_names, read_document, read_options
 from .execution import Execution
 
 __all__ = ["OnnxDialect", "router"]
@@ -36,7 +36,7 @@ async def run_onnx(request: Request) -> Response:
     Small inputs (repeats, scales, sizes, roi) stand in the query, in the node document, or travel as tensors of a
     frame. Answers are as for `/v1/operators`.
     """
-    return Execution(request, request.path_params["op_type"], OnnxDialect())
+    return Execution(request.scope, request.path_params["op_type"], OnnxDialect())
 
 
 class OnnxDialect:
@@ -56,7 +56,7 @@ class OnnxDialect:
 
     def understand(
         self, name: str, query: str, tensors: Sequence[Tensor], document: str | None, values: Mapping[str, Any]
-    ) -> tuple[OnnxNode, Options]:
+    ) -> Call:
         """The node comes from the document or the query; what the tensors say may be left out.
 
         Raises:
@@ -81,11 +81,7 @@ class OnnxDialect:
             raise InvalidFrame(
                 f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
             )
-        return node, options
-
-    def document(self, subject: OnnxNode) -> dict[str, Any]:
-        """The node document."""
-        return subject.to_json()
+        return Call(node, node.to_json_text(), options)
 
     def _schema(self, name: str, query: str) -> OnnxSchema:
         parameters, _ = read_options(query, (), ["backend"])

@@ -79,4 +79,4 @@ async def run_operator(request: Request) -> Response:
     first byte: Content-Length, Server-Timing (milliseconds per stage up to the first slice), Tensorpost-Backend,
     Tensorpost-Device and X-Request-ID.
     """
-    return Execution(request, request.path_params["operator"], DirectmlDialect())
+    return Execution(request.scope, request.path_params["operator"], DirectmlDialect())

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from ..engine import Stages
 
-__all__ = ["Body", "CallerGone", "send_stream"]
+__all__ = ["Body", "CallerGone", "send_stream", "send_whole"]
 
 
 class CallerGone(Exception):
@@ -111,10 +111,10 @@ class Body:
 
 
 async def send_stream(
-    send: Send, receive: Receive, headers: list[tuple[bytes, bytes]], parts: Sequence[memoryview],
-    slices: AsyncGenerator[memoryview], stages: Stages, timeout: float,
+    send: Send, receive: Receive, headers: list[tuple[bytes, bytes]], head: bytes, slices: AsyncGenerator[memoryview],
+    stages: Stages, timeout: float,
 ) -> None:  # fmt: skip
-    """Answer 200 with these headers, Server-Timing, and a body of parts and slices.
+    """Answer 200 with these headers, Server-Timing, and a body of a head and slices.
 
     The first slice is computed before the status line is sent, so a failure until then still gets an honest status.
     When the caller hangs up, no further slice is begun.
@@ -123,22 +123,18 @@ async def send_stream(
         send: the ASGI channel out.
         receive: the ASGI channel in, watched for a hang-up.
         headers: complete, with Content-Length.
-        parts: bytes before the slices, such as a head.
+        head: bytes before the slices.
         slices: the output.
         stages: timings; `compute` is added here.
         timeout: longest wait for the caller to take one slice, seconds.
     """
     async with aclosing(slices):
-        with stages.stage("compute"):
-            first = await anext(slices, None)
-        timing = ", ".join(f"{name};dur={took:.3f}" for name, took in stages.milliseconds.items())
-        headers = [*headers, (b"server-timing", timing.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        block = await anext(slices, None)
+        stages.done("compute")
+        await send(_start(headers, stages))
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
-            for part in parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            block = first
+            await send({"type": "http.response.body", "body": head, "more_body": True})
             while block is not None and not gone.done():
                 async with asyncio.timeout(timeout):
                     await send({"type": "http.response.body", "body": block, "more_body": True})
@@ -147,6 +143,18 @@ async def send_stream(
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
+
+
+async def send_whole(send: Send, headers: list[tuple[bytes, bytes]], body: bytes, stages: Stages) -> None:
+    """Answer 200 with these headers, Server-Timing, and a body that is small and complete."""
+    stages.done("compute")
+    await send(_start(headers, stages))
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _start(headers: list[tuple[bytes, bytes]], stages: Stages) -> Message:
+    headers = [*headers, (b"server-timing", str(stages).encode())]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
 async def _hang_up(receive: Receive) -> None:

@@ -49,7 +49,9 @@ async def validate(request: Request) -> JSONResponse:
         raise InvalidParameter(f"there is no query parameter {unknown[0][:60]!r}; there is feature_level")
     level = FeatureLevel.parse(request.query_params.get("feature_level", NEWEST))
     settings = service.settings
-    body = Body(request.receive, content_length(request, service), settings.receive_timeout_seconds)
+    body = Body(
+        request.receive, content_length(request.headers, settings.max_body_bytes), settings.receive_timeout_seconds
+    )
     document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
     try:
         desc = parse_operator(document, complete=True)

@@ -1,7 +1,7 @@
 """float16 to float32 and back, several times faster than NumPy's own cast and bit for bit the same.
 
-NumPy converts one element at a time, 1.3 to 1.6 ns each; a few whole-array integer and float32 operations on the bits take
-0.3 and 0.8 ns (one core of an AMD EPYC 9005). CuPy converts in hardware, so there it is a plain cast.
+NumPy converts one element at a time, 1.3 to 1.6 ns each; a few whole-array integer and float32 operations on the bits
+take 0.3 and 0.8 ns (one core of an AMD EPYC 9005). CuPy converts in hardware, so there it is a plain cast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DirectML's Resample family on arrays: what each axis reads, for every version and for the gradients.
 
-All coordinates come from one formula, `x = (o - OutputPixelOffset) / Scale - InputPixelOffset` (DML_RESAMPLE2_OPERATOR_DESC
-page, solved for the input), evaluated in IEEE float32 in this order with a true division, as a shader would. An axis
-longer than 2^24 has indices that float32 cannot hold; it is evaluated in float64.
+All coordinates come from one formula, `x = (o - OutputPixelOffset) / Scale - InputPixelOffset` (the page of
+DML_RESAMPLE2_OPERATOR_DESC, solved for the input), evaluated in IEEE float32 in this order with a true division, as a
+shader would. An axis longer than 2^24 has indices that float32 cannot hold; it is evaluated in float64.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost.descriptors import (
+    AxisDirection,
+    InterpolationMode,
     Resample1OperatorDesc,
     Resample2OperatorDesc,
     Resample3OperatorDesc,
@@ -25,7 +27,7 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
 )
 
-from .separable import Taps
+from .separable import LONG_SUM, AxisMap, Rounding, SeparableKernel, Taps
 
 __all__ = [
     "AdjointAxis",
@@ -33,6 +35,7 @@ __all__ = [
     "Nearest",
     "NearestAxis",
     "ResampleDesc",
+    "ScaledAxis",
     "TriangleAxis",
     "kernel_for_resample",
 ]
@@ -48,7 +51,6 @@ ResampleDesc = (
 )
 
 LARGEST_FLOAT32_AXIS = 1 << 24  # beyond it float32 skips whole numbers
-LONG_SUM = 256  # from this many addends per axis on, a gradient is summed in float64
 
 Indices = NDArray[np.int64]
 
@@ -83,7 +85,7 @@ class ScaledAxis:
     output_offset: float
 
     def coordinates(self, outputs: Indices, margin: float = 0.0) -> NDArray[np.floating[Any]]:
-        """x of these outputs, limited to what can still matter.
+        """The x of these outputs, limited to what can still matter.
 
         Args:
             outputs: output indices.
@@ -225,7 +227,7 @@ class AdjointAxis:
         return outputs, np.where(real, np.where(index == elements, used, 0).sum(axis=0, dtype=used.dtype), 0)
 
     def _readers(self, elements: Indices) -> tuple[Indices, Indices]:
-        """The range of outputs that read each element: from the first whose last tap is at it to the last whose first is."""
+        """The range of outputs that read each element: their last tap has reached it, their first has not passed it."""
         return self._first_output(elements, tap=-1), self._first_output(elements + 1, tap=0)
 
     def _first_output(self, elements: Indices, tap: int) -> Indices:

@@ -1,19 +1,18 @@
 """Separable resampling on arrays: every output axis reads its input axis through a few taps, one axis after the other.
 
-DML Resample, its gradients and ONNX Resize all are of this form; they differ in their `AxisMap`s only. A kernel fills any
-box of the output, reads only the part of the input that the box needs, and gives every element the same bits whatever the
-box: the order of axes depends on the maps alone, and the arithmetic of one output on its own taps alone.
+DML Resample, its gradients and ONNX Resize all are of this form; they differ in their `AxisMap`s only. A kernel fills
+any box of the output, reads only the part of the input that the box needs, and gives every element the same bits
+whatever the box: the order of axes depends on the maps alone, and the arithmetic of one output on its own taps alone.
 
-How it is computed: the box is cut into blocks that stay in cache. In a block each axis becomes a list of pieces: outputs
-that have the same number of taps and, where possible, read the input at a constant stride. A constant stride needs no
-gather, only a slice: nearest and linear scaling by 2, 3, 1/2 or 3/2 are nothing else.
+How it is computed: the box is cut into blocks that stay in cache. In a block each axis becomes a list of pieces:
+outputs that have the same number of taps and, where possible, read the input at a constant stride. A constant stride
+needs no gather, only a slice: nearest and linear scaling by 2, 3, 1/2 or 3/2 are nothing else.
 """
 
 from __future__ import annotations
 
 import enum
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType

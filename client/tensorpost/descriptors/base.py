@@ -63,6 +63,10 @@ def json_object(value: object) -> Mapping[str, Any] | None:
     return None
 
 
+def _has_odd_keys(value: Any) -> bool:
+    return isinstance(value, Mapping) and json_object(cast("object", value)) is None
+
+
 def whole_number(value: object, highest: int, kind: str) -> int:
     """Read an integer from 0 to `highest`, NumPy's included.
 
@@ -294,8 +298,7 @@ def _split_fields(cls: type[BaseModel], data: Mapping[str, Any]) -> tuple[dict[s
             found.append(Violation("field-twice", (alias,), message, value, "one of the two", "tensorpost's choice"))
         else:
             # A mapping with keys that are no text comes from Python only; as pairs it is refused for being no object.
-            odd = isinstance(value, Mapping) and json_object(cast("object", value)) is None
-            known[alias] = list(cast("Any", value).items()) if odd else value
+            known[alias] = list(value.items()) if _has_odd_keys(value) else value
     fields = list(dict.fromkeys(names.values()))
     expected, source = "one of " + ", ".join(fields), f"{cls.__name__} in DirectML.h"
     for key in unknown[:_MOST_UNKNOWN_FIELDS]:
@@ -397,7 +400,8 @@ class OperatorDesc(Descriptor):
             InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
                 else is wrong, for instance an output of more than 2^32 - 1 elements.
         """
-        whole, names = cls.complete(desc), _names(cls)
+        whole = dict(desc) if any(map(_has_odd_keys, desc.values())) else cls.complete(desc)
+        names = _names(cls)
         try:
             return cls(**whole)
         except InvalidDescriptor as error:

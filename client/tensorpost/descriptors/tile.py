@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from ..datatypes import TensorDataType as T
@@ -17,6 +16,10 @@ from ..problems import Violation
 from .base import OperatorDesc, UInt, UIntArray, length_of, postponed_rules
 from .feature_levels import FeatureLevel, SupportRow
 from .tensor import BufferTensorDesc
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["TileOperatorDesc"]
 
@@ -57,8 +60,20 @@ class TileOperatorDesc(OperatorDesc):
     repeats: UIntArray
     repeats_count: UInt = Field(default_factory=length_of("repeats"))
 
+    if TYPE_CHECKING:
+        # What the constructor takes is wider than what the fields hold; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_tensor: BufferTensorDesc | Mapping[str, Any] = ...,
+            output_tensor: BufferTensorDesc | Mapping[str, Any] = ...,
+            repeats: Sequence[int] | NDArray[np.integer[Any]] = ...,
+            repeats_count: int = ...,
+            **data: Any,
+        ) -> None: ...
+
     @classmethod
-    def of(cls, input_tensor: BufferTensorDesc, repeats: Sequence[int] | NDArray[Any]) -> TileOperatorDesc:
+    def of(cls, input_tensor: BufferTensorDesc, repeats: Sequence[int] | NDArray[np.integer[Any]]) -> TileOperatorDesc:
         """Tile this input into a packed output.
 
         Raises:

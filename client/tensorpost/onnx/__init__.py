@@ -1,6 +1,7 @@
 """ONNX's Tile, Resize and Upsample as frozen values. The server imports this package too: both sides must agree on it.
 
-`ONNX_OPERATORS` lists every version there is, `OnnxNode` reads any node, and `lower` says whether DirectML can express it.
+`ONNX_OPERATORS` lists every version there is, `OnnxNode` reads any node, and `lower` says whether DirectML can express
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which ONNX nodes DirectML can express, and how. Explicit, and never done behind the caller's back.
 
-Sources: the DML_TILE_OPERATOR_DESC and DML_RESAMPLE pages with their support tables. The mapping of coordinates follows
-`x = (o - OutputPixelOffset) / Scale - InputPixelOffset`. DirectML's Scale is a float32, so a coordinate that ONNX defines
-exactly may be off by a rounding: for nearest this is decided by evaluating both at every output index, not by argument.
+Sources: the DML_TILE_OPERATOR_DESC and DML_RESAMPLE pages with their support tables. Coordinates become
+`x = (o - OutputPixelOffset) / Scale - InputPixelOffset`. DirectML's Scale is a float32, so a coordinate that ONNX
+defines exactly may be off by a rounding; for nearest that is decided by evaluating both at every output index.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Verdict(enum.Enum):
     EXACT = "exact"
     """Nearest and Tile: the same element at every index. Linear: the same formula, computed in float32."""
     EXACT_EXCEPT_TIES = "exact except ties"
-    """Some coordinates that lie on a rounding boundary, or next to it, fall to the other side; the reason counts them."""
+    """Some coordinates on or next to a rounding boundary fall to its other side; the reason counts them."""
     NOT_EXPRESSIBLE = "not expressible"
 
 
@@ -57,8 +57,8 @@ class Lowering:
     Attributes:
         verdict: how well.
         reason: a sentence saying why, or what to mind.
-        descriptor: the operator; None if there is none. Its packed input and output bytes are those of the node's tensors,
-            even where its sizes or data type differ from theirs.
+        descriptor: the operator; None if there is none. Its packed input and output bytes are those of the node's
+            tensors, even where its sizes or data type differ from theirs.
     """
 
     verdict: Verdict
@@ -229,9 +229,9 @@ def _merged_axes(axes: Sequence[ResizeAxis], level: FeatureLevel) -> list[Resize
     """At most 4 axes: copied ones that stand side by side become one. Below 5_1 exactly 4, padded in front."""
     if not axes:
         raise _NotExpressible("a tensor of rank 0 has no axis to resample")
-    merged = list(axes)
-    if len(merged) > 4:
-        merged = []
+    merged: list[ResizeAxis] = list(axes)
+    if len(axes) > 4:
+        merged.clear()
         for axis in axes:
             if merged and axis.is_copied and merged[-1].is_copied:
                 length = merged[-1].length * axis.length
@@ -304,7 +304,7 @@ def _to_resample(placed: Sequence[_Placed], meaning: Resizing, data_type: Tensor
     """RESAMPLE fixes the offsets at half pixels and rounds halves up."""
     fixed = [_Placed(p.axis, p.scale, 0.5, -0.5) for p in placed]
     descriptor = ResampleOperatorDesc(
-        **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), scales=[p.scale for p in fixed]
+        **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), **_scales(fixed)
     )
     lowering = _judged(fixed, meaning, data_type, descriptor, _half_up)
     for p in placed:
@@ -327,7 +327,7 @@ def _one_rounding(placed: Sequence[_Placed]) -> NearestMode:
         raise _NotExpressible(
             f"axes round in different ways ({', '.join(sorted(wanted))}); DirectML has one way for all"
         )
-    return wanted.pop() if wanted else "round_prefer_ceil"
+    return next((p.axis.nearest_mode for p in placed if not p.axis.is_copied), "round_prefer_ceil")
 
 
 def _tensors(placed: Sequence[_Placed], data_type: TensorDataType) -> dict[str, Any]:
@@ -337,9 +337,13 @@ def _tensors(placed: Sequence[_Placed], data_type: TensorDataType) -> dict[str, 
     }
 
 
+def _scales(placed: Sequence[_Placed]) -> dict[str, Any]:
+    return {"scales": [p.scale for p in placed]}
+
+
 def _arrays(placed: Sequence[_Placed]) -> dict[str, Any]:
     return {
-        "scales": [p.scale for p in placed],
+        **_scales(placed),
         "input_pixel_offsets": [p.input_offset for p in placed],
         "output_pixel_offsets": [p.output_offset for p in placed],
     }

@@ -1,12 +1,13 @@
 """What a Resize or Upsample node of any version means: per axis, which place of the input each output index reads.
 
-Sources: ONNX Resize-10, -11, -13, -18 and -19, Upsample-7 and -9. tensorpost's choices where they are silent or disagree:
+Sources: ONNX Resize-10, -11, -13, -18 and -19, Upsample-7 and -9. tensorpost's choices where they are silent or
+disagree:
 
 * Sizes are computed in double precision, as ONNX's shape inference does; where float32, which ONNX Runtime uses, gives
   another size, the node carries a warning.
 * Coordinates are exact ratios of whole numbers. A float32 scale stands for exactly the number it is.
-* Resize-10 and Upsample name no coordinate rule: it is asymmetric, and nearest takes the floor on an axis whose scale is
-  1 or more and the ceiling below 1, as ONNX Runtime's CPU provider does.
+* Resize-10 and Upsample name no coordinate rule: it is asymmetric, and nearest takes the floor on an axis whose scale
+  is 1 or more and the ceiling below 1, as ONNX Runtime's CPU provider does.
 * An axis of scale 1 whose length stays the same is copied, whatever the coordinate mode, except in tf_crop_and_resize.
 * An empty roi, scales or sizes counts as not given.
 * Cubic works on every rank and on any number of axes, as the text has it ("N-cubic for N-D").
@@ -46,7 +47,7 @@ class ResizeAxis:
     Attributes:
         length: the input's length.
         output_length: the output's length.
-        scale: the scale the coordinates are computed with; below 1 it is also what antialiasing stretches the filter by.
+        scale: what the coordinates are computed with; below 1, antialiasing stretches the filter by 1 / scale.
         step: input pixels from one output index to the next.
         offset: the coordinate of output index 0.
         nearest_mode: how nearest picks an index from x.
@@ -370,11 +371,11 @@ class _Reader:
             output = math.floor(extent)
             if factor == 1.0:
                 self._warn_of_float32(f"scales[{index}]", axis, output, _in_float32(length, scale))
-            elif output != math.floor(length * float(scale)):
+            elif output != (uncropped := math.floor(length * float(scale))):
                 self.report.warnings.append(
-                    f"axis {axis}: {output} elements, as the text of {self.schema.name} multiplies by the roi's extent "
-                    f"too; ONNX's shape inference and ONNX Runtime do not, and give {math.floor(length * float(scale))}; "
-                    "send sizes to say which"
+                    f"axis {axis}: {output} elements, since the text of {self.schema.name} multiplies by the roi's "
+                    f"extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send sizes to "
+                    "have one answer everywhere"
                 )
             resized[axis] = ResizeAxis(length, output, Fraction(float(scale)))
         return resized

@@ -1,6 +1,7 @@
 """The versions of the ONNX operators this project speaks, as data.
 
-Source: onnx/onnx `docs/Operators.md` and `docs/Changelog.md` (signatures, types, defaults), default domain, opsets 1 to 28.
+Source: onnx/onnx `docs/Operators.md` and `docs/Changelog.md` (signatures, types, defaults), default domain, opset 1 to
+28.
 An opset means the newest version of an operator at or below it.
 """
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
 from ..datatypes import DATA_TYPES, DataType, data_type
 from ..layout import Layout
 from ..problems import InvalidDescriptor, Violation, nearest
@@ -74,9 +72,7 @@ class OnnxTensor:
         Raises:
             InvalidDescriptor: its dtype is no ONNX type.
         """
-        dtype: Any = array.dtype
-        is_text = dtype.kind in "OUST" if isinstance(dtype, np.dtype) else False
-        return cls("str" if is_text else dtype, array.shape)
+        return cls("str" if getattr(array.dtype, "kind", "") in "OUST" else array.dtype, array.shape)
 
     @classmethod
     def from_json(cls, document: object) -> OnnxTensor:

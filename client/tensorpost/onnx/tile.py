@@ -1,9 +1,9 @@
 """What a Tile node of any version means: one count of repeats per axis.
 
-Source: ONNX Tile-1, Tile-6 and Tile-13. Tile-1 contradicts itself (its numbers are said to be of the data's type, and to
-be int64; its output is said to keep the input's shape). tensorpost's choice: `tiles` and `axis` are one-element tensors,
-both int64 ("described T1") or both of the data's own type ("declared T"), the axis may be negative, and the output grows
-along it.
+Source: ONNX Tile-1, Tile-6 and Tile-13. Tile-1 contradicts itself: its numbers are said to be of the data's type, and
+to be int64; its output is said to keep the input's shape. tensorpost's choice: `tiles` and `axis` are one-element
+tensors, both int64 ("described T1") or both of the data's own type ("declared T"), the axis may be negative, and the
+output grows along it.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _tile_1(tensor: OnnxTensor, values: Mapping[str, Values], report: Report) ->
     if len(set(forms.values())) > 1:
         report.add(
             "forms-differ", ("inputs", "axis"),
-            f"tiles is given as {forms['tiles']} but axis as {forms['axis']}; send both as int64, or both as the data's "
-            "own type", forms["axis"], forms["tiles"],
+            f"tiles is given as {forms['tiles']} but axis as {forms['axis']}; send both as int64, or both as the "
+            "data's own type", forms["axis"], forms["tiles"],
         )  # fmt: skip
     if numbers.get("tiles", 0) < 0:
         message = f"tiles is {numbers['tiles']}; it cannot be negative"

@@ -1,0 +1,49 @@
+# Everything runs in .venv, which the first command makes; nothing is installed anywhere else.
+# Needed: Python 3.11 or newer, git, make. Another interpreter: make test PYTHON=python3.13
+
+PYTHON ?= python3
+DOCKER ?= docker
+JOBS ?= 2
+RUN := .venv/bin/
+
+.PHONY: demo test check bench serve image requirements
+
+demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
+	$(RUN)python benchmarks/demo.py
+
+test: check  ## every check, then every test
+	$(RUN)python -m pytest -n $(JOBS)
+
+check: .venv/.dev  ## style, types and the direction of imports
+	$(RUN)ruff check
+	$(RUN)ruff format --check
+	$(RUN)pyright
+	$(RUN)lint-imports
+
+bench: .venv/.dev  ## how fast, and how little memory
+	$(RUN)python benchmarks/kernels.py
+	$(RUN)python benchmarks/service.py
+	$(RUN)python benchmarks/memory.py
+
+serve: .venv/.demo  ## the server, on 127.0.0.1:8000
+	$(RUN)tensorpost serve
+
+image:  ## the container image tensorpost:latest
+	$(DOCKER) build --tag tensorpost .
+
+.venv/.%: requirements/%.txt pyproject.toml
+	test -x $(RUN)python || $(PYTHON) -m venv .venv
+	$(RUN)python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Pins every package with its hashes, for every Python from 3.11 and every system at once.
+PIN = uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+
+requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
+	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
+	cd requirements && rm -f dev.txt demo.txt server.txt build.txt
+	$(RUN)$(PIN) --extra server --extra images --group dev --output-file requirements/dev.txt
+	$(RUN)$(PIN) --extra server --extra images --group demo --group build --constraint requirements/dev.txt --output-file requirements/demo.txt
+	$(RUN)$(PIN) --extra server --constraint requirements/dev.txt --output-file requirements/server.txt
+	$(RUN)$(PIN:pyproject.toml=--group pyproject.toml:build) --constraint requirements/dev.txt --output-file requirements/build.txt

@@ -1,0 +1,217 @@
+"""CPU kernels beside torch and ONNX Runtime: same work, same machine, same run.
+
+    python benchmarks/kernels.py resample
+    python benchmarks/kernels.py resample --case "linear x2" --dtypes float32 --rounds 21
+
+Ours is what the server runs: slices of about 1 MiB of output, each into fresh memory, on two threads. The peers get the
+whole tensor and two threads of their own. All are called in turn, and each figure is the median over the rounds. What
+they return is compared, so that nobody is fast by being wrong. A peer that is not installed is left out and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.engine.plan import make_plan
+
+from tensorpost.descriptors import BufferTensorDesc, ResampleOperatorDesc
+from tensorpost.descriptors.base import OperatorDesc
+
+MIB = 1 << 20
+THREADS = 2
+POOL = ThreadPoolExecutor(THREADS)
+Run = Callable[[], NDArray[Any]]
+
+
+def peer(name: str) -> Any:
+    """The module, or None and a line that says so."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        print(f"{name} is not installed: its column is left out")
+        return None
+
+
+def ours(desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
+    """The timed call, which drops each slice as a server does that has sent it, and one that returns the whole."""
+    plan = make_plan(desc, MIB)
+    backend = NumpyBackend()
+
+    def timed() -> Any:
+        run = backend.start(plan, [memoryview(x).cast("B")])
+
+        def compute(index: int) -> None:
+            run.compute(index)
+
+        return list(POOL.map(compute, range(len(plan.slices))))
+
+    def whole() -> NDArray[Any]:
+        run = backend.start(plan, [memoryview(x).cast("B")])
+        flat = np.concatenate([np.frombuffer(run.compute(index), np.uint8) for index in range(len(plan.slices))])
+        return flat.view(x.dtype).reshape(desc.tensors()["output_tensor"].sizes)
+
+    return timed, whole
+
+
+@dataclass(frozen=True)
+class Case:
+    """A resampling of the last axes of a batch of one with three channels."""
+
+    mode: str
+    scale: float
+    dims: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.mode} x{self.scale:g}" + (", 3-D" if self.dims == 3 else "")
+
+    def input(self, dtype: str, megabytes: int) -> NDArray[Any]:
+        """Random data whose output has about this size; the first side divides by many numbers."""
+        elements = megabytes * MIB / np.dtype(dtype).itemsize / 3
+        side = max(8, round((elements ** (1 / self.dims)) / self.scale / 8) * 8)
+        values = np.random.default_rng(7).random((1, 3, *[side] * self.dims), np.float32)
+        return (values * 255 if dtype == "uint8" else values).astype(dtype)
+
+    def descriptor(self, x: NDArray[Any]) -> OperatorDesc:
+        """Pixel centres aligned, the rule that all three share."""
+        return ResampleOperatorDesc.completed(
+            {
+                "InputTensor": BufferTensorDesc.packed(x.dtype, x.shape),
+                "InterpolationMode": "LINEAR" if self.mode == "linear" else "NEAREST_NEIGHBOR",
+                "Scales": [1, 1, *[self.scale] * self.dims],
+            }
+        )
+
+
+CASES = [
+    *(Case("nearest", scale) for scale in (2, 1.7, 0.5)),
+    *(Case("linear", scale) for scale in (2, 1.7, 0.5)),
+    Case("linear", 2, dims=3),
+]
+TARGETS = {("nearest", "any"): 1.0, ("linear", "float32"): 2.0, ("linear", "uint8"): 2.0, ("linear", "float16"): 3.0}
+
+
+def torch_run(torch: Any, case: Case, x: NDArray[Any]) -> Run | None:
+    """Torch's interpolate; it has no trilinear for uint8."""
+    if case.dims == 3 and x.dtype == np.uint8:
+        return None
+    tensor = torch.from_numpy(x)
+    linear = "bilinear" if case.dims == 2 else "trilinear"
+    mode = "nearest-exact" if case.mode == "nearest" else linear
+
+    def run() -> NDArray[Any]:
+        return torch.nn.functional.interpolate(tensor, scale_factor=(float(case.scale),) * case.dims, mode=mode).numpy()
+
+    return run
+
+
+def onnx_run(ort: Any, onnx: Any, case: Case, x: NDArray[Any]) -> Run:
+    """ONNX Runtime's Resize-18."""
+    kinds = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "uint8": onnx.TensorProto.UINT8}
+    kind, helper = kinds[x.dtype.name], onnx.helper
+    node = helper.make_node(
+        "Resize",
+        ["x", "", "scales"],
+        ["y"],
+        mode=case.mode,
+        coordinate_transformation_mode="half_pixel",
+        nearest_mode="round_prefer_ceil",
+    )
+    graph = helper.make_graph(
+        [node],
+        "resize",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [helper.make_tensor("scales", onnx.TensorProto.FLOAT, [x.ndim], [1, 1, *[case.scale] * case.dims])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def run() -> NDArray[Any]:
+        return session.run(None, {"x": x})[0]
+
+    return run
+
+
+def difference(mine: NDArray[Any], theirs: NDArray[Any]) -> str:
+    """For nearest and integers the share of elements that differ, otherwise the largest difference."""
+    if mine.shape != theirs.shape:
+        return f"shape {theirs.shape}"
+    apart = np.abs(mine.astype(np.float32) - theirs.astype(np.float32))
+    return f"{apart.max():.2g} in {np.count_nonzero(apart) / apart.size:.1%}"
+
+
+def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """Median seconds of each, called in turn."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            if turn:  # the first turn warms up
+                times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def resample(options: argparse.Namespace) -> Iterator[list[str]]:
+    """One row per case and type."""
+    torch, ort, onnx = peer("torch"), peer("onnxruntime"), peer("onnx")
+    if torch is not None:
+        torch.set_num_threads(THREADS)
+    yield ["case", "type", "MiB out", "ours ns", "torch ns", "ort ns", "ours / faster", "target", "apart from ort"]
+    for case in CASES:
+        if options.case and options.case not in str(case):
+            continue
+        for dtype in options.dtypes.split(","):
+            x = case.input(dtype, options.megabytes)
+            timed, whole = ours(case.descriptor(x), x)
+            mine, runs = whole(), {"ours": timed}
+            if torch is not None and (run := torch_run(torch, case, x)):
+                runs["torch"] = run
+            apart = "-"
+            if ort is not None and onnx is not None:
+                runs["ort"] = onnx_run(ort, onnx, case, x)
+                apart = difference(mine, runs["ort"]())
+            seconds = interleaved(runs, options.rounds)
+            per_element = {name: f"{value / mine.size * 1e9:.3f}" for name, value in seconds.items()}
+            peers = [value for name, value in seconds.items() if name != "ours"]
+            target = TARGETS.get((case.mode, dtype), TARGETS.get((case.mode, "any")))
+            yield [
+                str(case), dtype, f"{mine.nbytes / MIB:.1f}", per_element["ours"], per_element.get("torch", "-"),
+                per_element.get("ort", "-"), f"{seconds['ours'] / min(peers):.2f}" if peers else "-", f"{target}", apart,
+            ]  # fmt: skip
+
+
+def table(rows: Iterator[list[str]]) -> None:
+    """Print rows as they come; the first is the head."""
+    widths = [18, 8, 7, 8, 8, 8, 13, 6, 20]
+    for number, row in enumerate(rows):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
+        if number == 0:
+            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["resample"])
+    parser.add_argument("--case", default="", help='only cases whose name contains this, for instance "linear x2"')
+    parser.add_argument("--dtypes", default="float32,float16,uint8")
+    parser.add_argument("--megabytes", type=int, default=16, help="MiB of output")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    table(resample(options))
+
+
+if __name__ == "__main__":
+    main()

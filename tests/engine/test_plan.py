@@ -1,0 +1,116 @@
+"""Plans: everything that is decided about a call, as one value."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.support import oracles
+from tests.support import strategies as ours
+
+from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
+from tensorpost_server.engine import layout_of, make_plan
+from tensorpost_server.operators import KERNELS
+
+PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (2,))
+STRIDED = TileOperatorDesc(
+    input_tensor=BufferTensorDesc(data_type="UINT8", sizes=(2, 3), strides=(0, 1), total_tensor_size_in_bytes=8),
+    output_tensor=BufferTensorDesc(data_type="UINT8", sizes=(2, 6), strides=(8, 1)),
+    repeats=(1, 2),
+)
+
+
+def test_a_plan_says_everything():
+    plan = make_plan(PACKED, 4096)
+
+    assert "TILE" == plan.operator
+    assert plan.approximate is None
+    assert ["input"] == [slot.name for slot in plan.inputs]
+    assert "output" == plan.output.name
+    assert (6, 12) == (plan.input_bytes, plan.output_bytes), "a packed tensor is its elements, not rounded up to 4"
+    assert ("float16", (6,)) == (plan.output.layout.data_type.numpy_name, plan.output.layout.sizes)
+    assert [((0, 6),)] == [piece.box for piece in plan.slices]
+
+
+def test_a_strided_tensor_is_its_whole_buffer():
+    plan = make_plan(STRIDED, 4096)
+
+    assert (8, 16) == (plan.input_bytes, plan.output_bytes)
+    assert ((0, 1), False) == (plan.inputs[0].layout.strides, plan.inputs[0].layout.packed)
+    assert ((8, 1), False) == (plan.output.layout.strides, plan.output.layout.packed)
+
+
+def test_equal_descriptors_share_a_plan():
+    again = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (2,))
+
+    assert again is not PACKED
+    assert make_plan(PACKED, 4096) is make_plan(again, 4096)
+
+
+@pytest.mark.parametrize(
+    ("desc", "slice_bytes"),
+    [
+        pytest.param(PACKED, 8, id="slice size"),
+        pytest.param(TileOperatorDesc.of(BufferTensorDesc.packed("INT16", (3,)), (2,)), 4096, id="type"),
+        pytest.param(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (3,)), 4096, id="repeats"),
+        pytest.param(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (1, 3)), (1, 2)), 4096, id="rank"),
+    ],
+)
+def test_whatever_differs_makes_another_plan(desc, slice_bytes):
+    assert make_plan(desc, slice_bytes) != make_plan(PACKED, 4096)
+
+
+@given(desc=ours.tile_descs())
+@settings(max_examples=100, deadline=None)
+def test_plans_are_picklable_hashable_values(desc):
+    plan = make_plan(desc, 4096)
+
+    copy = pickle.loads(pickle.dumps(plan))
+
+    assert plan == copy
+    assert hash(plan) == hash(copy)
+    assert len(pickle.dumps(plan)) < 10_000, "no arrays in it"
+    with pytest.raises(AttributeError):
+        plan.operator = "OTHER"
+
+
+def test_a_plan_runs_in_another_process():
+    # As a device's worker in a process of its own would: unpickled, without the descriptor.
+    code = (
+        "import pickle, sys\n"
+        "from tensorpost_server.backends.numpy_ import NumpyBackend\n"
+        "plan = pickle.loads(sys.stdin.buffer.read())\n"
+        "run = NumpyBackend().start(plan, [memoryview(b'\\1\\2\\3\\4\\5\\6\\7\\7')])\n"
+        "sys.stdout.buffer.write(run.compute(0))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(make_plan(STRIDED, 4096)), capture_output=True)
+
+    assert b"" == done.stderr
+    assert b"\1\2\3\1\2\3\0\0\1\2\3\1\2\3\0\0" == done.stdout
+
+
+@given(tensor=ours.tensor_descs())
+@settings(max_examples=200, deadline=None)
+def test_a_layout_addresses_the_tensors_own_elements(tensor):
+    layout = layout_of(tensor)
+    buffer = np.arange(tensor.total_tensor_size_in_bytes, dtype=np.uint32).astype(np.uint8).tobytes()
+
+    elements = [element.tobytes() for element in layout.view(buffer).ravel()]
+
+    assert oracles.read_elements(tensor, buffer) == elements
+    assert layout.data_size_in_bytes <= layout.size_in_bytes <= tensor.total_tensor_size_in_bytes
+    if layout.packed:
+        assert layout.size_in_bytes == math.prod(tensor.sizes) * oracles.item_bytes(tensor.data_type)
+    else:
+        assert layout.size_in_bytes == tensor.total_tensor_size_in_bytes
+
+
+@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+def test_every_operator_of_the_contract_has_a_kernel(cls):
+    assert cls in KERNELS

@@ -1,0 +1,416 @@
+"""Workers: slices in order, a few ahead, stopped when nobody wants them; and the choice of a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import pytest
+from tests.support.http_app import PATIENCE, Controlled, collect
+
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.problems import InvalidParameter, NoBackend
+from tensorpost_server.backends import BACKENDS, BackendRow, Plan
+from tensorpost_server.engine import Pool, Worker, make_plan, pool
+from tensorpost_server.engine.pool import INLINE_BYTES
+
+SLICE = 4096
+
+
+def plan_of(slices: int) -> Plan:
+    """A Tile of bytes whose output has so many slices; long enough not to be computed inline."""
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (SLICE,)), (slices,))
+    return make_plan(desc, SLICE)
+
+
+def expected_of(plan: Plan) -> bytes:
+    return b"".join(
+        bytes([index % 251]) * piece.computed + bytes(piece.padding) for index, piece in enumerate(plan.slices)
+    )
+
+
+INPUTS = [memoryview(bytes(SLICE))]
+LONG = plan_of(40)
+assert LONG.output_bytes > INLINE_BYTES
+
+
+@contextmanager
+def worker_of(backend: Controlled, slices_ahead: int = 3) -> Iterator[Worker]:
+    worker = Worker(backend, slices_ahead)
+    try:
+        yield worker
+    finally:
+        worker.close()
+        assert backend.closed == 1
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slices_ahead", [0, 1, 3, 64])
+def test_slices_come_in_order_and_are_computed_once(slices_ahead: int):
+    backend = Controlled()
+
+    with worker_of(backend, slices_ahead) as worker:
+        found = asyncio.run(collect(worker.run(LONG, INPUTS)))
+
+    assert expected_of(LONG) == found
+    assert list(range(40)) == backend.begun
+    assert (1, 1) == (backend.started, backend.closed_runs)
+
+
+def test_slices_come_in_order_even_if_later_ones_are_ready_first():
+    # Of each four, the first takes longest.
+    backend = Controlled(threads=4, before=lambda index: time.sleep((3 - index % 4) * 0.002))
+
+    with worker_of(backend, 4) as worker:
+        found = asyncio.run(collect(worker.run(LONG, INPUTS)))
+
+    assert expected_of(LONG) == found
+    assert backend.most_computing > 1, "the threads did not work at the same time: nothing was shown"
+
+
+@pytest.mark.parametrize("slices_ahead", [0, 1, 5])
+def test_no_more_slices_exist_than_promised(slices_ahead: int):
+    # Admission counts on it: what is being sent, one more, and those ahead.
+    backend = Controlled(threads=3)
+
+    async def most_ahead(worker: Worker) -> int:
+        most = 0
+        async with aclosing(worker.run(LONG, INPUTS)) as blocks:
+            sent = 0
+            async for _ in blocks:
+                sent += 1
+                await asyncio.sleep(0.001)  # time for the threads to run ahead, if they may
+                most = max(most, len(backend.begun) - sent)
+        return most
+
+    with worker_of(backend, slices_ahead) as worker:
+        found = asyncio.run(most_ahead(worker))
+
+    assert found == slices_ahead
+
+
+def test_closing_early_stops_the_computation_and_waits_for_the_slice_at_work():
+    go_on = threading.Event()
+    backend = Controlled(before=lambda index: index == 0 or go_on.wait(PATIENCE))
+
+    async def take_one(worker: Worker) -> None:
+        blocks = worker.run(LONG, INPUTS)
+        async with aclosing(blocks):
+            await anext(blocks)
+            while backend.begun != [0, 1]:
+                await asyncio.sleep(0.001)
+            asyncio.get_running_loop().call_later(0.02, go_on.set)
+
+    with worker_of(backend, 3) as worker:
+        asyncio.run(take_one(worker))
+        assert go_on.is_set(), "it did not wait: the inputs would have been given back while they are read"
+        assert [0, 1] == backend.begun, "slices nobody wants were begun"
+        assert 1 == backend.closed_runs
+
+
+@pytest.mark.parametrize("failing", [0, 1, 17])
+@pytest.mark.parametrize("plan", [plan_of(2), LONG], ids=["inline", "threads"])
+def test_a_failure_is_raised_at_its_slice_and_the_run_is_closed(plan: Plan, failing: int):
+    failing = min(failing, len(plan.slices) - 1)
+
+    def fail(index: int) -> None:
+        if index == failing:
+            raise MemoryError("device")
+
+    backend = Controlled(before=fail)
+    got: list[bytes] = []
+
+    async def run(worker: Worker) -> None:
+        async for block in worker.run(plan, INPUTS):
+            got.append(bytes(block))
+
+    with worker_of(backend) as worker:
+        with pytest.raises(MemoryError, match="device"):
+            asyncio.run(run(worker))
+        assert failing == len(got)
+        assert 1 == backend.closed_runs
+        assert all(index <= failing + 3 for index in backend.begun)
+
+
+def test_a_run_that_cannot_start_is_an_error_and_nothing_is_computed():
+    class Refusing(Controlled):
+        def start(self, plan: Any, inputs: Any) -> Any:
+            raise RuntimeError("no stream")
+
+    backend = Refusing()
+    with worker_of(backend) as worker, pytest.raises(RuntimeError, match="no stream"):
+        asyncio.run(collect(worker.run(LONG, INPUTS)))
+
+    assert not backend.begun
+
+
+def test_cancelling_leaves_no_slice_at_work():
+    started, go_on = threading.Event(), threading.Event()
+
+    def wait(index: int) -> None:
+        if index == 2:
+            started.set()
+            go_on.wait(PATIENCE)
+
+    backend = Controlled(before=wait)
+
+    async def run(worker: Worker) -> None:
+        task = asyncio.ensure_future(collect(worker.run(LONG, INPUTS)))
+        await asyncio.to_thread(started.wait, PATIENCE)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.02, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with worker_of(backend) as worker:
+        asyncio.run(run(worker))
+        assert [0, 1, 2] == backend.begun
+        assert (0, 1) == (backend.computing, backend.closed_runs)
+
+
+def test_two_cancellations_leave_no_slice_at_work():
+    # A server that is told to stop twice cancels twice; memory must not be given back while a slice reads it.
+    started, go_on = threading.Event(), threading.Event()
+
+    def wait(index: int) -> None:
+        if index == 2:
+            started.set()
+            go_on.wait(PATIENCE)
+
+    backend = Controlled(before=wait)
+
+    async def run(worker: Worker) -> int:
+        task = asyncio.ensure_future(collect(worker.run(LONG, INPUTS)))
+        await asyncio.to_thread(started.wait, PATIENCE)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.02, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return backend.computing
+
+    with worker_of(backend) as worker:
+        assert 0 == asyncio.run(run(worker)), "a slice was still being computed"
+        assert 1 == backend.closed_runs
+
+
+def test_small_calls_are_computed_without_a_thread_hop_and_large_ones_on_the_workers_threads():
+    backend = Controlled()
+
+    with worker_of(backend) as worker:
+        asyncio.run(collect(worker.run(plan_of(INLINE_BYTES // SLICE), INPUTS)))
+        assert {threading.current_thread().name} == backend.thread_names
+        backend.thread_names.clear()
+        asyncio.run(collect(worker.run(plan_of(INLINE_BYTES // SLICE + 1), INPUTS)))
+
+    assert all(name.startswith("tensorpost-numpy") for name in backend.thread_names)
+
+
+def test_padding_is_sent_as_zeros_that_cost_nothing():
+    # Two bytes 2^31 apart: 2 GiB of zeros between them, and each is there.
+    desc = TileOperatorDesc(
+        input_tensor=BufferTensorDesc.packed("UINT8", (1,)),
+        output_tensor=BufferTensorDesc(data_type="UINT8", sizes=(2,), strides=(2**31,)),
+        repeats=(2,),
+    )
+    plan = make_plan(desc, 1 << 20)
+    backend = Controlled(before=lambda index: None)
+
+    async def sizes(worker: Worker) -> tuple[int, int]:
+        total = zeros = 0
+        async for block in worker.run(plan, [memoryview(b"\1")]):
+            total += block.nbytes
+            zeros += block.nbytes if block.nbytes > 1 and block[0] == 0 == block[-1] else 0
+        return total, zeros
+
+    with worker_of(backend) as worker:
+        tracemalloc.start()
+        try:
+            total, zeros = asyncio.run(sizes(worker))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert plan.output_bytes == total == 2**31 + 4
+    assert 2**31 - 1 <= zeros <= 2**31 + 2
+    assert peak < 1 << 20
+
+
+def test_requests_take_turns():
+    # A long request does not keep a short one waiting until it is done: the unit of work is a slice.
+    backend = Controlled(before=lambda index: time.sleep(0.001))
+    done: list[str] = []
+
+    async def run(worker: Worker, name: str, plan: Plan) -> None:
+        await collect(worker.run(plan, INPUTS))
+        done.append(name)
+
+    async def both(worker: Worker) -> None:
+        long = asyncio.ensure_future(run(worker, "long", plan_of(200)))
+        await asyncio.sleep(0.01)
+        await run(worker, "short", plan_of(20))
+        await long
+
+    with worker_of(backend) as worker:
+        asyncio.run(both(worker))
+
+    assert ["short", "long"] == done
+
+
+def test_closing_a_worker_ends_its_threads():
+    backend = Controlled()
+    with worker_of(backend) as worker:
+        asyncio.run(collect(worker.run(LONG, INPUTS)))
+        threads = [thread for thread in threading.enumerate() if thread.name in backend.thread_names]
+        assert threads
+
+    assert not any(thread.is_alive() for thread in threads)
+
+
+# ---- choosing --------------------------------------------------------------------------------------------------------
+
+
+def missing(name: str) -> Callable[..., Any]:
+    def construct(threads: int) -> Any:
+        raise ImportError(f"{name} is not installed")
+
+    return construct
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A table of three backends, of which the first is missing; the name of the constructor's argument is kept."""
+    classes: dict[str, Any] = {
+        "cuda": missing("cupy"),
+        "numpy": lambda threads: Controlled(threads=threads, name="numpy"),
+        "null": lambda threads: Controlled(threads=threads, name="null", device="none"),
+    }
+    table = {name: BackendRow(f"x:{name}", auto=name != "null", summary=name) for name in classes}
+    monkeypatch.setattr(pool, "BACKENDS", table)
+    monkeypatch.setattr(pool, "load_backend", classes.__getitem__)
+    return classes
+
+
+@contextmanager
+def opened(default: str = "auto", threads: dict[str, int] | None = None) -> Iterator[Pool]:
+    found = Pool.open(default, threads or {}, 3)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_every_backend_is_opened_and_what_could_not_be_says_why(backends):
+    with opened(threads={"numpy": 5}) as found:
+        rows = [(s.name, s.device, s.reason, s.auto, s.threads) for s in found.status()]
+
+    assert [
+        ("cuda", None, "ImportError: cupy is not installed", True, 0),
+        ("numpy", "a test's", None, True, 5),
+        ("null", "none", None, False, 1),
+    ] == rows
+
+
+@pytest.mark.parametrize("error", [OSError("no driver"), RuntimeError("no device")])
+def test_a_device_that_fails_to_open_is_refused_with_its_reason(backends, error):
+    def construct(threads: int) -> Any:
+        raise error
+
+    backends["cuda"] = construct
+    with opened() as found:
+        assert f"{type(error).__name__}: {error}" == found.refused["cuda"]
+
+
+def test_a_bug_in_a_backend_is_not_swallowed(backends):
+    backends["cuda"] = lambda threads: {}["bug"]
+
+    with pytest.raises(KeyError, match="bug"):
+        Pool.open("auto", {}, 3)
+
+
+def test_auto_takes_the_first_that_can_run_the_plan(backends):
+    with opened() as found:
+        assert "numpy" == found.choose(LONG).backend.name
+        assert "numpy" == found.choose(LONG, "auto").backend.name
+
+
+def test_auto_skips_a_backend_that_refuses_and_never_takes_null(backends):
+    backends["numpy"] = lambda threads: Controlled(refusal="too exact")
+
+    with opened() as found, pytest.raises(NoBackend, match="too exact") as caught:
+        found.choose(LONG)
+
+    assert {"cuda": "ImportError: cupy is not installed", "numpy": "too exact"} == caught.value.extra["refused"]
+
+
+def test_a_backend_asked_for_is_used_even_if_auto_would_not(backends):
+    with opened() as found:
+        assert "null" == found.choose(LONG, "null").backend.name
+
+
+def test_a_forced_backend_never_falls_back(backends):
+    backends["null"] = lambda threads: Controlled(name="null", refusal="not this one")
+    with opened() as found:
+        with pytest.raises(NoBackend, match=r"no backend here can run TILE: cuda: ImportError") as caught:
+            found.choose(LONG, "cuda")
+        assert ["cuda"] == list(caught.value.extra["refused"])
+        with pytest.raises(NoBackend, match="not this one"):
+            found.choose(LONG, "null")
+
+
+def test_the_default_is_what_a_request_gets_that_names_none(backends):
+    with opened("null") as found:
+        assert "null" == found.choose(LONG).backend.name
+        assert "numpy" == found.choose(LONG, "auto").backend.name
+        assert "numpy" == found.choose(LONG, "numpy").backend.name
+
+
+@pytest.mark.parametrize(("name", "hint"), [("nunpy", "'numpy'"), ("gpu", "auto, cuda, numpy, null"), ("", "there are")])
+def test_a_backend_that_does_not_exist_is_named(backends, name, hint):
+    with opened() as found, pytest.raises(InvalidParameter, match=hint) as caught:
+        found.choose(LONG, name)
+    assert "backend" == caught.value.extra["parameter"]
+
+
+def test_a_default_that_does_not_exist_stops_the_start(backends):
+    with pytest.raises(InvalidParameter, match="'null'"):
+        Pool.open("nul", {}, 3)
+
+
+def test_a_default_that_cannot_be_opened_stops_the_start_and_closes_the_others(backends):
+    made: list[Controlled] = []
+
+    def construct(threads: int) -> Controlled:
+        made.append(Controlled())
+        return made[-1]
+
+    backends["numpy"] = backends["null"] = construct
+
+    with pytest.raises(NoBackend, match=r"'cuda' was asked for and cannot be opened: ImportError: cupy"):
+        Pool.open("cuda", {}, 3)
+
+    assert [1] * len(made) == [backend.closed for backend in made], "opened devices were forgotten"
+
+
+def test_closing_a_pool_closes_every_backend(backends):
+    with opened() as found:
+        made = [worker.backend for worker in found.workers.values()]
+        assert len(made) == 2
+
+    assert [1, 1] == [backend.closed for backend in made]
+    assert not found.workers
+
+
+def test_the_real_table_opens_here():
+    with opened() as found:
+        assert {"numpy", "null"} <= found.workers.keys()
+        assert list(BACKENDS) == [status.name for status in found.status()]
+        assert "numpy" == list(BACKENDS)[-2], "numpy, which is always there, comes last before null"
