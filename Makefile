@@ -9,7 +9,7 @@ RUN := .venv/bin/
 .PHONY: demo test check bench serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
-	$(RUN)python benchmarks/demo.py
+	$(RUN)python examples/demo.py
 
 test: check  ## every check, then every test
 	$(RUN)python -m pytest -n $(JOBS)
@@ -38,12 +38,12 @@ image:  ## the container image tensorpost:latest
 	touch $@
 
 # Pins every package with its hashes, for every Python from 3.11 and every system at once.
-PIN = uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+PIN = $(RUN)uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+LIKE_DEV = --constraint requirements/dev.txt
 
 requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
-	cd requirements && rm -f dev.txt demo.txt server.txt build.txt
-	$(RUN)$(PIN) --extra server --extra images --group dev --output-file requirements/dev.txt
-	$(RUN)$(PIN) --extra server --extra images --group demo --group build --constraint requirements/dev.txt --output-file requirements/demo.txt
-	$(RUN)$(PIN) --extra server --constraint requirements/dev.txt --output-file requirements/server.txt
-	$(RUN)$(PIN:pyproject.toml=--group pyproject.toml:build) --constraint requirements/dev.txt --output-file requirements/build.txt
+	$(PIN) pyproject.toml --extra server --extra images --group dev --output-file requirements/dev.txt
+	$(PIN) pyproject.toml --extra server --extra images --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
+	$(PIN) pyproject.toml --extra server $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt

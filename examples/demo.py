@@ -19,10 +19,10 @@ import numpy as np
 import skimage
 from PIL import Image, ImageDraw
 
-from tensorpost import Client, OperatorDesc, Result, TileOperatorDesc, parse_operator
+from tensorpost import BufferTensorDesc, Client, OperatorDesc, Result, TileOperatorDesc, parse_operator
 
 REPEATS = (1, 1, 2, 3)
-SHRINK = 0.2
+SHRINK = 0.25
 PAPER = (255, 255, 255)
 INK = (40, 40, 40)
 MARGIN = 12
@@ -109,8 +109,11 @@ def show_resample(tp: Client, photo: np.ndarray[Any, Any], output: Path) -> Imag
         print(f"\n{number}. RESAMPLE3 to {SHRINK:.0%} of height and width: {name}")
         result = timed(lambda fields=fields: tp.call(resample(photo, fields), photo))
         small = save(result.array, output / f"{name.replace(', ', '-')}.png")
-        drawn.append((name, small.resize((small.width * 3, small.height * 3), Image.Resampling.NEAREST)))
-    return sheet(drawn)
+        drawn.append((name, small.resize((small.width * 2, small.height * 2), Image.Resampling.NEAREST)))
+    side_by_side = sheet(drawn)
+    side_by_side.save(output / "resampled.png")
+    print(f"\n   wrote {output / 'resampled.png'}, the three of them side by side")
+    return side_by_side
 
 
 def resample(photo: np.ndarray[Any, Any], fields: dict[str, Any]) -> OperatorDesc:
@@ -135,10 +138,8 @@ def timed(call: Callable[[], Result[Any]]) -> Result[Any]:
     return result
 
 
-def describe(tensor: np.ndarray[Any, Any]) -> Any:
+def describe(tensor: np.ndarray[Any, Any]) -> BufferTensorDesc:
     """The tensor's description, as DirectML has it."""
-    from tensorpost import BufferTensorDesc
-
     return BufferTensorDesc.packed(tensor.dtype.name.upper(), tensor.shape)
 
 

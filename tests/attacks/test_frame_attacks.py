@@ -9,7 +9,6 @@ import pickle
 import re
 import time
 import tracemalloc
-import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -180,7 +179,7 @@ def test_04_a_mebibyte_of_head_made_to_be_slow(name: str):
         b"{'shape': (" + b"9" * (MIB - 20) + b",)}",
         b"{" + b"(" * (MIB - 2) + b"}",
         b"{'descr': " + b"[" * (MIB - 20) + b"}",
-        b"{" + b"'a'" * (MIB // 3) + b"}",
+        b"{" + b"'a'" * (MIB // 3 - 1) + b"}",
         b"{" + b"'a':()," * (MIB // 7) + b"}",
         b"{" + b"'" * (MIB - 2) + b"}",
         b"{'descr'" + b"\t" * (MIB - 20) + b"}",
@@ -268,8 +267,7 @@ def test_09_a_key_twice_so_that_two_readers_disagree(text: str):
 
 def test_09_an_npy_entry_twice():
     text = "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), 'shape': (9,)}"
-    with warnings.catch_warnings():
-        assert npy_format.read_array_header_2_0(io.BytesIO(npy_of(text)[8:]))[0] == (9,)  # NumPy takes the last
+    assert npy_format.read_array_header_2_0(io.BytesIO(npy_of(text)[8:]))[0] == (9,)  # NumPy takes the last
 
     assert "stands twice" in refusal_of(lambda: read_npy(npy_of(text))).detail
 
@@ -349,7 +347,7 @@ def test_13_a_body_longer_or_shorter_than_its_head_says(sent: int):
 @pytest.mark.parametrize("content_length", [0, 9, 65, 67, 2**62])
 def test_14_a_content_length_that_lies(content_length: int):
     data = encode_head([("a", data_type("U8"), (2,))]) + b"ab"
-    assert len(data) == 66 + 64
+    assert len(data) == 66
 
     assert isinstance(refusal_of(lambda: read(data, content_length=content_length)), BodyMismatch)
 
@@ -482,14 +480,14 @@ def test_21_a_small_document_for_a_large_tensor(shape: list[int], data: Any):
     assert peak_bytes_of(lambda: tensor_from_json(document)) < 64_000
 
 
-def test_22_a_million_wrong_numbers():
+def test_22_many_wrong_numbers():
     document = {"dtype": "U8", "shape": [300_000], "data": [-1.5] * 300_000}
 
     assert len(refusal_of(lambda: tensor_from_json(document)).violations) == 8
     assert seconds_of(lambda: tensor_from_json(document)) < 3
 
 
-def test_22_a_million_unknown_members():
+def test_22_many_unknown_members():
     document = {"dtype": "U8", "shape": [1], "data": [1], **{str(i): i for i in range(100_000)}}
 
     assert len(refusal_of(lambda: tensor_from_json(document)).violations) == 8
@@ -508,8 +506,8 @@ NPY_SEEDS = [
     npy_of("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 1), }\n", b"ab"),
 ]
 TOKENS = st.sampled_from(
-    [b"0", b"1", b"2", b"4", b"-", b"9" * 19, b"9" * 45, b",", b"[", b"]", b"{", b"}", b"(", b")", b'"', b"'", b":", b" ", b"\\",
-     b"a", b'"a"', b"null", b"true", b"True", b"1.0", b"1e3", b"NaN", b"\0", b"\n", b"\xff", b"\\u0061", b"\\ud800",
+    [b"0", b"1", b"2", b"4", b"-", b"9" * 19, b"9" * 45, b",", b"[", b"]", b"{", b"}", b"(", b")", b'"', b"'", b":", b" ",
+     b"a", b'"a"', b"null", b"true", b"True", b"1.0", b"1e3", b"NaN", b"\\", b"\0", b"\n", b"\xff", b"\\u0061", b"\\ud800",
      b"F64", b"<f8", b">f4", b"|O", b'"shape"', b'"data_offsets"', b'"__metadata__"', b"'shape': (1,), ", b"[0,0]"]
 )  # fmt: skip
 
@@ -578,6 +576,76 @@ def test_23_random_npy_files_are_refused_or_mean_what_numpy_reads(data: bytes, s
     assert head.data_type.dtype == array.dtype
     assert head.body_bytes == head.data_type.item_size * math.prod(array.shape)
     assert data[head.head_bytes :] == array.tobytes()
+
+
+BLANKS = st.sampled_from(["", "", "", " ", "\n\t"])
+
+
+@st.composite
+def near_frames(draw: st.DrawFn) -> bytes:
+    """A frame whose grammar is right and whose numbers may not be: half of them are true."""
+    rows = st.sampled_from([data_type(name) for name in ("U8", "F16", "F32", "F64", "BOOL", "C64")])
+    entries: list[str] = []
+    at = 0
+    for name in draw(st.permutations("abcd"))[: draw(st.integers(0, 4))]:
+        row, shape = draw(rows), draw(st.lists(st.integers(0, 3), max_size=3))
+        begin = at
+        at += row.item_size * math.prod(shape)
+        off = draw(st.sampled_from([0] * 20 + [-1, 1, row.item_size, -at, 2**32, 2**64]))
+        which = draw(st.integers(0, 2))
+        offsets = [begin + off * (which != 1), at + off * (which != 0)]
+        members = [f'"dtype":"{row.safetensors}"', f'"shape":{shape}', f'"data_offsets":{offsets}']
+        entries.append(f'"{name}":' + "{" + ("," + draw(BLANKS)).join(draw(st.permutations(members))) + "}")
+    text = "{" + draw(BLANKS) + ",".join(draw(st.permutations(entries))) + "}" + draw(BLANKS)
+    return frame_of(text, bytes(at + draw(st.sampled_from([0] * 9 + [1]))))
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=near_frames())
+def test_23_frames_that_are_nearly_true_are_read_if_and_only_if_the_library_reads_them(data: bytes):
+    try:
+        theirs = {name: tensor["shape"] for name, tensor in safetensors.deserialize(data)}
+    except safetensors.SafetensorError:
+        refusal_of(lambda: read(data, content_length=len(data)))
+        return
+
+    assert {t.name: list(t.shape) for t in read(data, content_length=len(data)).tensors} == theirs
+
+
+@st.composite
+def near_npys(draw: st.DrawFn) -> bytes:
+    """An npy file in any spelling of a Python dict, for any type NumPy has."""
+    descr = draw(
+        st.sampled_from(
+            ["<f4", "<f4", "|u1", "<u1", ">u1", "|b1", "<c8", ">f4", ">i2", "|O", "<U1", "|S2", "<M8[s]", "|V2", "<f16"]
+        )
+    )
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+    fortran = draw(st.sampled_from([False, False, True]))
+    values = {"descr": repr(descr), "fortran_order": str(fortran), "shape": str(shape)}
+    quotes = draw(st.permutations("\"'"))
+    parts = [
+        f"{quotes[0]}{key}{quotes[0]}{draw(BLANKS)}:{draw(BLANKS)}{values[key].replace(chr(39), quotes[1])}{draw(BLANKS)}"
+        for key in draw(st.permutations(list(values)))
+    ]
+    text = "{" + draw(BLANKS) + ("," + draw(BLANKS)).join(parts) + draw(st.sampled_from(["", ","])) + "}\n"
+    size = 0 if descr == "|O" else np.dtype(descr).itemsize
+    return npy_of(text, bytes(size * math.prod(shape)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=near_npys())
+def test_23_npy_files_in_any_spelling_are_read_if_and_only_if_numpy_reads_what_we_carry(data: bytes):
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except ValueError:
+        array = np.zeros((), object)
+    carried = array.dtype.kind in "biufc" and array.dtype.itemsize <= 16 and array.dtype != np.longdouble
+    if carried and array.dtype.isnative and array.flags.c_contiguous:
+        head = read_npy(data, content_length=len(data))
+        assert (head.shape, head.data_type.dtype) == (array.shape, array.dtype)
+    else:
+        refusal_of(lambda: read_npy(data, content_length=len(data)))
 
 
 JSON_VALUES = st.recursive(

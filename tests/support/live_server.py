@@ -9,8 +9,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# The child listens before it says its port, and stops when its standard input closes: a test run that is killed leaves
-# no server behind. Its log goes to a file, so that a full pipe cannot stop it.
+# The child says its port once it serves, and stops when its standard input closes: a test run that is killed leaves no
+# server behind. After that line its standard output is its log file too, so that no full pipe can stop it.
 _CHILD = """
 import os, socket, sys, threading
 import uvicorn
@@ -20,10 +20,11 @@ class Announcing(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             print(listener.getsockname()[1], flush=True)
+            os.dup2(2, 1)
 
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 listener.bind(("127.0.0.1", 0))
-server = Announcing(uvicorn.Config("tensorpost_server.main:create_app", factory=True, log_level="info"))
+server = Announcing(uvicorn.Config("tensorpost_server.main:create_app", factory=True, log_level="info", access_log=False))
 
 def stop_with_parent():
     sys.stdin.read()

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
-from ..backends import BACKENDS, Backend, Plan, load_backend
+from ..backends import BACKENDS, Backend, Plan, Run, load_backend
 
 __all__ = ["DeviceStatus", "Pool", "Worker"]
 
 T = TypeVar("T")
 
-INLINE_BYTES = 64 * 1024
+INLINE_BYTES = 256 * 1024
 """Plans up to this size in and out may run on the event loop's thread: a hop to another costs more than they do."""
 
 
@@ -42,8 +43,10 @@ class Worker:
         run = self.backend.start(plan, inputs)
         try:
             parts: list[memoryview] = []
-            for index, piece in enumerate(plan.slices):
-                parts += [run.compute(index), *_zeros(piece.padding)]
+            for index in range(len(plan.slices)):
+                parts.append(run.compute(index))
+                if plan.slices.has_gaps:
+                    parts += _zeros(plan.slices.piece(index).padding)
             return b"".join(parts)
         finally:
             run.close()
@@ -66,10 +69,14 @@ class Worker:
                 for zeros in _zeros(piece.padding):
                     yield zeros
         finally:
-            # A slice that is being computed cannot be interrupted, and reads the inputs until it is done.
-            running = [asyncio.wrap_future(future) for future in ahead if not future.cancel()]
-            await asyncio.gather(*running, return_exceptions=True)
-            await self._on_thread(run.close)
+            await _to_the_end(self._finish(run, ahead))
+
+    async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
+        """Drop the slices not begun, wait for the others, then close the run."""
+        # A slice that is being computed cannot be interrupted, and reads the inputs until it is done.
+        running = [asyncio.wrap_future(future) for future in ahead if not future.cancel()]
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._on_thread(run.close)
 
     def _on_thread(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
@@ -78,6 +85,19 @@ class Worker:
         """Finish what runs and give the device back."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         self.backend.close()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await the work even if this task is cancelled meanwhile, and only then let the cancellation go on."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 _ZEROS = memoryview(bytes(1 << 20))
@@ -132,15 +152,18 @@ class Pool:
         """
         pool = cls(default)
         pool._known(default)
-        for name in BACKENDS:
-            try:
-                backend = load_backend(name)(threads=threads.get(name, 1))  # pyright: ignore[reportCallIssue] # a Protocol has no constructor
-            except (ImportError, OSError, RuntimeError) as error:
-                pool.refused[name] = f"{type(error).__name__}: {error}"
-            else:
-                pool.workers[name] = Worker(backend, slices_ahead)
-        if default != "auto" and default not in pool.workers:
-            raise NoBackend(f"backend {default!r} was asked for and cannot be opened: {pool.refused[default]}")
+        with ExitStack() as unless_opened:
+            unless_opened.callback(pool.close)
+            for name in BACKENDS:
+                try:
+                    backend = load_backend(name)(threads=threads.get(name, 1))  # pyright: ignore[reportCallIssue] # a Protocol has no constructor
+                except (ImportError, OSError, RuntimeError) as error:
+                    pool.refused[name] = f"{type(error).__name__}: {error}"
+                else:
+                    pool.workers[name] = Worker(backend, slices_ahead)
+            if default != "auto" and default not in pool.workers:
+                raise NoBackend(f"backend {default!r} was asked for and cannot be opened: {pool.refused[default]}")
+            unless_opened.pop_all()
         return pool
 
     def choose(self, plan: Plan, wanted: str | None = None) -> Worker:
@@ -150,7 +173,7 @@ class Pool:
             InvalidParameter: there is no such backend.
             NoBackend: it is not available here or refuses the plan; each reason is in `extra["refused"]`.
         """
-        wanted = self._known(wanted or self.default)
+        wanted = self._known(self.default if wanted is None else wanted)
         names = [name for name, row in BACKENDS.items() if row.auto] if wanted == "auto" else [wanted]
         refused: dict[str, str] = {}
         for name in names:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -97,10 +98,17 @@ class SeparableKernel:
         """See `Kernel.fill`. Temporaries are of the order of a block and of the input it reads."""
         (x,) = inputs
         order = self._order()
-        block = max(1, int(BLOCK / self._widest(order)))
-        for part in self._blocks(box, block):
-            inside = tuple([slice(a - low, b - low) for (a, b), (low, _) in zip(part, box, strict=True)])
-            self._fill_block(xp, x, part, order, out[inside])
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
+            for block in _blocks(box, max(1, int(BLOCK / self._widest(order)))):
+                for spans in itertools.product(*map(self._spans, self.axes, block)):
+                    inside = [slice(s.start - low, s.stop - low) for s, (low, _) in zip(spans, box, strict=True)]
+                    self._fill_block(xp, x, spans, order, out[tuple(inside)])
+
+    def _spans(self, mapping: AxisMap | None, span: tuple[int, int]) -> tuple[_Plan, ...]:
+        start, stop = span
+        if mapping is None:
+            return (_Plan(start, stop, start, stop, stop - start, False, ()),)
+        return _PLANS.of(mapping, start, stop, self.accumulate)
 
     def _order(self) -> list[int]:
         """The mapped axes in the order of least work: shrinking ones first, and of growing ones the last axis first.
@@ -126,27 +134,12 @@ class SeparableKernel:
                 widest = max(widest, elements)
         return widest
 
-    def _blocks(self, box: Box, most: int) -> Iterator[Box]:
-        """Cut the box into parts of at most `most` elements, in memory order."""
-        ranges: list[list[tuple[int, int]]] = []
-        room = most
-        for mapping, (start, stop) in reversed(list(zip(self.axes, box, strict=True))):
-            extent = min(stop - start, max(1, room))
-            parts = [(low, min(low + extent, stop)) for low in range(start, stop, extent)]
-            if mapping is not None:
-                parts = [small for part in parts for small in _with_few_taps(mapping, *part)]
-            ranges.append(parts)
-            room //= extent
-        return itertools.product(*reversed(ranges))
-
-    def _fill_block(self, xp: ModuleType, x: Any, block: Box, order: Sequence[int], out: Any) -> None:
-        plans = {axis: _plan(self.axes[axis], *block[axis], self.accumulate) for axis in order}
-        reads = [(plans[axis].low, plans[axis].high) if axis in plans else span for axis, span in enumerate(block)]
-        current = x[tuple([slice(*span) for span in reads])]
+    def _fill_block(self, xp: ModuleType, x: Any, plans: Sequence[_Plan], order: Sequence[int], out: Any) -> None:
+        current = x[tuple([slice(plan.low, plan.high) for plan in plans])]
         shape = list(current.shape)
         for axis in order:
             plan = plans[axis]
-            shape[axis] = plan.length
+            shape[axis] = plan.stop - plan.start
             last = axis == order[-1]
             if not plan.weighted:
                 into_out = last and current.dtype == out.dtype
@@ -165,13 +158,15 @@ class SeparableKernel:
             _store(xp, current, self.rounding, out)
 
 
-def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    if stop - start > 1 and mapping.most_taps(start, stop) * (stop - start) > MOST_TAPS:
-        middle = (start + stop) // 2
-        yield from _with_few_taps(mapping, start, middle)
-        yield from _with_few_taps(mapping, middle, stop)
-    else:
-        yield start, stop
+def _blocks(box: Box, most: int) -> Iterator[Box]:
+    """Cut the box into parts of at most `most` elements, in memory order."""
+    ranges: list[list[tuple[int, int]]] = []
+    room = most
+    for start, stop in reversed(box):
+        extent = min(stop - start, max(1, room))
+        ranges.append([(low, min(low + extent, stop)) for low in range(start, stop, extent)])
+        room //= extent
+    return itertools.product(*reversed(ranges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,27 +188,74 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One axis of a block.
+    """What some outputs of one axis read.
 
     Attributes:
+        start: first output.
+        stop: one past the last output.
         low: first input index read.
         high: one past the last input index read.
-        length: outputs.
         reads: taps of all outputs together.
         weighted: whether any output is more than a copy of one input.
-        pieces: cover every output once.
+        pieces: cover every output once, counted from `start`; none for an axis that is copied.
     """
 
+    start: int
+    stop: int
     low: int
     high: int
-    length: int
     reads: int
     weighted: bool
     pieces: tuple[_Piece, ...]
 
 
-def _plan(mapping: AxisMap | None, start: int, stop: int, accumulate: str) -> _Plan:
-    assert mapping is not None
+class _Plans:
+    """The plans made last, since slices of one output and requests of one shape need the same ones again.
+
+    Attributes:
+        budget: bytes of index and weight arrays to keep.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._kept: dict[tuple[AxisMap, int, int, str], tuple[int, tuple[_Plan, ...]]] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str) -> tuple[_Plan, ...]:
+        """The plans that cover outputs start to stop - 1: one, or several where they have very many taps."""
+        key = (mapping, start, stop, accumulate)
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is not None:
+                self._kept[key] = found  # now the newest
+                return found[1]
+        parts = tuple(_plan(mapping, *part, accumulate) for part in _with_few_taps(mapping, start, stop))
+        arrays = [array for part in parts for piece in part.pieces for array in (piece.index, piece.weight)]
+        size = sum(array.nbytes for array in arrays if array is not None)
+        if size * 16 <= self.budget:
+            with self._lock:
+                if key not in self._kept:
+                    self._kept[key] = (size, parts)
+                    self._bytes += size
+                while self._bytes > self.budget:
+                    self._bytes -= self._kept.pop(next(iter(self._kept)))[0]
+        return parts
+
+
+_PLANS = _Plans(budget=16 << 20)
+
+
+def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    if stop - start > 1 and mapping.most_taps(start, stop) * (stop - start) > MOST_TAPS:
+        middle = (start + stop) // 2
+        yield from _with_few_taps(mapping, start, middle)
+        yield from _with_few_taps(mapping, middle, stop)
+    else:
+        yield start, stop
+
+
+def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str) -> _Plan:
     index, weight = mapping.taps(start, stop)
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]] = []
     if weight is None:
@@ -228,12 +270,12 @@ def _plan(mapping: AxisMap | None, start: int, stop: int, accumulate: str) -> _P
         for taps in np.unique(count):
             where = np.flatnonzero(count == taps)
             groups.append((where, index[:taps, where], weight[:taps, where]))
-    low = min((int(i.min()) for _, i, _ in groups if i.size), default=0)
-    high = max((int(i.max()) + 1 for _, i, _ in groups if i.size), default=low)
-    pieces = [piece for out, i, w in groups for piece in _pieces(out, i - low, w)]
-    reads = sum(i.size for _, i, _ in groups)
+    read = [i for _, i, _ in groups if i.size]
+    low = min((int(i.min()) for i in read), default=0)
+    high = max((int(i.max()) + 1 for i in read), default=low)
+    pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w))
     weighted = any(piece.weight is not None for piece in pieces)
-    return _Plan(low, high, stop - start, reads, weighted, tuple(pieces))
+    return _Plan(start, stop, low, high, sum(i.size for i in read), weighted, pieces)
 
 
 def _pieces(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None) -> Iterator[_Piece]:
@@ -306,7 +348,9 @@ def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) ->
     for piece in plan.pieces:
         if not len(piece.index):
             target[_at(axis, piece.out)] = 0
-        elif xp is np and not piece.step and piece.index.shape[1] == plan.length and target.flags.c_contiguous:
+        elif (
+            xp is np and not piece.step and piece.index.shape[1] == plan.stop - plan.start and target.flags.c_contiguous
+        ):
             np.take(source, piece.index[0], axis=axis, out=target, mode="clip")  # the only mode that writes directly
         else:
             target[_at(axis, piece.out)] = _read(xp, source, axis, piece, 0)

@@ -22,6 +22,7 @@ from .base import Box
 __all__ = ["TileKernel", "kernel_for_tile"]
 
 LONG_ROW = 256  # bytes; from here on NumPy's loop over a row's elements is no slower than one move of the row
+SMALL = 64 * 1024  # bytes; for an output up to this size, taking it apart costs more than the copying
 FEW_COPIES = 16  # up to this many copies of a short row, a loop over copies beats an inner loop of that length
 
 
@@ -38,6 +39,17 @@ class TileKernel:
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Source of the rule: DML_TILE_OPERATOR_DESC, `Output[c] = Input[c mod Input.Sizes]`."""
         (x,) = inputs
+        if xp is np and out.nbytes <= SMALL and out.flags.c_contiguous and x.flags.c_contiguous:
+            split: list[int] = []
+            apart: list[int] = []
+            for (start, stop), size in zip(box, self.sizes, strict=True):
+                if start or stop % size:
+                    break
+                split += (stop // size, size)
+                apart += (1, size)
+            else:
+                out.reshape(split)[...] = x.reshape(apart)
+                return
         pieces = [list(_runs(start, stop, size)) for (start, stop), size in zip(box, self.sizes, strict=True)]
         for grid in itertools.product(*pieces):
             source = x[tuple([slice(run.first, run.first + run.length) for run in grid])]

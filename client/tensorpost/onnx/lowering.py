@@ -322,12 +322,12 @@ def _to_resample(placed: Sequence[_Placed], meaning: Resizing, data_type: Tensor
 
 def _one_rounding(placed: Sequence[_Placed]) -> NearestMode:
     """The rounding of all axes. Resize-10 and Upsample may want two, which one operator cannot have."""
-    wanted = {p.axis.nearest_mode for p in placed if not p.axis.is_copied}
-    if len(wanted) > 1:
+    wanted: list[NearestMode] = [p.axis.nearest_mode for p in placed if not p.axis.is_copied]
+    if len(set(wanted)) > 1:
         raise _NotExpressible(
-            f"axes round in different ways ({', '.join(sorted(wanted))}); DirectML has one way for all"
+            f"axes round in different ways ({', '.join(sorted(set(wanted)))}); DirectML has one way for all"
         )
-    return next((p.axis.nearest_mode for p in placed if not p.axis.is_copied), "round_prefer_ceil")
+    return wanted[0] if wanted else "round_prefer_ceil"
 
 
 def _tensors(placed: Sequence[_Placed], data_type: TensorDataType) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+# The server on the CPU. Build: docker build --tag tensorpost .   Run: docker run --publish 127.0.0.1:8000:8000 tensorpost
+ARG PYTHON_IMAGE=python:3.13-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /source
+RUN python -m venv /build && python -m venv --without-pip /opt/tensorpost
+COPY requirements/build.txt requirements/server.txt requirements/
+RUN /build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement requirements/build.txt \
+ && /build/bin/pip --python /opt/tensorpost install --no-cache-dir --disable-pip-version-check --require-hashes --requirement requirements/server.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY client client
+COPY app app
+RUN PYTHONPATH=$(echo /build/lib/python3*/site-packages) /build/bin/pip --python /opt/tensorpost install --no-cache-dir \
+      --disable-pip-version-check --no-deps --no-build-isolation .
+
+FROM ${PYTHON_IMAGE}
+LABEL org.opencontainers.image.title="tensorpost" \
+      org.opencontainers.image.description="POST a DirectML operator and a tensor, get the result back as raw bytes." \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/tensorpost /opt/tensorpost
+ENV PATH=/opt/tensorpost/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 CMD ["tensorpost", "healthcheck"]
+# In a container loopback is the container's own, so it listens on every address; what can reach it is decided by what is
+# published, which is why the line above publishes on 127.0.0.1.
+ENTRYPOINT ["tensorpost", "serve", "--host", "0.0.0.0"]
