@@ -6,22 +6,20 @@ Rules of the file: elements are copied only where their layout or byte order lea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .datatypes import DataType, data_type
+from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
 from .problems import InvalidParameter
 
-__all__ = ["TensorData", "WireTensor", "check_out", "output_memory", "tile_descriptor", "wire_form", "wire_inputs"]
+__all__ = ["TensorData", "check_out", "output_memory", "tile_descriptor", "wire_form", "wire_inputs"]
 
 TensorData: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 """A tensor's elements as an array, or its buffer as anything bytes-like."""
-
-WireTensor: TypeAlias = tuple[str, DataType, tuple[int, ...], memoryview]
-"""Name, data type, shape and bytes of a frame's tensor."""
 
 _UINT8 = data_type("uint8")
 
@@ -33,8 +31,8 @@ def wire_form(tensor: BufferTensorDesc) -> tuple[DataType, tuple[int, ...]]:
     return _UINT8, (tensor.total_tensor_size_in_bytes,)
 
 
-def wire_inputs(desc: OperatorDesc, inputs: TensorData | Mapping[str, TensorData]) -> list[WireTensor]:
-    """Match the operator's inputs with what the caller gave.
+def wire_inputs(desc: OperatorDesc, inputs: TensorData | Mapping[str, TensorData]) -> list[memoryview]:
+    """The bytes of what the caller gave for each input of the operator, in binding order.
 
     Raises:
         InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the descriptor says.
@@ -50,7 +48,7 @@ def wire_inputs(desc: OperatorDesc, inputs: TensorData | Mapping[str, TensorData
         raise InvalidParameter(
             f"{desc.operator_type} has the inputs {', '.join(tensors)}; got {', '.join(map(str, inputs)) or 'none'}"
         )
-    return [(name, *wire_form(tensor), _bytes_of(name, tensor, inputs[name])) for name, tensor in tensors.items()]
+    return [_bytes_of(name, tensor, inputs[name]) for name, tensor in tensors.items()]
 
 
 def _bytes_of(name: str, tensor: BufferTensorDesc, data: object) -> memoryview:
@@ -163,4 +161,9 @@ def tile_descriptor(x: object, repeats: Sequence[int]) -> TileOperatorDesc:
         hint = f"to copy the same bits: {instead}; view the result as {name} again" if instead else "convert it first"
         names = ", ".join(t.row.numpy_name for t in allowed)
         raise InvalidParameter(f"DML_OPERATOR_TILE takes no {name} at any feature level, but {names}; {hint}")
-    return TileOperatorDesc.of(BufferTensorDesc(data_type=found, sizes=array.shape), repeats)
+    return _tile(found, array.shape, *repeats)
+
+
+@lru_cache(maxsize=256, typed=True)  # typed: 2.0 equals 2, and must not pass for it once 2 has passed
+def _tile(data_type: TensorDataType, sizes: tuple[int, ...], *repeats: int) -> TileOperatorDesc:
+    return TileOperatorDesc.of(BufferTensorDesc(data_type=data_type, sizes=sizes), repeats)

@@ -14,7 +14,8 @@ import http.client
 import selectors
 import socket
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 from ._exchange import AnswerHead, Request
 from ._origin import Origin
@@ -23,6 +24,7 @@ from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
 __all__ = ["DirectAnswer", "DirectTransport"]
 
 CLOSED = "the client has been closed; make a new one"
+_SMALL_PIECE_BYTES = 1 << 16
 _MOST_IDLE = 16  # connections kept for reuse; a client with more threads than that opens some anew
 
 # Neither takes a file descriptor of its own, as epoll would. select() is the only one on Windows, where it has no
@@ -30,15 +32,29 @@ _MOST_IDLE = 16  # connections kept for reuse; a client with more threads than t
 _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, origin: Origin) -> None:
+class _Connection(http.client.HTTPConnection):
+    """A connection that keeps a request's head until its body begins, so that a small request is one packet."""
+
+    def __init__(self, origin: Origin) -> None:
         super().__init__(origin.host, origin.port, timeout=origin.connect_timeout)
-        self._path = path
+        self._uds = origin.uds
+        self._head = b""
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        if self._uds is None:
+            super().connect()
+        else:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._uds)
+
+    def send(self, data: Any) -> None:
+        """Called by the base class with the head, and by nobody else."""
+        self._head += data
+
+    def take_head(self) -> bytes:
+        head, self._head = self._head, b""
+        return head
 
 
 class DirectAnswer:
@@ -47,13 +63,15 @@ class DirectAnswer:
     def __init__(
         self,
         transport: DirectTransport,
-        connection: http.client.HTTPConnection,
+        connection: _Connection,
         response: http.client.HTTPResponse,
         *,
         reusable: bool,
     ) -> None:
-        names = {name.lower() for name in response.headers}
-        headers = {name: ", ".join(map(str, response.headers.get_all(name, []))) for name in names}
+        headers: dict[str, str] = {}
+        for name, value in response.headers.items():
+            before = headers.get(name.lower())
+            headers[name.lower()] = value if before is None else f"{before}, {value}"
         self.head = AnswerHead(response.status, headers)
         self._transport = transport
         self._connection = connection
@@ -84,7 +102,7 @@ class DirectTransport:
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._idle: deque[_Connection] = deque()
         self._closed = False
 
     def send(self, request: Request) -> DirectAnswer:
@@ -108,7 +126,7 @@ class DirectTransport:
         kept_open = connection.sock is not None
         return DirectAnswer(self, connection, response, reusable=whole and kept_open)
 
-    def keep(self, connection: http.client.HTTPConnection) -> None:
+    def keep(self, connection: _Connection) -> None:
         """Take back a connection on which nothing is outstanding."""
         if self._closed or len(self._idle) >= _MOST_IDLE:
             connection.close()
@@ -121,7 +139,7 @@ class DirectTransport:
         while self._idle:
             self._idle.pop().close()
 
-    def _reuse(self) -> http.client.HTTPConnection | None:
+    def _reuse(self) -> _Connection | None:
         while True:
             try:
                 connection = self._idle.pop()  # the one used last is the least likely to have been closed
@@ -133,12 +151,9 @@ class DirectTransport:
                     return connection
             connection.close()  # readable without a request: the server has hung up
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self) -> _Connection:
         origin = self.origin
-        if origin.uds:
-            connection = _UnixConnection(origin.uds, origin)
-        else:
-            connection = http.client.HTTPConnection(origin.host, origin.port, timeout=origin.connect_timeout)
+        connection = _Connection(origin)
         try:
             connection.connect()
         except OSError as error:
@@ -150,24 +165,19 @@ class DirectTransport:
         connection.sock.settimeout(origin.timeout)
         return connection
 
-    def _write(self, connection: http.client.HTTPConnection, request: Request) -> bool:
+    def _write(self, connection: _Connection, request: Request) -> bool:
         """Send the request; False if the server answered or hung up before all of it was sent."""
-        with _mapped_errors(self.origin):
-            connection.putrequest(request.method, self.origin.prefix + request.target, skip_accept_encoding=True)
-            for name, value in {**self.origin.headers, **request.headers}.items():
-                connection.putheader(name, value)
-            if request.body:
-                connection.putheader("content-length", str(request.content_length))
-            try:
-                connection.endheaders()
-            except (BrokenPipeError, ConnectionResetError):
-                return False  # as in `_write_piece`
-        if not request.body:
-            return True
+        connection.putrequest(request.method, self.origin.prefix + request.target, skip_accept_encoding=True)
+        for name, value in {**self.origin.headers, **request.headers}.items():
+            connection.putheader(name, value)
+        if request.body:
+            connection.putheader("content-length", str(request.content_length))
+        connection.endheaders()
+        # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
+        pieces = _with_head(connection.take_head(), request.pieces())
         with _Selector() as selector:
             selector.register(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
-            return all(self._write_piece(connection.sock, selector, piece) for piece in request.pieces())
+            return all(self._write_piece(connection.sock, selector, piece) for piece in pieces)
 
     def _write_piece(self, sock: socket.socket, selector: selectors.BaseSelector, piece: memoryview) -> bool:
         with _mapped_errors(self.origin):
@@ -182,6 +192,17 @@ class DirectTransport:
                 except (BrokenPipeError, ConnectionResetError):
                     return False  # it may have said why before it hung up; the reader of the answer will see
         return True
+
+
+def _with_head(head: bytes, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+    """The head, joined to a first piece that is small, and the pieces."""
+    first = next(pieces, memoryview(b""))
+    if len(first) <= _SMALL_PIECE_BYTES:
+        yield memoryview(head + first)
+    else:
+        yield memoryview(head)
+        yield first
+    yield from pieces
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -210,7 +211,6 @@ def _prepare(
     report: Report | None,
 ) -> _Prepared:
     tensors = wire_inputs(desc, inputs)
-    head = encode_head([tensor[:3] for tensor in tensors], {"op": desc.to_document_text()})
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = backend
@@ -221,11 +221,17 @@ def _prepare(
         "POST",
         target,
         {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE},
-        (memoryview(head), *(tensor[3] for tensor in tensors)),
+        (memoryview(_frame_head(desc)), *tensors),
         Meter(report),
     )
     (output_field,) = desc.output_fields
     return _Prepared(request, getattr(desc, output_field))
+
+
+@lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
+def _frame_head(desc: OperatorDesc) -> bytes:
+    tensors = [(desc.slot_name(field), *wire_form(getattr(desc, field))) for field in desc.input_fields]
+    return encode_head(tensors, {"op": desc.to_document_text()})
 
 
 def compute(

@@ -43,9 +43,7 @@ def test_directml_enum_has_no_other_member() -> None:
 
 
 @pytest.mark.parametrize(("numpy_name", "onnx", "code", "oip", "safetensors", "item_size"), NAMES)
-def test_row(
-    numpy_name: str, onnx: str, code: int, oip: str | None, safetensors: str | None, item_size: int
-) -> None:
+def test_row(numpy_name: str, onnx: str, code: int, oip: str | None, safetensors: str | None, item_size: int) -> None:
     row = data_type(numpy_name)
     assert (row.numpy_name, row.onnx, row.onnx_code) == (numpy_name, onnx, code)
     assert (row.open_inference, row.safetensors, row.item_size) == (oip, safetensors, item_size)
@@ -121,8 +119,8 @@ def test_lookups(name: object, numpy_name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        None, 1, 1.5, True, "", " ", "FLOAT", "Float32", "float8", "uint4", "int4", "f4,f4", "f4,,", "(2,)f4", "a3", "S3",
-        "<U5", "M8[s]", "O", "V4", "f4" * 10**5, "\ud800", "ﬂoat32", [("a", "f4"), ("a", "f4")], {"names": ["a"]},
+        None, 1, 1.5, True, "", " ", "FLOAT", "Float32", "float8", "uint4", "int4", "f4,f4", "f4,,", "(2,)f4", "a3",
+        "S3", "<U5", "M8[s]", "O", "V4", "f4" * 10**5, "\ud800", "ﬂoat32", [("a", "f4"), ("a", "f4")], {"names": ["a"]},
         ["f4"], b"f4", np.dtype([("a", "f4")]), np.dtype("U3"), np.dtype(object), np.longdouble, np.floating, object,
         np.float32(1), np.zeros(3), type("Odd", (), {"dtype": 3}),
     ],

@@ -23,7 +23,7 @@ SLICE = 4096
 
 
 def plan_of(slices: int) -> Plan:
-    """A Tile of bytes whose output has so many slices; long enough not to be computed inline."""
+    """A Tile of bytes whose output has so many slices."""
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (SLICE,)), (slices,))
     return make_plan(desc, SLICE)
 
@@ -35,8 +35,7 @@ def expected_of(plan: Plan) -> bytes:
 
 
 INPUTS = [memoryview(bytes(SLICE))]
-LONG = plan_of(40)
-assert LONG.output_bytes > INLINE_BYTES
+SHORT, LONG = plan_of(3), plan_of(80)
 
 
 @contextmanager
@@ -60,7 +59,7 @@ def test_slices_come_in_order_and_are_computed_once(slices_ahead: int):
         found = asyncio.run(collect(worker.run(LONG, INPUTS)))
 
     assert expected_of(LONG) == found
-    assert list(range(40)) == backend.begun
+    assert list(range(80)) == backend.begun
     assert (1, 1) == (backend.started, backend.closed_runs)
 
 
@@ -115,20 +114,21 @@ def test_closing_early_stops_the_computation_and_waits_for_the_slice_at_work():
         assert 1 == backend.closed_runs
 
 
-@pytest.mark.parametrize("failing", [0, 1, 17])
-@pytest.mark.parametrize("plan", [plan_of(2), LONG], ids=["inline", "threads"])
-def test_a_failure_is_raised_at_its_slice_and_the_run_is_closed(plan: Plan, failing: int):
-    failing = min(failing, len(plan.slices) - 1)
-
-    def fail(index: int) -> None:
+def fail_at(failing: int) -> Callable[[int], None]:
+    def before(index: int) -> None:
         if index == failing:
             raise MemoryError("device")
 
-    backend = Controlled(before=fail)
+    return before
+
+
+@pytest.mark.parametrize("failing", [0, 1, 17, 79])
+def test_a_failure_is_raised_at_its_slice_and_the_run_is_closed(failing: int):
+    backend = Controlled(before=fail_at(failing))
     got: list[bytes] = []
 
     async def run(worker: Worker) -> None:
-        async for block in worker.run(plan, INPUTS):
+        async for block in worker.run(LONG, INPUTS):
             got.append(bytes(block))
 
     with worker_of(backend) as worker:
@@ -136,7 +136,69 @@ def test_a_failure_is_raised_at_its_slice_and_the_run_is_closed(plan: Plan, fail
             asyncio.run(run(worker))
         assert failing == len(got)
         assert 1 == backend.closed_runs
-        assert all(index <= failing + 3 for index in backend.begun)
+        assert max(backend.begun) <= failing + 3
+
+
+def test_a_small_plan_is_computed_at_once_on_the_callers_thread():
+    backend = Controlled()
+
+    with worker_of(backend) as worker:
+        assert worker.is_small(SHORT)
+        found = worker.run_now(SHORT, INPUTS)
+
+    assert expected_of(SHORT) == found
+    assert {threading.current_thread().name} == backend.thread_names
+    assert (1, 1) == (backend.started, backend.closed_runs)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_failure_of_a_small_plan_closes_the_run(failing: int):
+    backend = Controlled(before=fail_at(failing))
+
+    with worker_of(backend) as worker, pytest.raises(MemoryError, match="device"):
+        worker.run_now(SHORT, INPUTS)
+
+    assert list(range(failing + 1)) == backend.begun
+    assert 1 == backend.closed_runs
+
+
+def test_a_small_plan_with_gaps_has_its_padding():
+    # two bytes 100,000 apart: too far to be one slice, near enough to be small
+    desc = TileOperatorDesc(
+        input_tensor=BufferTensorDesc.packed("UINT8", (1,)),
+        output_tensor=BufferTensorDesc(data_type="UINT8", sizes=(2,), strides=(100_000,)),
+        repeats=(2,),
+    )
+    plan = make_plan(desc, SLICE)
+    assert [1, 4] == [piece.computed for piece in plan.slices]
+
+    with worker_of(Controlled()) as worker:
+        assert worker.is_small(plan)
+        found = worker.run_now(plan, [memoryview(b"\1")])
+
+    assert expected_of(plan) == found
+    assert 100_004 == len(found)
+
+
+@pytest.mark.parametrize(
+    ("slices", "of", "small"),
+    [(INLINE_BYTES // SLICE, SLICE, True), (INLINE_BYTES // SLICE + 1, SLICE, False), (1, INLINE_BYTES + 4, False)],
+)
+def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (of,)), (slices,))
+
+    with worker_of(Controlled()) as worker:
+        assert small is worker.is_small(make_plan(desc, SLICE))
+
+
+def test_a_long_plan_is_computed_on_the_workers_threads():
+    backend = Controlled(threads=2)
+
+    with worker_of(backend) as worker:
+        asyncio.run(collect(worker.run(LONG, INPUTS)))
+
+    assert backend.thread_names
+    assert all(name.startswith("tensorpost-numpy") for name in backend.thread_names)
 
 
 def test_a_run_that_cannot_start_is_an_error_and_nothing_is_computed():
@@ -200,18 +262,6 @@ def test_two_cancellations_leave_no_slice_at_work():
     with worker_of(backend) as worker:
         assert 0 == asyncio.run(run(worker)), "a slice was still being computed"
         assert 1 == backend.closed_runs
-
-
-def test_small_calls_are_computed_without_a_thread_hop_and_large_ones_on_the_workers_threads():
-    backend = Controlled()
-
-    with worker_of(backend) as worker:
-        asyncio.run(collect(worker.run(plan_of(INLINE_BYTES // SLICE), INPUTS)))
-        assert {threading.current_thread().name} == backend.thread_names
-        backend.thread_names.clear()
-        asyncio.run(collect(worker.run(plan_of(INLINE_BYTES // SLICE + 1), INPUTS)))
-
-    assert all(name.startswith("tensorpost-numpy") for name in backend.thread_names)
 
 
 def test_padding_is_sent_as_zeros_that_cost_nothing():

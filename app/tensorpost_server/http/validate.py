@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from tensorpost.descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
+from tensorpost.onnx import OnnxNode, lower
 from tensorpost.problems import InvalidDescriptor, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
@@ -40,8 +41,10 @@ _OPENAPI = {
 async def validate(request: Request) -> JSONResponse:
     """The verdict, every violation, the output's description, byte sizes, and the lowest feature level.
 
-    The body is an operator document, `{"type": ..., "desc": {...}}`. The answer is 200 whether the document is valid
-    or not; 4xx means that the question itself could not be read.
+    The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
+    "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
+    that level can express it, and `warnings` what other implementations answer differently. The answer is 200 whether
+    the document is valid or not; 4xx means that the question itself could not be read.
     """
     service = service_of(request)
     unknown = [name for name in request.query_params if name != "feature_level"]
@@ -53,6 +56,8 @@ async def validate(request: Request) -> JSONResponse:
         request.receive, content_length(request.headers, settings.max_body_bytes), settings.receive_timeout_seconds
     )
     document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
+    if isinstance(document, dict) and "op_type" in document:
+        return JSONResponse(_node_verdict(level, cast("object", document)))
     try:
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
@@ -83,3 +88,26 @@ def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = N
             "output_bytes": layout_of(output).size_in_bytes,
         }
     return verdict
+
+
+def _node_verdict(level: FeatureLevel, document: object) -> dict[str, Any]:
+    try:
+        node = OnnxNode.from_json(document)
+    except InvalidDescriptor as error:
+        return _verdict(level, error.violations) | {"lowering": None, "warnings": []}
+    lowering = lower(node, level)
+    descriptor = lowering.descriptor
+    lowest = None if descriptor is None else descriptor.lowest_feature_level()
+    return _verdict(level, []) | {
+        "lowest_feature_level": None if lowest is None else str(lowest),
+        "op": node.to_json(),
+        "output": node.output.to_json(),
+        "input_bytes": node.input.size_in_bytes,
+        "output_bytes": node.output.size_in_bytes,
+        "warnings": list(node.warnings),
+        "lowering": {
+            "verdict": lowering.verdict.value,
+            "reason": lowering.reason,
+            "op": None if descriptor is None else descriptor.to_document(),
+        },
+    }

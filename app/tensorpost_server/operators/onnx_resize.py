@@ -203,7 +203,7 @@ class ResizeKernel:
             whole = tuple(box[axis] if other == axis else (0, size) for other, size in enumerate(x.shape))
             sums = xp.empty(shape, np.float64)
             SeparableKernel(alone, "float64").fill(xp, [x], whole, sums)
-            x = _saturated(xp, xp.copysign(xp.floor(xp.abs(sums) + 0.5), sums), out.dtype)
+            x = _saturated(xp, _rounded(xp, sums), out.dtype)
         out[...] = x
 
     def _parts(self, box: Box) -> tuple[list[AxisMap | None], list[tuple[int, int]]]:
@@ -259,11 +259,21 @@ def kernel_for_resize(meaning: Resizing) -> ResizeKernel:
     )
 
 
-def _truncated(xp: ModuleType, sums: Any) -> Any:
-    """Toward zero, but a sum that float64 arithmetic cannot tell from a whole number is that number."""
+def _clean(xp: ModuleType, sums: Any) -> Any:
+    """The sums, but one that float64 arithmetic cannot tell from a whole number is that number."""
     whole = xp.rint(sums)
-    near = xp.abs(sums - whole) <= _INDISTINCT * xp.maximum(1.0, xp.abs(sums))
-    return xp.where(near, whole, xp.trunc(sums))
+    return xp.where(xp.abs(sums - whole) <= _INDISTINCT * xp.maximum(1.0, xp.abs(sums)), whole, sums)
+
+
+def _truncated(xp: ModuleType, sums: Any) -> Any:
+    """Toward zero."""
+    return xp.trunc(_clean(xp, sums))
+
+
+def _rounded(xp: ModuleType, sums: Any) -> Any:
+    """To the nearest whole number, ties away from zero."""
+    halves = _clean(xp, 2 * xp.abs(sums))
+    return xp.copysign(xp.floor((halves + 1) / 2), sums)
 
 
 def _saturated(xp: ModuleType, whole: Any, dtype: np.dtype[Any]) -> Any:
