@@ -11,7 +11,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY app app
 RUN PYTHONPATH=$(echo /build/lib/python3*/site-packages) /build/bin/pip --python /opt/tensorpost install --no-cache-dir \
-      --disable-pip-version-check --no-deps --no-build-isolation .
+      --disable-pip-version-check --no-deps --no-build-isolation . \
+ && find /opt/tensorpost/lib -type d -name tests -prune -exec rm -r {} +  # NumPy's own tests: a tenth of the whole
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="tensorpost" \

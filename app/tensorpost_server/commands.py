@@ -171,8 +171,10 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(cast("Any", address), family=family)
     except OSError as error:
+        # socket.create_server repeats the address in its message; the system's own words are enough.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise InvalidParameter(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --host or --port "
+            f"cannot listen on {host}, port {port}: {reason}; choose another --host or --port "
             f"({_variable('host')}, {_variable('port')}; port 0 picks a free one)"
         ) from None
 

@@ -211,6 +211,7 @@ def _prepare(
     report: Report | None,
 ) -> _Prepared:
     tensors = wire_inputs(desc, inputs)
+    head = _frame_head(desc)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = backend
@@ -221,7 +222,7 @@ def _prepare(
         "POST",
         target,
         {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE},
-        (memoryview(_frame_head(desc)), *tensors),
+        (memoryview(head), *tensors),
         Meter(report),
     )
     (output_field,) = desc.output_fields

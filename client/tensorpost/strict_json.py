@@ -48,7 +48,8 @@ def read_json(
     """Read UTF-8 JSON, refusing whatever two readers could understand differently.
 
     Refused besides what is no JSON at all: duplicate keys; the words NaN and Infinity; integers of more than 40 digits;
-    numbers too large for a float64; lone surrogates (they cannot be written again as UTF-8); a byte order mark.
+    numbers too large for a float64; lone surrogates (they cannot be written again as UTF-8); a byte order mark. `-0` is
+    the float -0.0, as in JavaScript.
 
     Args:
         text: the whole document; white space around it is allowed.
@@ -130,7 +131,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _integer(digits: str) -> int:
+def _integer(digits: str) -> int | float:
+    if digits == "-0":
+        return -0.0  # C's printf writes the float so; as an integer its sign would be lost
     count = len(digits.removeprefix("-"))
     if count > _MOST_INTEGER_DIGITS:
         raise InvalidJson(f"the integer {digits[:12]}... has {count:,} digits; at most {_MOST_INTEGER_DIGITS} are read")

@@ -506,9 +506,10 @@ NPY_SEEDS = [
     npy_of("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 1), }\n", b"ab"),
 ]
 TOKENS = st.sampled_from(
-    [b"0", b"1", b"2", b"4", b"-", b"9" * 19, b"9" * 45, b",", b"[", b"]", b"{", b"}", b"(", b")", b'"', b"'", b":", b" ",
-     b"a", b'"a"', b"null", b"true", b"True", b"1.0", b"1e3", b"NaN", b"\\", b"\0", b"\n", b"\xff", b"\\u0061", b"\\ud800",
-     b"F64", b"<f8", b">f4", b"|O", b'"shape"', b'"data_offsets"', b'"__metadata__"', b"'shape': (1,), ", b"[0,0]"]
+    [b"0", b"1", b"2", b"4", b"-", b"-0", b"9" * 19, b"9" * 45, b"1.0", b"1e3", b"NaN", b"null", b"true", b"True",
+     b",", b"[", b"]", b"{", b"}", b"(", b")", b'"', b"'", b":", b" ", b"\\", b"\0", b"\n", b"\xff", b"\\u0061", b"\\ud800",
+     b"a", b'"a"', b"F64", b"<f8", b">f4", b"|O", b"[0,0]", b'"shape"', b'"data_offsets"', b'"__metadata__"',
+     b"'shape': (1,), "]
 )  # fmt: skip
 
 
@@ -624,10 +625,10 @@ def near_npys(draw: st.DrawFn) -> bytes:
     fortran = draw(st.sampled_from([False, False, True]))
     values = {"descr": repr(descr), "fortran_order": str(fortran), "shape": str(shape)}
     quotes = draw(st.permutations("\"'"))
-    parts = [
-        f"{quotes[0]}{key}{quotes[0]}{draw(BLANKS)}:{draw(BLANKS)}{values[key].replace(chr(39), quotes[1])}{draw(BLANKS)}"
-        for key in draw(st.permutations(list(values)))
-    ]
+    parts: list[str] = []
+    for key in draw(st.permutations(list(values))):
+        name, value = quotes[0] + key + quotes[0], values[key].replace("'", quotes[1])
+        parts.append(name + draw(BLANKS) + ":" + draw(BLANKS) + value + draw(BLANKS))
     text = "{" + draw(BLANKS) + ("," + draw(BLANKS)).join(parts) + draw(st.sampled_from(["", ","])) + "}\n"
     size = 0 if descr == "|O" else np.dtype(descr).itemsize
     return npy_of(text, bytes(size * math.prod(shape)))

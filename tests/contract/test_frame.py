@@ -420,6 +420,8 @@ HEAD_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "negative offset": (one(offsets="[-2,0]"), NO_OFFSETS),
     "offset is true": (one(shape="[1]", offsets="[0,true]"), NO_OFFSETS),
     "offset is a float": (one(offsets="[0,2.0]"), NO_OFFSETS),
+    "size is minus zero": (one(shape="[-0]", offsets="[0,0]"), "$.a.shape[0]: " + NO_SIZE),
+    "offset is minus zero": (one(offsets="[-0,2]"), NO_OFFSETS),
     "offset beyond 63 bits": (one(offsets=f"[{2**63},{2**63 + 2}]"), NO_OFFSETS),
     "end before begin": (one(offsets="[2,0]"), "$.a.data_offsets: spans -2 bytes; U8 of shape [2] has 2"),
     "too short a span": (one('"F32"', offsets="[0,7]"), "$.a.data_offsets: spans 7 bytes; F32 of shape [2] has 8"),
@@ -804,6 +806,12 @@ def test_numbers_are_rounded_to_the_nearest_of_the_type():
     assert tensor_from_json(doc("F16", [2], [65519, 0.1])).tolist() == [65504.0, 0.0999755859375]
     assert tensor_from_json(doc("F32", [1], [16777217])).tolist() == [16777216.0]
     assert tensor_from_json(doc("F64", [1], [10**300])).tolist() == [1e300]
+
+
+def test_minus_zero_is_kept_in_every_spelling():
+    document = read_json(b'{"dtype":"F32","shape":[2],"data":[-0, -0.0]}')
+
+    assert np.signbit(tensor_from_json(document)).all()
 
 
 def test_non_finite_numbers_are_kept_if_the_reader_let_them_pass():

@@ -58,7 +58,10 @@ def test_any_bytes_are_read_as_the_standard_library_does_or_refused(text: bytes)
     except InvalidJson:
         return
 
-    assert repr(json.loads(text.decode("utf-8"))) == repr(found)
+    def integer(digits: str) -> float:
+        return -0.0 if digits == "-0" else int(digits)
+
+    assert repr(json.loads(text.decode("utf-8"), parse_int=integer)) == repr(found)
 
 
 @settings(max_examples=300, deadline=None)
@@ -147,7 +150,7 @@ def test_numbers_at_the_edge():
     assert read_json(b"-" + b"9" * 40) == 1 - 10**40
     assert read_json(b"1.7976931348623157e308") == 1.7976931348623157e308
     assert read_json(b"1e-999") == 0.0
-    assert repr(read_json(b"-0.0")) == "-0.0"
+    assert repr(read_json(b"[-0.0, -0, 0]")) == "[-0.0, -0.0, 0]"
     exact = f"{5e-324:.1074f}"  # the smallest float64, written exactly
     assert len(exact) == 1_076
     assert read_json(exact.encode()) == 5e-324

@@ -9,29 +9,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# The child says its port once it serves, and stops when its standard input closes: a test run that is killed leaves no
-# server behind. After that line its standard output is its log file too, so that no full pipe can stop it.
+# What `tensorpost serve --port 0` runs. It also stops when its standard input closes, so that a test run that is killed
+# leaves no server behind.
 _CHILD = """
-import os, socket, sys, threading
-import uvicorn
-
-class Announcing(uvicorn.Server):
-    async def startup(self, sockets=None):
-        await super().startup(sockets)
-        if self.started:
-            print(listener.getsockname()[1], flush=True)
-            os.dup2(2, 1)
-
-listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-listener.bind(("127.0.0.1", 0))
-server = Announcing(uvicorn.Config("tensorpost_server.main:create_app", factory=True, log_level="info", access_log=False))
+import os, signal, sys, threading
+from tensorpost_server.commands import serve
 
 def stop_with_parent():
     sys.stdin.read()
-    server.should_exit = True
+    os.kill(os.getpid(), signal.SIGTERM)
 
 threading.Thread(target=stop_with_parent, daemon=True).start()
-server.run(sockets=[listener])
+serve(host="127.0.0.1", port=0, log_level="warning")
 """
 
 
@@ -59,12 +48,13 @@ def live_server(**env: object) -> Iterator[str]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            port = process.stdout.readline().strip()
-            if not port:
+            announcement = process.stdout.readline()
+            _, _, url = announcement.strip().rpartition(" ")
+            if not url.startswith("http://"):
                 process.wait(10)
                 log.seek(0)
-                raise RuntimeError(f"the server did not start:\n{log.read().decode(errors='replace')}")
-            yield f"http://127.0.0.1:{port}"
+                raise RuntimeError(f"the server did not start:\n{announcement}{log.read().decode(errors='replace')}")
+            yield url
         finally:
             process.stdin.close()
             try:

@@ -89,7 +89,10 @@ def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | 
     parsed = parse_operator({**document, "desc": desc}, complete=True)
     for tensor in tensors:
         _match_tensor(tensor, _alias(cls, slots[tensor.name]), getattr(parsed, slots[tensor.name]))
-    parsed.validate_for(options.feature_level or NEWEST)
+    try:
+        parsed.validate_for(options.feature_level or NEWEST)
+    except InvalidDescriptor as error:
+        raise error.under("desc") from None
     return Call(parsed, parsed.to_document_text(), options)
 
 

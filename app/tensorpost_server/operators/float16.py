@@ -49,10 +49,12 @@ def narrow(xp: ModuleType, floats: Any, out: Any) -> None:
         with np.errstate(over="ignore"):  # a value beyond 65504 becomes infinite, which is its rounding
             out[...] = floats
         return
-    rows = max(1, CHUNK * floats.shape[0] // floats.size)
-    if rows < floats.shape[0]:
-        for start in range(0, floats.shape[0], rows):
-            narrow(xp, floats[start : start + rows], out[start : start + rows])
+    if floats.size > 2 * CHUNK:
+        axis = next(axis for axis, size in enumerate(floats.shape) if size > 1)
+        rows = max(1, CHUNK * floats.shape[axis] // floats.size)
+        for start in range(0, floats.shape[axis], rows):
+            part = (*(0,) * axis, slice(start, start + rows))
+            narrow(xp, floats[part], out[part])
         return
     bits = floats.view(np.uint32)
     rounded = np.bitwise_and(bits, np.uint32(0x7FFFFFFF))

@@ -14,8 +14,9 @@ Sources: ONNX Resize-10 to -19, Upsample-7 and -9. Where the text is silent, ten
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import ModuleType
@@ -31,7 +32,12 @@ from .separable import AxisMap, SeparableKernel, Taps
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
 
-_INDISTINCT = 2.0**-48  # of a sum's magnitude: 16 steps of float64, more than the rounding of any sum of ours
+# float64 arithmetic cannot tell a sum from a whole number nearer than this. A few taps err by less than 16 steps of the
+# sum; a small sum may be what is left of terms of up to 2^16 that cancelled.
+_NEAR_RELATIVE = 2.0**-48
+_NEAR = 2.0**16 * _NEAR_RELATIVE
+_EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
+_BLOCK = 1 << 18  # elements whose sums are made at a time: 2 MiB of float64, which stay in a CPU's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,13 @@ class FilterMap:
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
         """As many whole numbers as can lie within the filter's reach."""
         return 2 * math.ceil(self.radius * self.stretch)
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits behind the binary point that hold every weight exactly; 64 if there is no such number."""
+        denominator = math.lcm(self.axis.step.denominator, self.axis.offset.denominator)
+        plain = self.radius == 1 and self.stretch == 1 and not self.exclude_outside
+        return denominator.bit_length() - 1 if plain and denominator.bit_count() == 1 else 64
 
     def taps(self, start: int, stop: int) -> Taps:
         """Indices and weights of each output from start to stop - 1. See `AxisMap.taps`."""
@@ -187,23 +200,35 @@ class ResizeKernel:
                 self._extrapolate(box, out, self.extrapolation_value)
 
     def _fill_integers(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
-        if not self.round_each_axis:
-            sums = xp.empty(out.shape, np.float64)
-            SeparableKernel(self.axes, "float64").fill(xp, [x], box, sums)
-            out[...] = _saturated(xp, _truncated(xp, sums), out.dtype)
+        fill = self._round_once if not self.round_each_axis else self._round_each_axis
+        if xp is not np:
+            fill(xp, x, box, out)
             return
+        for part in _blocks(box, _BLOCK):
+            inside = tuple([slice(a - low, b - low) for (a, b), (low, _) in zip(part, box, strict=True)])
+            fill(xp, x, part, out[inside])
+
+    def _round_once(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
+        bits = sum(axis.weight_bits for axis in self.axes if isinstance(axis, FilterMap))
+        accumulate = "float32" if out.dtype.itemsize == 1 and bits <= _EXACT_WEIGHT_BITS else "float64"
+        sums = xp.empty(out.shape, accumulate)
+        SeparableKernel(self.axes, accumulate).fill(xp, [x], box, sums)
+        _store(xp, sums, out, half=0.0)
+
+    def _round_each_axis(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
         maps, ranges = self._parts(box)
-        x = x[tuple(slice(first, stop) for first, stop in ranges)]
+        x = x[tuple([slice(first, stop) for first, stop in ranges])]
         for axis in reversed(range(x.ndim)):
             mapping = maps[axis]
             if mapping is None:
                 continue
             shape = [*x.shape[:axis], out.shape[axis], *x.shape[axis + 1 :]]
-            alone = tuple(mapping if other == axis else None for other in range(x.ndim))
-            whole = tuple(box[axis] if other == axis else (0, size) for other, size in enumerate(x.shape))
+            alone = tuple([mapping if other == axis else None for other in range(x.ndim)])
+            whole = tuple([box[axis] if other == axis else (0, size) for other, size in enumerate(x.shape)])
             sums = xp.empty(shape, np.float64)
             SeparableKernel(alone, "float64").fill(xp, [x], whole, sums)
-            x = _saturated(xp, _rounded(xp, sums), out.dtype)
+            x = xp.empty(shape, out.dtype)
+            _store(xp, sums, x, half=0.5)
         out[...] = x
 
     def _parts(self, box: Box) -> tuple[list[AxisMap | None], list[tuple[int, int]]]:
@@ -259,30 +284,52 @@ def kernel_for_resize(meaning: Resizing) -> ResizeKernel:
     )
 
 
-def _clean(xp: ModuleType, sums: Any) -> Any:
-    """The sums, but one that float64 arithmetic cannot tell from a whole number is that number."""
+def _blocks(box: Box, most: int) -> Iterator[Box]:
+    """Cut the box into parts of about `most` elements: runs of one axis, whole behind it, single in front of it."""
+    extents = [stop - start for start, stop in box]
+    cut = next((axis for axis in range(len(box)) if math.prod(extents[axis + 1 :]) <= most), 0)
+    step = max(1, most // math.prod(extents[cut + 1 :]))
+    for places in itertools.product(*[range(start, stop) for start, stop in box[:cut]]):
+        for first in range(*box[cut], step):
+            yield (*[(place, place + 1) for place in places], (first, min(first + step, box[cut][1])), *box[cut + 1 :])
+
+
+def _store(xp: ModuleType, sums: Any, out: Any, half: float) -> None:
+    """Sums as integers of the output's type, saturated; a sum next to a whole number counts as that number.
+
+    Args:
+        xp: the array library.
+        sums: float64, or float32 if they are exact; overwritten.
+        out: where to.
+        half: 0 truncates toward zero, 0.5 rounds to nearest with ties away from zero.
+    """
+    limits = np.iinfo(out.dtype)
+    if out.dtype.itemsize == 8:
+        _store_64(xp, sums, out, half, limits)
+        return
+    if out.dtype.itemsize == 4:
+        sums *= 1 + _NEAR_RELATIVE
+    xp.clip(sums, limits.min, limits.max, out=sums)
+    # Away from zero by the half and the least that counts; the cast then truncates.
+    sums += half + _NEAR if limits.min == 0 else xp.copysign(half + _NEAR, sums)
+    out[...] = sums
+
+
+def _store_64(xp: ModuleType, sums: Any, out: Any, half: float, limits: np.iinfo[Any]) -> None:
+    """As `_store`; here a sum may be so large that all its neighbours are whole, and must not be moved."""
+    # The type's largest number is none of float64's; what rounds up to the power of two is replaced after the cast.
+    above, below = sums >= float(limits.max), sums <= float(limits.min)
     whole = xp.rint(sums)
-    return xp.where(xp.abs(sums - whole) <= _INDISTINCT * xp.maximum(1.0, xp.abs(sums)), whole, sums)
-
-
-def _truncated(xp: ModuleType, sums: Any) -> Any:
-    """Toward zero."""
-    return xp.trunc(_clean(xp, sums))
-
-
-def _rounded(xp: ModuleType, sums: Any) -> Any:
-    """To the nearest whole number, ties away from zero."""
-    halves = _clean(xp, 2 * xp.abs(sums))
-    return xp.copysign(xp.floor((halves + 1) / 2), sums)
-
-
-def _saturated(xp: ModuleType, whole: Any, dtype: np.dtype[Any]) -> Any:
-    """Whole float64 numbers as integers of the type, the type's ends for what is beyond them."""
-    limits = np.iinfo(dtype)
-    # float64 has no 2^63 - 1: what rounds up to the power of two is replaced after the cast.
-    above, below = whole >= float(limits.max), whole <= float(limits.min)
-    fitting = xp.where(above | below, 0.0, whole).astype(dtype)
-    return xp.where(above, dtype.type(limits.max), xp.where(below, dtype.type(limits.min), fitting))
+    distance = xp.abs(sums - whole)
+    near = xp.clip(_NEAR_RELATIVE * xp.abs(sums), _NEAR, 0.25)
+    if half:
+        tie = xp.abs(distance - half) <= near
+        whole = xp.where(tie, xp.copysign(xp.floor(xp.abs(sums)) + 1, sums), whole)
+    else:
+        whole = xp.where(distance <= near, whole, xp.trunc(sums))
+    out[...] = xp.where(above | below, 0.0, whole)
+    out[above] = limits.max
+    out[below] = limits.min
 
 
 def _element(value: float, dtype: np.dtype[Any]) -> Any:

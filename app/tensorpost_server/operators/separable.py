@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
 MOST_TAPS = 1 << 20  # taps of one axis planned at once; they take 12 to 16 bytes each
 LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
+LARGE = 1 << 15  # elements of a block from which on several slices cost less than one gather
 LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
 SHORTEST_RUN = 8  # fewer outputs at a constant stride are not worth a piece of their own
 
@@ -100,15 +102,17 @@ class SeparableKernel:
         order = self._order()
         with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
             for block in _blocks(box, max(1, int(BLOCK / self._widest(order)))):
-                for spans in itertools.product(*map(self._spans, self.axes, block)):
+                slices = math.prod([stop - start for start, stop in block]) >= LARGE
+                each = [self._spans(mapping, span, slices) for mapping, span in zip(self.axes, block, strict=True)]
+                for spans in itertools.product(*each):
                     inside = [slice(s.start - low, s.stop - low) for s, (low, _) in zip(spans, box, strict=True)]
                     self._fill_block(xp, x, spans, order, out[tuple(inside)])
 
-    def _spans(self, mapping: AxisMap | None, span: tuple[int, int]) -> tuple[_Plan, ...]:
+    def _spans(self, mapping: AxisMap | None, span: tuple[int, int], slices: bool) -> tuple[_Plan, ...]:
         start, stop = span
         if mapping is None:
             return (_Plan(start, stop, start, stop, stop - start, False, ()),)
-        return _PLANS.of(mapping, start, stop, self.accumulate)
+        return _PLANS.of(mapping, start, stop, self.accumulate, slices)
 
     def _order(self) -> list[int]:
         """The mapped axes in the order of least work: shrinking ones first, and of growing ones the last axis first.
@@ -218,19 +222,19 @@ class _Plans:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: dict[tuple[AxisMap, int, int, str], tuple[int, tuple[_Plan, ...]]] = {}
+        self._kept: dict[tuple[AxisMap, int, int, str, bool], tuple[int, tuple[_Plan, ...]]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str) -> tuple[_Plan, ...]:
+    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, slices: bool) -> tuple[_Plan, ...]:
         """The plans that cover outputs start to stop - 1: one, or several where they have very many taps."""
-        key = (mapping, start, stop, accumulate)
+        key = (mapping, start, stop, accumulate, slices)
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
                 self._kept[key] = found  # now the newest
                 return found[1]
-        parts = tuple(_plan(mapping, *part, accumulate) for part in _with_few_taps(mapping, start, stop))
+        parts = tuple(_plan(mapping, *part, accumulate, slices) for part in _with_few_taps(mapping, start, stop))
         arrays = [array for part in parts for piece in part.pieces for array in (piece.index, piece.weight)]
         size = sum(array.nbytes for array in arrays if array is not None)
         if size * 16 <= self.budget:
@@ -255,7 +259,8 @@ def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[in
         yield start, stop
 
 
-def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str) -> _Plan:
+def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, slices: bool) -> _Plan:
+    """Group the outputs of a range; look for slices only if asked to, since results are the same without."""
     index, weight = mapping.taps(start, stop)
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]] = []
     if weight is None:
@@ -273,14 +278,16 @@ def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str) -> _Plan:
     read = [i for _, i, _ in groups if i.size]
     low = min((int(i.min()) for i in read), default=0)
     high = max((int(i.max()) + 1 for i in read), default=low)
-    pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w))
+    pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w, slices))
     weighted = any(piece.weight is not None for piece in pieces)
     return _Plan(start, stop, low, high, sum(i.size for i in read), weighted, pieces)
 
 
-def _pieces(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None) -> Iterator[_Piece]:
+def _pieces(
+    out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None, slices: bool
+) -> Iterator[_Piece]:
     """Split outputs with equally many taps into runs at a constant stride and the rest."""
-    if index.shape[0] and out.size >= SHORTEST_RUN:
+    if slices and index.shape[0] and out.size >= SHORTEST_RUN:
         for period in range(1, LONGEST_PERIOD + 1):
             first, last = _even_run(out, index, period)
             if last - first >= max(SHORTEST_RUN, out.size * 3 // 4):
@@ -382,26 +389,26 @@ def _sum(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, ancho
     tail = into.ndim - axis - 1
     weight = piece.weight
     assert weight is not None
-    parts = [xp.empty(into.shape, into.dtype) for _ in range(min(2, len(piece.index)))]
-    total, part = parts[0], parts[-1]
+    last = len(piece.index) - 1
     base: Any = None
-    for tap in range(len(piece.index)):
+    total: Any = None
+    for tap in range(last + 1):
         samples = _read(xp, source, axis, piece, tap)
+        ours = not piece.step  # a gather made a new array, a slice is a view
         if samples.dtype != into.dtype:
-            samples = _convert(xp, samples, into.dtype)
-        goal = into if tap == len(piece.index) - 1 else total
-        scale = _weights(xp, weight[tap], tail)
+            samples, ours = _convert(xp, samples, into.dtype), True
         if tap == 0 and anchored:
             base = total = samples
-        elif tap == 0:
-            xp.multiply(samples, scale, out=goal)
-        else:
-            if anchored:
-                samples = xp.subtract(samples, base, out=part)
-            xp.multiply(samples, scale, out=part)
-            goal = goal if goal is not base else parts[0]
-            xp.add(total, part, out=goal)
-            total = goal
+            continue
+        room = samples if ours else xp.empty(samples.shape, samples.dtype)
+        if anchored:
+            samples = xp.subtract(samples, base, out=room)
+        scale = _weights(xp, weight[tap], tail)
+        if total is None:
+            total = xp.multiply(samples, scale, out=room if last else into)
+            continue
+        xp.multiply(samples, scale, out=room)
+        total = xp.add(total, room, out=into if tap == last else room)
 
 
 def _sum_long(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, anchored: bool) -> None:
@@ -428,7 +435,7 @@ def _sum_long(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, 
 
 def _convert(xp: ModuleType, array: Any, dtype: Any) -> Any:
     """The array in the accumulation type; a new array unless it has that type."""
-    if array.dtype == np.float16 and dtype == np.float32:
+    if array.dtype == np.float16 and np.dtype(dtype) == np.float32:
         return widen(xp, array)
     return array.astype(dtype, copy=False)
 

@@ -21,7 +21,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationError,
@@ -130,8 +129,10 @@ def _to_list(value: object) -> object:
     return list(array.tolist() if hasattr(array, "tolist") else array)
 
 
-UInt = Annotated[int, BeforeValidator(_to_uint), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT_MAX})]
-UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(_to_list), Field(min_length=1, max_length=MAX_DIMENSIONS)]
+_UINT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": UINT_MAX}
+_UINTS: dict[str, Any] = {"type": "array", "items": _UINT, "minItems": 1, "maxItems": MAX_DIMENSIONS}
+UInt = Annotated[int, BeforeValidator(_to_uint), WithJsonSchema(_UINT)]
+UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(_to_list), WithJsonSchema(_UINTS)]
 
 
 @dataclass(frozen=True)
@@ -216,12 +217,17 @@ class Descriptor(BaseModel):
         InvalidDescriptor: the fields cannot be read, or break a rule; every violation found is listed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_pascal, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=_pascal,
+        populate_by_name=True,
+        field_title_generator=lambda name, _: _pascal(name),
+    )
 
     def __init__(self, /, **data: Any) -> None:
-        fields, found = self._unwrap(data)
-        known, unknown = _split_fields(type(self), fields)
-        found += unknown
+        fields, within, found = self._unwrap(data)
+        known, own = _split_fields(type(self), fields)
         try:
             super().__init__(**known)
         except ValidationError as error:
@@ -231,17 +237,17 @@ class Descriptor(BaseModel):
                 # tensors' and the operator's own.
                 with postponed_rules():
                     super().__init__(**known)
-                refused = list(self.rules()) or refused
+                refused = [_through_desc(violation, known) for violation in self.rules()] or refused
             except ValidationError:
                 pass  # the structure itself is broken: what the first pass found says all that can be said
-            found += refused
-        if found:
-            raise InvalidDescriptor.of([_where_written(violation, data) for violation in found]) from None
+            own += refused
+        if found or own:
+            raise InvalidDescriptor.of([*found, *(violation.under(*within) for violation in own)]) from None
 
     @classmethod
-    def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Violation]]:
-        """The fields in a document that may wrap them, and what is wrong with the wrapping."""
-        return data, []
+    def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...], list[Violation]]:
+        """The fields in a document that may wrap them, the path to them, and what is wrong with the wrapping."""
+        return data, (), []
 
     if TYPE_CHECKING:
 
@@ -311,19 +317,11 @@ def _split_fields(cls: type[BaseModel], data: Mapping[str, Any]) -> tuple[dict[s
     return known, found
 
 
-def _where_written(violation: Violation, data: Mapping[str, Any]) -> Violation:
-    """The violation with its path as the document has it: through `Desc` where a tensor is written in the long form."""
-    path: list[str | int] = []
-    node: object = data
-    for step in violation.path:
-        here = json_object(node) or {}
-        if "Desc" in here and step not in here:
-            path.append("Desc")
-            node = here["Desc"]
-        here = json_object(node) or {}
-        node = here.get(str(step), here.get(snake_case(str(step))))
-        path.append(step)
-    return replace(violation, path=tuple(path))
+def _through_desc(violation: Violation, known: Mapping[str, Any]) -> Violation:
+    """A tensor's violation with its path as the document has it: through `Desc` where the long form was used."""
+    field, inner = violation.path[:1], violation.path[1:]
+    wrapped = field and inner and "Desc" in (json_object(known.get(str(field[0]))) or {})
+    return replace(violation, path=(*field, "Desc", *inner)) if wrapped else violation
 
 
 # Pydantic's error types that are left, with our stable code and sentence.

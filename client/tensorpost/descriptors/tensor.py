@@ -144,7 +144,7 @@ class BufferTensorDesc(Descriptor):
         def __init__(
             self,
             *,
-            data_type: TensorDataType | DTypeLike = ...,
+            data_type: TensorDataType | DTypeLike | int = ...,
             flags: TensorFlags | str | int = ...,
             sizes: Sequence[int] | NDArray[np.integer[Any]] = ...,
             dimension_count: int = ...,
@@ -154,25 +154,27 @@ class BufferTensorDesc(Descriptor):
             **data: Any,
         ) -> None: ...
 
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+
     @classmethod
-    def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Violation]]:
+    def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...], list[Violation]]:
         """DxDispatch's long form is `{"Type": "DML_TENSOR_TYPE_BUFFER", "Desc": {...}}`."""
         if "Type" not in data and "Desc" not in data:
-            return data, []
+            return data, (), []
         kind, rest = data.get("Type", 1), {key: value for key, value in data.items() if key != "Type"}
         found: list[Violation] = []
         if isinstance(kind, bool) or not isinstance(kind, (str, int)) or kind not in _BUFFER_TYPE:
             message, expected = "Type must be DML_TENSOR_TYPE_BUFFER, the only kind DirectML has", "BUFFER or 1"
             found.append(Violation("tensor-type", ("Type",), message, kind, expected, "DML_TENSOR_TYPE"))
         if "Desc" not in rest:
-            return rest, found
+            return rest, (), found
         desc = rest.pop("Desc")
         if rest:
             message, wrong = "a tensor in the long form has the members Type and Desc only", next(iter(rest))
             found.append(Violation("field-unknown", (wrong,), message, rest[wrong], "Type and Desc", _GUIDE))
         fields = json_object(desc)
         if fields is not None:
-            return fields, found
+            return fields, ("Desc",), found
         found.append(Violation("not-an-object", ("Desc",), "Desc must be a JSON object", desc, "an object", _GUIDE))
         raise InvalidDescriptor.of(found)
 

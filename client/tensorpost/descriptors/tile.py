@@ -72,6 +72,8 @@ class TileOperatorDesc(OperatorDesc):
             **data: Any,
         ) -> None: ...
 
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+
     @classmethod
     def of(cls, input_tensor: BufferTensorDesc, repeats: Sequence[int] | NDArray[np.integer[Any]]) -> TileOperatorDesc:
         """Tile this input into a packed output.
@@ -90,7 +92,8 @@ class TileOperatorDesc(OperatorDesc):
         try:
             with postponed_rules():  # broken rules, and repeats that are none, are named when the whole is read
                 tensor = BufferTensorDesc.model_validate(desc.get("InputTensor", desc.get("input_tensor")))
-            repeats = [operator.index(repeat) for repeat in cast("Any", desc.get("Repeats", desc.get("repeats")))]
+            given = cast("Any", desc.get("Repeats", desc.get("repeats")))
+            repeats = [operator.index(repeat) for repeat, _ in zip(given, tensor.sizes, strict=False)]
         except (ValidationError, TypeError):
             return desc
         sizes = [size * max(1, repeat) for size, repeat in zip(tensor.sizes, repeats, strict=False)]

@@ -1,0 +1,26 @@
+"""The command line's entry point: `tensorpost`, or `python -m tensorpost`. The commands are in `_cli.py`."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; without its libraries say how to install them, and exit with status 1."""
+    try:
+        from . import _cli
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] not in ("click", "rich", "typer"):
+            raise
+        sys.exit(
+            f"error: the command line needs the package {missing.name}, which is not installed\n"
+            "  install it with: pip install 'tensorpost[cli]'\n"
+            "  or with the server: pip install 'tensorpost[server]'"
+        )
+    _cli.app(prog_name="tensorpost")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+"""The commands. Results go to standard output, everything said about them to standard error.
+
+Exit status: 0 done; 1 refused or failed, with one block on standard error that says what was wrong, what was expected
+and what to change; 2 the command line itself was wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from ._answers import Progress
+from ._arrays import tile_descriptor
+from ._exchange import PIECE_BYTES
+from ._files import destination, format_of, picture_bytes, read_array, write_blocks
+from .client import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Client
+from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
+from .frame import encode_npy_head
+from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
+from .strict_json import read_json
+
+__all__ = ["app"]
+
+_LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
+
+
+class _Commands(TyperGroup):
+    """All commands, with one place where an error becomes a block of text and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TensorpostError as error:
+            _show_error(error)
+        except BrokenPipeError:
+            raise  # the reader of our output has had enough: no error, and the framework's to end quietly
+        except OSError as error:
+            _block(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), [])
+        except ModuleNotFoundError as missing:
+            _block(str(missing), [])  # an extra that is not installed; the message names it
+        raise typer.Exit(1)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="tensorpost",
+    help="POST a DirectML operator and a tensor, get the result back as raw bytes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a mistake of ours is best reported with the plain traceback
+    rich_markup_mode=None,
+)
+
+Url = Annotated[str, typer.Option("--url", envvar="TENSORPOST_URL", help="The server.", show_default=True)]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"tensorpost {version('tensorpost')}")
+        except PackageNotFoundError:
+            typer.echo("tensorpost, not installed as a package")
+        raise typer.Exit
+
+
+@app.callback()
+def tensorpost(
+    *,
+    show_version: Annotated[  # the callback does its work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """POST a DirectML operator and a tensor, get the result back as raw bytes."""
+
+
+@app.command(epilog="Example: tensorpost serve --port 8000")
+def serve(
+    *,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.  [default: setting TENSORPOST_HOST, or 127.0.0.1]")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on.  [default: setting TENSORPOST_PORT, or 8000]"),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "info",
+) -> None:
+    """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
+    _server_commands().serve(host=host, port=port, log_level=log_level)
+
+
+@app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
+def tile(
+    source: Annotated[str, typer.Argument(metavar="IN", help="npy, PNG, JPEG or WebP file; - for standard input.")],
+    *,
+    repeats: Annotated[
+        str,
+        typer.Option(help="Copies per dimension, as in 1,1,3,3; for pictures rows and columns are enough, as in 3,3."),
+    ],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output."),
+    ] = "-",
+    url: Url = DEFAULT_URL,
+    backend: Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")] = None,
+    level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.")] = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    wanted = _usage(format_of, output)
+    if output == "-" and sys.stdout.isatty():
+        raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
+    copies = _usage(_repeats, repeats)
+    read = read_array(source)
+    if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
+        copies = (*copies, 1)
+    desc = tile_descriptor(read.array, copies)
+    out_format = wanted or read.format
+    tensor = desc.output_tensor
+    total = read.array.nbytes + tensor.data_size_in_bytes
+    with Client(url, timeout=timeout) as client, _progress(total, quiet=quiet) as progress:
+        if out_format == "npy":
+            # Never whole in our memory: mapped in, streamed out.
+            head = encode_npy_head(tensor.data_type.row, tensor.sizes)
+            blocks = client.stream(desc, read.array, backend=backend, feature_level=level, progress=progress)
+            with destination(output) as file:
+                write_blocks(file, head, blocks)
+        else:
+            array = client.run(desc, read.array, backend=backend, feature_level=level, progress=progress)
+            content = picture_bytes(array, out_format)
+            with destination(output) as file:
+                file.write(content)
+
+
+@app.command(epilog="Example: tensorpost validate tile.json --level 2_1")
+def validate(
+    file: Annotated[str, typer.Argument(metavar="FILE.json", help="An operator document; - for standard input.")],
+    *,
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
+    url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check an operator document against DirectML's rules and show every violation. Exit status 1 if there is one."""
+    wanted = _usage(FeatureLevel.parse, level)
+    document = read_json(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    try:
+        if url is None:
+            desc = _validate_offline(document, wanted)
+        else:
+            with Client(url) as client:
+                desc = client.validate(document, feature_level=wanted).operator
+    except InvalidDescriptor as error:
+        if not as_json:
+            raise
+        _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
+        raise typer.Exit(1) from None
+    lowest = str(desc.lowest_feature_level())
+    if as_json:
+        _print_verdict(wanted, lowest, ())
+    else:
+        typer.echo(f"valid at feature level {wanted} (DML_OPERATOR_{desc.operator_type}; lowest level {lowest})")
+
+
+@app.command(epilog="Example: tensorpost devices --url http://127.0.0.1:8000")
+def devices(*, url: Url = DEFAULT_URL, timeout: Timeout = DEFAULT_TIMEOUT_SECONDS, as_json: AsJson = False) -> None:
+    """List a server's backends and devices, and why some cannot be used."""
+    with Client(url, timeout=timeout) as client:
+        answer = client.devices()
+    if as_json:
+        _print_json(answer)
+        return
+    rows = [(d.get("name"), d.get("device") or "-", d.get("reason") or "ready") for d in answer.get("devices", [])]
+    _print_table(("backend", "device", "state"), rows)
+    typer.echo(f"default: {answer.get('default')}")
+
+
+@app.command(epilog="Example: tensorpost doctor")
+def doctor(*, as_json: AsJson = False) -> None:
+    """Look for every backend on this machine: found or not, version, device, or why not."""
+    rows: Sequence[Mapping[str, object]] = _server_commands().doctor()
+    if as_json:
+        _print_json(rows)
+        return
+    table = [
+        (row["name"], "yes" if row["available"] else "no", row["version"] or "-", row["device"] or row["reason"])
+        for row in rows
+    ]
+    _print_table(("backend", "found", "version", "device, or why not"), table)
+
+
+@app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")
+def healthcheck(
+    *,
+    url: Url = DEFAULT_URL,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds to wait for an answer.")] = 2.0,
+) -> None:
+    """Exit with status 0 if the server takes requests and 1 if not, saying nothing. For containers."""
+    with Client(url, timeout=timeout, connect_timeout=timeout, retries=0) as client:
+        if not client.ready():
+            raise typer.Exit(1)
+
+
+@app.command(epilog="Example: TENSORPOST_PORT=9000 tensorpost config")
+def config(*, as_json: AsJson = False) -> None:
+    """Show the settings that a server started here would have, and where each comes from."""
+    rows: Sequence[Mapping[str, object]] = _server_commands().config()
+    if as_json:
+        _print_json(rows)
+        return
+    _print_table(
+        ("setting", "value", "origin", "variable"),
+        [(row["name"], row["value"], row["origin"], row["variable"]) for row in rows],
+    )
+
+
+# ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _server_commands() -> ModuleType:
+    """The server's side of a command. By name, because the SDK does without the server's code."""
+    try:
+        return importlib.import_module("tensorpost_server.commands")
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"this command needs the server, and {missing.name} is not installed: pip install 'tensorpost[server]'",
+            name=missing.name,
+        ) from None
+
+
+def _usage(read: Any, text: str) -> Any:
+    """Read an argument; what is wrong with it is wrong with the command line (status 2)."""
+    try:
+        return read(text)
+    except InvalidParameter as error:
+        raise typer.BadParameter(error.detail) from None
+
+
+def _repeats(text: str) -> tuple[int, ...]:
+    parts = text.replace("x", ",").split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        raise InvalidParameter(f"--repeats is {text[:60]!r}; write one whole number per dimension, as in 1,1,3,3")
+    return tuple(int(part) for part in parts)
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Generator[Any]:
+    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
+    console = Console(stderr=True)
+    if quiet or total < _LONG_WORK_BYTES or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(binary_units=True),
+        rich.progress.TransferSpeedColumn(),
+    )
+    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("sending", total=total)
+
+        def show(progress: Progress) -> None:
+            doing = (
+                "receiving" if progress.received else "computing" if progress.sent == progress.to_send else "sending"
+            )
+            bar.update(task, description=doing, completed=progress.sent + progress.received)
+
+        yield show
+
+
+def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc:
+    """What a server would say, from the same rules.
+
+    Raises:
+        InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
+    """
+    desc = parse_operator(document, complete=True)
+    try:
+        desc.validate_for(level)
+    except UnsupportedAtLevel as error:
+        lowest = desc.lowest_feature_level()
+        seen_from_root = error.under("desc")
+        seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
+        raise seen_from_root from None
+    return desc
+
+
+def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:
+    verdict = {
+        "valid": not violations,
+        "feature_level": str(level),
+        "lowest_feature_level": lowest,
+        "violations": [{**violation.to_json(), "path": _place(violation)} for violation in violations],
+    }
+    _print_json(verdict)
+
+
+def _place(violation: Violation) -> str:
+    """A violation's JSONPath, whether it was made here or came from a server as text."""
+    first = violation.path[0] if violation.path else None
+    return first if isinstance(first, str) and first.startswith("$") else violation.to_json()["path"]
+
+
+def _show_error(error: TensorpostError) -> None:
+    lines: list[str] = []
+    for violation in error.violations:
+        lines.append(f"{_place(violation)}: {violation.message}")
+        found = "" if violation.value is None else f"found {json.dumps(violation.to_json()['value'])}"
+        expected = f"expected {violation.expected}" if violation.expected else ""
+        source = f"({violation.source})" if violation.source else ""
+        facts = ", ".join(filter(None, (found, expected)))
+        if facts or source:
+            lines.append("  " + " ".join(filter(None, (facts, source))))
+    if error.request_id:
+        lines.append(f"request id: {error.request_id}")
+    # With violations the detail repeats the first one.
+    _block(error.title if error.violations else error.detail, lines)
+
+
+def _block(headline: str, lines: Sequence[str]) -> None:
+    text = "\n  ".join([f"error: {headline}", *lines])
+    # What a server or a file said must not steer the terminal.
+    typer.echo("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text), err=True)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def _print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    console = Console(markup=False, highlight=False)
+    rows = [[str(cell) for cell in row] for row in rows]
+    if not console.is_terminal:
+        # For other programs, and for logs: every cell whole, whatever the width.
+        console.width = max(80, 2 + max(sum(map(len, row)) + 3 * len(row) for row in [heads, *rows]))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)

@@ -1,0 +1,110 @@
+"""One suite, every backend that computes. The `backend` fixture is in conftest.py, the checks are in suite.py."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, runs, vectors
+from tests.support import strategies as ours
+
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost_server.backends import BACKENDS, Backend
+from tensorpost_server.engine import make_plan
+
+VECTORS, LAYOUTS = vectors(), layouts()
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=str)
+def test_vectors_worked_by_hand(backend: Backend, case: Case):
+    check_bytes(backend, case)
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=str)
+def test_vectors_in_the_smallest_slices(backend: Backend, case: Case):
+    check_bytes(backend, case, 1, at_once=True)
+
+
+@pytest.mark.parametrize("case", LAYOUTS, ids=str)
+def test_every_type_in_every_kind_of_layout(backend: Backend, case: Case):
+    check_bytes(backend, case, 100)
+
+
+@given(call=ours.tile_cases(), slice_bytes=st.integers(1, 700), at_once=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_any_tile(backend: Backend, call: tuple[Any, bytes], slice_bytes: int, at_once: bool):
+    desc, buffer = call
+    case = Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer))
+
+    check_bytes(backend, case, slice_bytes, at_once=at_once)
+
+
+def test_slices_may_be_computed_in_any_order_and_twice(backend: Backend):
+    case = LAYOUTS[0]
+    for plan, run in runs(backend, case, 100):
+        forth = [bytes(run.compute(index)) for index in range(len(plan.slices))]
+        back = [bytes(run.compute(index)) for index in reversed(range(len(plan.slices)))]
+
+        assert len(forth) > 3
+        assert forth == back[::-1]
+
+
+def test_runs_at_the_same_time_do_not_mix(backend: Backend):
+    first, second = VECTORS[0], VECTORS[5]
+    for plan, run in runs(backend, first, 1 << 20):
+        for other_plan, other in runs(backend, second, 1 << 20):
+            a, b = run.compute(0), other.compute(0)
+
+            assert first.expected[: plan.output_bytes] == bytes(a)
+            assert second.expected[: other_plan.output_bytes] == bytes(b)
+
+
+def test_a_slice_stays_as_it_is_after_the_run_is_closed(backend: Backend):
+    case = VECTORS[0]
+    for _plan, run in runs(backend, case, 1 << 20):
+        block = run.compute(0)
+
+    assert case.expected == bytes(block)
+
+
+def test_a_closed_run_holds_no_input(backend: Backend):
+    plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (64,)), (2,)), 1 << 20)
+    memory = np.zeros(64, np.uint8)
+    gone = weakref.ref(memory)
+    run = backend.start(plan, [memory.data])
+    run.compute(0)
+
+    run.close()
+    del memory
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_inputs_may_be_read_only(backend: Backend):
+    plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (4,)), (2,)), 1 << 20)
+    run = backend.start(plan, [memoryview(b"abcd")])
+
+    assert b"abcdabcd" == bytes(run.compute(0))
+    run.close()
+
+
+def test_a_backend_runs_a_plan_that_was_pickled(backend: Backend):
+    plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (2, 2)), (2, 1)), 1 << 20)
+    run = backend.start(pickle.loads(pickle.dumps(plan)), [memoryview(b"abcd")])
+
+    assert b"abcdabcd" == bytes(run.compute(0))
+    run.close()
+
+
+def test_a_backend_says_what_it_is(backend: Backend):
+    assert backend.name in BACKENDS
+    assert backend.device.isascii(), "it travels in a header"
+    assert backend.device.isprintable()
+    assert backend.threads >= 1

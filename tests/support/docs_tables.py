@@ -1,0 +1,115 @@
+"""The tables in `docs/` that say what the code says: settings, problems, endpoints, commands.
+
+    python -m tests.support.docs_tables        write them anew, from the root of the repository
+
+They are checked in, and `tests/repository/test_docs_complete.py` compares them whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from tensorpost import _cli
+from tensorpost.problems import ConnectionProblem, problem_classes
+from tensorpost_server.http.problems import STATUS, status_of
+from tensorpost_server.main import create_app
+from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
+
+__all__ = ["DOCS", "TABLES", "between_marks", "with_table"]
+
+DOCS = Path(__file__).parents[2] / "docs"
+BEGIN, END = "<!-- begin: written by tests/support/docs_tables.py -->\n", "<!-- end -->\n"
+
+
+def settings_table() -> str:
+    """Every setting: variable, default, description with unit and reason."""
+    rows: list[Sequence[str]] = []
+    for name, field in Settings.model_fields.items():
+        default = "by machine" if field.default_factory else f"`{field.default}`"
+        rows.append((f"`{ENVIRONMENT_PREFIX}{name.upper()}`", default, str(field.description)))
+    return _table(("Variable", "Default", "Meaning"), rows)
+
+
+def problems_table() -> str:
+    """Every problem code, with its status, its exception and the first sentence of its docstring."""
+    rows: list[Sequence[str]] = []
+    for code, cls in problem_classes().items():
+        served = any(base in STATUS for base in cls.__mro__)
+        if served == issubclass(cls, ConnectionProblem) and cls in STATUS:
+            raise AssertionError(f"{cls.__name__} is raised by the client only, and has a status")
+        status = str(status_of(cls("", ()))) if served else "client only" if issubclass(cls, ConnectionProblem) else "-"
+        rows.append((f"`{code}`", status, f"`{cls.__name__}`", _first_paragraph(cls.__doc__)))
+    return _table(("Code", "Status", "Exception", "Meaning"), sorted(rows, key=lambda row: (row[1], row[0])))
+
+
+def endpoints_table() -> str:
+    """Every operation of the OpenAPI document."""
+    paths: Mapping[str, Mapping[str, Any]] = create_app(Settings()).openapi()["paths"]
+    rows = [
+        (f"`{method.upper()} {path}`", operation["summary"], _first_paragraph(operation["description"]))
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    ]
+    return _table(("Request", "What", "Answer"), rows)
+
+
+def commands_table() -> str:
+    """Every command with its arguments and options."""
+    group: Any = typer.main.get_command(_cli.app)
+    rows: list[Sequence[str]] = []
+    for name, command in group.commands.items():
+        parameters = " ".join(f"`{_parameter(parameter)}`" for parameter in command.params)
+        rows.append((f"`tensorpost {name}`", parameters, _first_paragraph(command.help)))
+    return _table(("Command", "Arguments and options", "What it does"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "settings.md": settings_table,
+    "errors.md": problems_table,
+    "http.md": endpoints_table,
+    "command-line.md": commands_table,
+}
+"""The page with each table."""
+
+
+def between_marks(page: str) -> str:
+    """The table that stands in a page."""
+    return page.split(BEGIN, 1)[1].split(END, 1)[0]
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with another table in its place."""
+    before, rest = page.split(BEGIN, 1)
+    return before + BEGIN + table + END + rest.split(END, 1)[1]
+
+
+def _parameter(parameter: Any) -> str:
+    names = list(parameter.opts)
+    return parameter.metavar or names[0].upper() if parameter.param_type_name == "argument" else ", ".join(names)
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join((text or "").strip().split("\n\n", 1)[0].split())
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def lines() -> Iterator[str]:
+        yield "| " + " | ".join(heads) + " |"
+        yield "|" + " --- |" * len(heads)
+        for row in rows:
+            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+    return "\n".join(lines()) + "\n"
+
+
+if __name__ == "__main__":
+    for variable in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
+        del os.environ[variable]
+    for name, table in TABLES.items():
+        path = DOCS / name
+        path.write_text(with_table(path.read_text(), table()))
