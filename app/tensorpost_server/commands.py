@@ -32,6 +32,8 @@ __all__ = ["config", "doctor", "serve", "unknown_variables"]
 SHUTDOWN_SECONDS = 30
 """How long requests in flight may go on after the signal to stop: as long as Kubernetes waits before it kills."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+_NO_SETTINGS = ("TENSORPOST_URL",)
+"""Variables that the command line reads itself."""
 _LIBRARIES = {"numpy": "numpy"}  # the distribution that does a backend's computing
 _FASTER_WITH = ("httptools",) if sys.platform == "win32" else ("httptools", "uvloop")  # uvloop is not made for Windows
 
@@ -129,7 +131,7 @@ def unknown_variables() -> list[str]:
 
     They are no error: Kubernetes, for one, sets such variables for a service of our name (`TENSORPOST_SERVICE_HOST`).
     """
-    known = [_variable(name) for name in Settings.model_fields]
+    known = [*map(_variable, Settings.model_fields), *_NO_SETTINGS]
     sentences: list[str] = []
     for name in sorted(os.environ):
         if name.upper().startswith(ENVIRONMENT_PREFIX) and name.upper() not in known:

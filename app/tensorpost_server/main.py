@@ -17,8 +17,9 @@ from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.directml import DirectmlDialect
 from .http.door import Door
 from .http.middleware import RequestId
-from .http.problems import answer_error, answer_http_exception, answer_unexpected
+from .http.problems import answer_error, answer_http_exception, answer_nobody, answer_unexpected
 from .http.service import Service
+from .http.streams import CallerGone
 from .settings import Settings
 
 __all__ = ["create_app"]
@@ -52,6 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         finally:
             service.draining = True
             service.pool.close()
+            service.pool = None
 
     app = FastAPIOffline(
         title="tensorpost",
@@ -66,6 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(CallerGone, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     # The last one added is the outermost.
     app.add_middleware(Door, prefixes={"/v1/operators/": DirectmlDialect(), "/v1/onnx/": onnx.OnnxDialect()})

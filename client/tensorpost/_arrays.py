@@ -136,7 +136,7 @@ _SAME_BITS: Mapping[str, str] = {
     "bool": "x.view(np.uint8)",
     "float64": "x.view(np.uint64), or x.astype(np.float32) if half the precision will do",
     "complex64": "x.view(np.uint64)",
-    "complex128": "x.view(np.uint64).reshape(*x.shape, 2), with one more repeat of 1",
+    "complex128": "x.view(np.uint64).reshape(*x.shape, 2) with one more repeat of 1",
     "bfloat16": "x.view(np.uint16)",
     "M": "x.view(np.int64)",
     "m": "x.view(np.int64)",

@@ -278,9 +278,8 @@ def _progress(total: int, *, quiet: bool) -> Generator[Any]:
         task = bar.add_task("sending", total=total)
 
         def show(progress: Progress) -> None:
-            doing = (
-                "receiving" if progress.received else "computing" if progress.sent == progress.to_send else "sending"
-            )
+            waiting = "computing" if progress.sent == progress.to_send else "sending"
+            doing = "receiving" if progress.received else waiting
             bar.update(task, description=doing, completed=progress.sent + progress.received)
 
         yield show

@@ -5,7 +5,7 @@ The tree::
     TensorpostError
     |-- InvalidRequest (also a ValueError)   what was sent cannot be right; sending it again will not help
     |   |-- InvalidDescriptor                a rule of DirectML or ONNX is broken; every violation is listed
-    |   |-- UnsupportedAtLevel               legal, but not at the feature level asked for
+    |   |   `-- UnsupportedAtLevel           legal, but not at the feature level asked for
     |   |-- UnknownOperator                  no operator of that name
     |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or absurd depth
     |   |-- InvalidFrame                     a head that lies about its buffers, or is none; a broken npy header

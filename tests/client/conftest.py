@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tests.support.live_server import live_server
 
 from tensorpost import AsyncClient, Client
 from tensorpost._transport import HttpxTransport
-from tests.support.live_server import live_server
 
 
 class BlockingAsyncClient:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.strategies import json_values
 
-from tensorpost import problems
 from tensorpost.datatypes import TensorDataType
 from tensorpost.problems import (
     BodyMismatch,
@@ -343,7 +342,3 @@ def test_violation_json_and_back() -> None:
 def test_violation_from_json_of_another_shape() -> None:
     read = Violation.from_json({"message": 3})
     assert (read.code, read.where, read.message, read.value) == ("", "$", "3", None)
-
-
-def test_all_names_are_there() -> None:
-    assert sorted(problems.__all__) == problems.__all__

@@ -7,16 +7,16 @@ They are checked in, and `tests/repository/test_docs_complete.py` compares them 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer.main
+from tests.support.http_app import app_settings
 
 from tensorpost import _cli
-from tensorpost.problems import ConnectionProblem, problem_classes
-from tensorpost_server.http.problems import STATUS, status_of
+from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
+from tensorpost_server.http.problems import status_of
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
@@ -39,17 +39,15 @@ def problems_table() -> str:
     """Every problem code, with its status, its exception and the first sentence of its docstring."""
     rows: list[Sequence[str]] = []
     for code, cls in problem_classes().items():
-        served = any(base in STATUS for base in cls.__mro__)
-        if served == issubclass(cls, ConnectionProblem) and cls in STATUS:
-            raise AssertionError(f"{cls.__name__} is raised by the client only, and has a status")
-        status = str(status_of(cls("", ()))) if served else "client only" if issubclass(cls, ConnectionProblem) else "-"
+        served = cls is not TensorpostError and not issubclass(cls, ConnectionProblem)
+        status = str(status_of(cls(""))) if served else "never sent"
         rows.append((f"`{code}`", status, f"`{cls.__name__}`", _first_paragraph(cls.__doc__)))
     return _table(("Code", "Status", "Exception", "Meaning"), sorted(rows, key=lambda row: (row[1], row[0])))
 
 
 def endpoints_table() -> str:
     """Every operation of the OpenAPI document."""
-    paths: Mapping[str, Mapping[str, Any]] = create_app(Settings()).openapi()["paths"]
+    paths: Mapping[str, Mapping[str, Any]] = create_app(app_settings()).openapi()["paths"]
     rows = [
         (f"`{method.upper()} {path}`", operation["summary"], _first_paragraph(operation["description"]))
         for path, operations in paths.items()
@@ -108,8 +106,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    for variable in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
-        del os.environ[variable]
     for name, table in TABLES.items():
         path = DOCS / name
         path.write_text(with_table(path.read_text(), table()))

@@ -215,11 +215,15 @@ def resize(request: Request, x: NDArray[Any]) -> NDArray[Any]:
     if request.antialias and integer:
         # Each axis is rounded to the type before the next one, the last axis first.
         for axis in reversed(range(x.ndim)):
-            if axes[axis].length == axes[axis].n and axes[axis].scale == 1:
-                continue
+            same = axes[axis].length == axes[axis].n
+            if same and all(taps(request, axes[axis], o) == [(o, Fraction(1))] for o in range(axes[axis].n)):
+                continue  # nothing to round: an axis that is not resized, or a region that is the whole axis
             alone = [axes[i] if i == axis else Axis(size, size, Fraction(1)) for i, size in enumerate(values.shape)]
             values = _fill(request, values, alone, np.empty(tuple(a.length for a in alone), object))
             values = _mapped(values, lambda v: _saturated(_half_away(v), x.dtype))
+        for place in _places(shape):
+            if any(taps(request, axis, o) is None for axis, o in zip(axes, place, strict=True)):
+                values[place] = Fraction(_element(_float32(request.extrapolation_value), x.dtype))
         return values
     values = _fill(request, values, axes, np.empty(shape, object))
     return _mapped(values, lambda v: _saturated(math.trunc(v), x.dtype)) if integer else values

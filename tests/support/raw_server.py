@@ -62,7 +62,7 @@ def http_answer(
 def raw_server(handle: Callable[[socket.socket, int], None], uds: str | None = None) -> Iterator[RawServer]:
     """Run `handle(connection, number)` for each connection, numbered from 1, in a thread of its own.
 
-    The connection is closed when the handler returns. Leaving the block closes everything and fails if a handler failed.
+    The connection is closed when the handler returns. Leaving the block closes everything, and fails if a handler did.
     """
     if uds is None:
         listener = socket.create_server(("127.0.0.1", 0))

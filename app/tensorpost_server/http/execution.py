@@ -22,7 +22,7 @@ from tensorpost.strict_json import read_json
 from ..backends import Plan
 from ..engine import Stages, Worker, make_plan
 from .calls import Call, Dialect, Tensor
-from .forms import Form, answer_form, request_form, tensors_of_document
+from .forms import Form, answer_form, refuse_encoding, request_form, tensors_of_document
 from .lengths import content_length
 from .service import Service
 from .streams import Body, CallerGone, send_stream, send_whole
@@ -76,6 +76,7 @@ class Execution(Response):
         length = content_length(self._headers, settings.max_body_bytes)
         body = Body(receive, length, settings.receive_timeout_seconds)
         form = request_form(self._headers.get("content-type"))
+        refuse_encoding(self._headers.get("content-encoding"))
         answer = answer_form(self._headers.get("accept"), form)
         self._dialect.check_name(self._name)
         try:

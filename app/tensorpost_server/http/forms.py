@@ -16,7 +16,7 @@ from tensorpost.problems import InvalidDescriptor, InvalidParameter, NotAcceptab
 
 from .calls import Tensor
 
-__all__ = ["Form", "answer_form", "request_form", "tensors_of_document"]
+__all__ = ["Form", "answer_form", "refuse_encoding", "request_form", "tensors_of_document"]
 
 
 class Form(enum.Enum):
@@ -47,6 +47,19 @@ def request_form(content_type: str | None) -> Form:
     known = ", ".join(form.value for form in Form)
     what = f"Content-Type {media_type[:80]!r} is not read here" if media_type else "there is no Content-Type"
     raise UnsupportedMediaType(f"{what}; send {known}", extra={"accept": known})
+
+
+def refuse_encoding(content_encoding: str | None) -> None:
+    """Bodies are read as they are (RFC 9110, section 8.4).
+
+    Raises:
+        UnsupportedMediaType: the body is compressed.
+    """
+    if content_encoding is not None and content_encoding.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"Content-Encoding {content_encoding[:80]!r} is not read here; send the body uncompressed",
+            extra={"accept_encoding": "identity"},
+        )
 
 
 def answer_form(accept: str | None, request: Form) -> Form:

@@ -27,10 +27,13 @@ async def list_operators() -> JSONResponse:
     return JSONResponse({"operators": [catalogue_entry(cls) for cls in OPERATORS], "onnx": onnx})
 
 
-@router.get("/{operator}", summary="Describe an operator")
-async def describe_operator(operator: str) -> JSONResponse:
+_NAME = {"name": "operator", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}
+
+
+@router.get("/{operator}", summary="Describe an operator", openapi_extra={"parameters": [_NAME]})
+async def describe_operator(request: Request) -> JSONResponse:
     """One operator's fields, types and support by feature level, with the JSON schema of its descriptor."""
-    cls = operator_class(operator)
+    cls = operator_class(request.path_params["operator"])
     return JSONResponse({**catalogue_entry(cls), "json_schema": cls.model_json_schema(by_alias=True)})
 
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from tensorpost import problems as p
 
-__all__ = ["MEDIA_TYPE", "STATUS", "answer_error", "answer_http_exception", "answer_unexpected", "status_of"]
+__all__ = [
+    "MEDIA_TYPE",
+    "STATUS",
+    "answer_error",
+    "answer_http_exception",
+    "answer_nobody",
+    "answer_unexpected",
+    "status_of",
+]
 
+_log = logging.getLogger(__name__)
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MEDIA_TYPE = "application/problem+json"
 
 STATUS: Mapping[type[p.TensorpostError], int] = {
@@ -55,8 +69,11 @@ def answer_error(request: Request, error: Exception) -> Response:
         headers["Allow"] = str(error.extra.get("allow", ""))
     if isinstance(error, p.UnsupportedMediaType) and "accept" in error.extra:
         headers["Accept"] = str(error.extra["accept"])
+    if isinstance(error, p.UnsupportedMediaType) and "accept_encoding" in error.extra:
+        headers["Accept-Encoding"] = str(error.extra["accept_encoding"])
     problem = error.to_problem(status)
-    problem["request_id"] = request.scope.get("tensorpost.request_id")
+    if request_id := request.scope.get("tensorpost.request_id"):
+        problem["request_id"] = headers["X-Request-ID"] = request_id
     body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     return Response(body, status, headers, MEDIA_TYPE)
 
@@ -68,13 +85,34 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
     if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
+        allow = ", ".join(_allowed_methods(request))
         ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
         return answer_error(request, ours)
     return answer_error(request, p.ServerFault(str(error.detail)))
 
 
+def _allowed_methods(request: Request) -> list[str]:
+    """All methods of the path; the router's own Allow header names those of the first route only."""
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+
+
+class _Nothing(Response):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing at all."""
+
+
+def answer_nobody(request: Request, error: Exception) -> Response:
+    """The caller hung up: there is nobody to answer, and nothing went wrong here."""
+    del request, error
+    return _Nothing()
+
+
 def answer_unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours: the caller learns that it was one; what it was is in the log."""
-    del error
+    # The server logs the traceback; this line ties it to the request.
+    _log.error("request %s failed: %r", request.scope.get("tensorpost.request_id"), error)
     return answer_error(request, p.ServerFault("the server failed; its log has the details under this request id"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.types import Message, Receive, Send
 
@@ -22,7 +22,9 @@ class CallerGone(Exception):
 
 
 class Reader(Protocol):
-    """Takes the bytes of a head; `feed` says how many of them it took."""
+    """Takes the bytes of a head; `feed` says how many of them it took. `head` is None until it is complete."""
+
+    head: Any
 
     def feed(self, data: memoryview) -> int: ...  # said by the class
 
@@ -72,15 +74,9 @@ class Body:
         return memoryview(b"")
 
     async def head(self, reader: Reader) -> None:
-        """Feed a head reader until it has its head; what follows stays here."""
-        while True:
-            piece = await self.piece()
-            if not piece:
-                return
-            taken = reader.feed(piece)
-            if taken < len(piece):
-                self._rest = piece[taken:]
-                return
+        """Feed a head reader until it has its head; what follows stays here, and is not waited for."""
+        while reader.head is None and (piece := await self.piece()):
+            self._rest = piece[reader.feed(piece) :]
 
     async def into(self, views: Sequence[memoryview]) -> None:
         """Receive the rest straight into memory.

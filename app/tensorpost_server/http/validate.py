@@ -10,11 +10,13 @@ from starlette.responses import JSONResponse
 
 from tensorpost.descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.onnx import OnnxNode, lower
-from tensorpost.problems import InvalidDescriptor, InvalidParameter, Violation
+from tensorpost.problems import InvalidDescriptor, Violation
 from tensorpost.strict_json import read_json
 
 from ..engine import layout_of
+from .calls import read_options
 from .examples import tile_document
+from .forms import refuse_encoding
 from .lengths import content_length
 from .service import service_of
 from .streams import Body
@@ -47,11 +49,10 @@ async def validate(request: Request) -> JSONResponse:
     the document is valid or not; 4xx means that the question itself could not be read.
     """
     service = service_of(request)
-    unknown = [name for name in request.query_params if name != "feature_level"]
-    if unknown:
-        raise InvalidParameter(f"there is no query parameter {unknown[0][:60]!r}; there is feature_level")
-    level = FeatureLevel.parse(request.query_params.get("feature_level", NEWEST))
+    given, _ = read_options(request.url.query, ["feature_level"], [])
+    level = FeatureLevel.parse(given.get("feature_level", NEWEST))
     settings = service.settings
+    refuse_encoding(request.headers.get("content-encoding"))
     body = Body(
         request.receive, content_length(request.headers, settings.max_body_bytes), settings.receive_timeout_seconds
     )

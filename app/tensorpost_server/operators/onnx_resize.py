@@ -115,7 +115,10 @@ class FilterMap:
         beyond = ((x % one) / one).astype(np.float64)
         half = math.ceil(self.radius * self.stretch)
         steps = np.arange(1 - half, half + 1)[:, None]
-        weights = self._filter(np.abs(steps - beyond) / float(self.stretch))
+        if self.radius == 1 and self.stretch == 1:
+            weights = np.stack([1.0 - beyond, beyond])  # the filter below, without its rounding
+        else:
+            weights = self._filter(np.abs(steps - beyond) / float(self.stretch))
         indices = base + steps
         last = self.axis.length - 1
         before, behind = indices < 0, indices > last

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tensorpost import AsyncClient, Client
+from tensorpost._direct import DirectTransport
+from tensorpost._origin import Origin
+from tensorpost._transport import HttpxTransport, open_transport
+from tensorpost.problems import InvalidParameter
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def origin(url: str, **options: Any) -> Origin:
+    defaults: dict[str, Any] = {"headers": {}, "timeout": 60.0, "connect_timeout": 5.0, "tls": True, "uds": None}
+    return Origin.parse(url, **{**defaults, **options})
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "prefix"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", ""),
+        ("http://127.0.0.1:8000/", "127.0.0.1:8000", ""),
+        ("http://example.org", "example.org", ""),
+        ("http://example.org:80", "example.org", ""),
+        ("https://example.org:80/tensors/", "example.org:80", "/tensors"),
+        ("http://[::1]:9", "[::1]:9", ""),
+    ],
+)
+def test_a_base_url_is_read(url: str, authority: str, prefix: str) -> None:
+    found = origin(url)
+
+    assert authority == found.authority
+    assert prefix == found.prefix
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:8000",
+        "localhost",
+        "ftp://x",
+        "http://",
+        "http://x:port",
+        "http://x?y=1",
+        "http://x#y",
+        "http://u:p@x",
+    ],
+)
+@pytest.mark.parametrize("cls", [Client, AsyncClient])
+def test_what_is_no_base_url_is_refused(cls: type[Client] | type[AsyncClient], url: str) -> None:
+    with pytest.raises(InvalidParameter, match="base_url"):
+        cls(url)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": -1}, "timeout is -1"),
+        ({"connect_timeout": 0}, "connect_timeout is 0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"headers": {"a": "b\r\nc: d"}}, "header 'a'"),
+        ({"headers": {"a\n": "b"}}, "header"),
+        ({"headers": {"": "b"}}, "header"),
+        ({"headers": {"a:": "b"}}, "header"),
+        ({"headers": {"a": "\N{SNOWMAN}"}}, "header 'a'"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        Client("http://127.0.0.1:1", **options)
+
+
+def test_plain_http_goes_through_sockets_and_tls_through_httpx() -> None:
+    assert isinstance(open_transport(origin("http://example.org")), DirectTransport)
+    assert isinstance(open_transport(origin("https://example.org")), HttpxTransport)
+
+
+def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "inside.example")
+
+    assert origin("http://example.org").proxy() == "http://proxy.example:3128"
+    assert origin("https://example.org").proxy() is None
+    assert origin("http://inside.example").proxy() is None
+    assert isinstance(open_transport(origin("http://example.org")), HttpxTransport)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.9.9.9", "http://localhost:1", "http://[::1]:1"])
+def test_this_machine_is_never_asked_for_through_a_proxy(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("all_proxy", "http://proxy.example:3128")
+
+    assert origin(url).proxy() is None
+    assert origin("http://example.org").proxy() == "http://proxy.example:3128"
+
+
+def test_a_kind_of_proxy_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "socks5://proxy.example:1080")
+
+    with pytest.raises(InvalidParameter, match="socks5"):
+        Client("https://example.org")

@@ -1,0 +1,460 @@
+"""Every way a call can travel, against peers that break off, hang, refuse early or talk nonsense."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save as write_safetensors
+from tests.support.raw_server import http_answer, raw_server, read_request
+
+from tensorpost import BufferTensorDesc, Client, TileOperatorDesc, problems
+from tensorpost._origin import Origin
+from tensorpost._transport import HttpxTransport, _mapped_errors
+
+Connect = Callable[..., Any]
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+Y = np.array([[0, 1, 2, 0, 1, 2], [3, 4, 5, 3, 4, 5]], np.float32)
+DESC = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))
+FRAME = write_safetensors({"output": Y}, {"backend": "fake", "device": "none"})
+SAFETENSORS = "application/vnd.safetensors"
+OK = http_answer(body=FRAME, content_type=SAFETENSORS)
+BIG = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (32 << 20,)), (1,))
+BIG_X = np.zeros(32 << 20, np.uint8)  # more than the buffers of both ends of a connection hold
+
+
+def problem(error: problems.TensorpostError, status: str, **options: str) -> bytes:
+    import json
+
+    body = json.dumps(error.to_problem(int(status[:3]))).encode()
+    return http_answer(status, body, "application/problem+json", **options)
+
+
+def answers(*payloads: bytes) -> Callable[[socket.socket, int], None]:
+    """Answer the requests of all connections with these, one after the other; the last one again and again."""
+    left, lock = list(payloads), threading.Lock()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        while read_request(connection)[0]:
+            with lock:
+                payload = left.pop(0) if len(left) > 1 else left[0]
+            connection.sendall(payload)
+
+    return handle
+
+
+def test_a_connection_is_used_again(connect: Connect) -> None:
+    with raw_server(answers(OK)) as server:
+        tp = connect(server.url)
+        for _ in range(3):
+            np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        assert b"".join(tp.stream(DESC, X, block_bytes=16)) == Y.tobytes()
+        assert server.connections == 1
+
+
+def test_a_connection_is_used_again_after_an_error_that_was_read_whole(connect: Connect) -> None:
+    with raw_server(answers(problem(problems.ServerFault("ours"), "500 X"), OK)) as server:
+        tp = connect(server.url)
+        with pytest.raises(problems.ServerFault):
+            tp.tile(X, (1, 2))
+        tp.tile(X, (1, 2))
+        assert server.connections == 1
+
+
+def test_a_connection_that_the_server_closes_is_replaced(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK)
+
+    with raw_server(handle) as server:
+        tp = connect(server.url, retries=0)
+        tp.tile(X, (1, 2))
+        time.sleep(0.05)  # the end of the connection arrives
+        np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        assert server.connections == 2
+
+
+def test_connection_close_is_obeyed(connect: Connect) -> None:
+    with raw_server(
+        answers(http_answer(body=FRAME, content_type=SAFETENSORS, headers="connection: close\r\n"))
+    ) as server:
+        tp = connect(server.url, retries=0)
+        tp.tile(X, (1, 2))
+        tp.tile(X, (1, 2))
+        assert server.connections == 2
+
+
+def test_the_request_says_what_it_must(connect: Connect) -> None:
+    heads: list[bytes] = []
+
+    def handle(connection: socket.socket, number: int) -> None:
+        head, body = read_request(connection)
+        heads.append(head)
+        heads.append(str(len(body)).encode())
+        connection.sendall(OK)
+
+    with raw_server(handle) as server:
+        connect(server.url + "/prefix/", headers={"Authorization": "Bearer t"}).tile(X, (1, 2))
+
+    request, *lines = heads[0].decode().split("\r\n")
+    found = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    assert request == "POST /prefix/v1/operators/tile HTTP/1.1"
+    assert len(found) == len(lines)
+    assert found == {
+        "host": server.url.removeprefix("http://"),
+        "authorization": "Bearer t",
+        "accept": SAFETENSORS,
+        "accept-encoding": "identity",
+        "user-agent": "tensorpost",
+        "content-type": SAFETENSORS,
+        "content-length": heads[1].decode(),
+    }
+
+
+def test_a_unix_socket_will_do(connect: Connect, tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with raw_server(answers(OK), uds=path) as server:
+        np.testing.assert_array_equal(connect(server.url, uds=path).tile(X, (1, 2)), Y)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_chunked_answer_is_read(connect: Connect, size: int) -> None:
+    chunks = [FRAME[at : at + size] for at in range(0, len(FRAME), size)]
+    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""])
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {SAFETENSORS}\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    with raw_server(answers(head.encode() + body)) as server:
+        tp = connect(server.url)
+        np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        assert server.connections == 1
+
+
+def test_an_answer_that_ends_with_its_connection_is_read(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-type: {SAFETENSORS}\r\n\r\n".encode() + FRAME)
+
+    with raw_server(handle) as server:
+        np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
+
+
+def test_an_answer_that_comes_drop_by_drop_is_read(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        read_request(connection)
+        for at in range(len(OK)):
+            connection.sendall(OK[at : at + 1])
+
+    with raw_server(handle) as server:
+        np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
+
+
+# ---- nobody, nothing, not in time ------------------------------------------------------------------------------------
+
+
+def test_no_server_is_a_failed_connection_after_the_retries(connect: Connect) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    begin = time.monotonic()
+
+    with pytest.raises(problems.ConnectFailed, match=f"no connection to http://127.0.0.1:{port}"):
+        connect(f"http://127.0.0.1:{port}", retries=1).tile(X, (1, 2))
+
+    assert 0.05 <= time.monotonic() - begin < 3
+
+
+def test_no_unix_socket_is_a_failed_connection(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(problems.ConnectFailed, match="Unix socket"):
+        connect("http://localhost", uds=str(tmp_path / "none"), retries=0).tile(X, (1, 2))
+
+
+def test_a_name_that_does_not_exist_is_a_failed_connection(connect: Connect) -> None:
+    with pytest.raises(problems.ConnectFailed):
+        connect("http://does-not-exist.invalid", retries=0).tile(X, (1, 2))
+
+
+def test_a_server_that_says_nothing_is_a_timeout(connect: Connect) -> None:
+    release = threading.Event()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        release.wait(10)
+
+    with raw_server(handle) as server:
+        tp = connect(server.url, timeout=0.2)
+        with pytest.raises(problems.RequestTimeout, match=r"silent for 0\.2 seconds"):
+            tp.tile(X, (1, 2))
+        release.set()
+        assert server.connections == 1  # a timeout is not repeated
+
+
+def test_a_server_that_falls_silent_in_the_middle_is_a_timeout(connect: Connect) -> None:
+    release = threading.Event()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK[:-8])
+        release.wait(10)
+
+    with raw_server(handle) as server:
+        with pytest.raises(problems.RequestTimeout, match="of the answer"):
+            connect(server.url, timeout=0.2).tile(X, (1, 2))
+        release.set()
+
+
+def test_a_server_that_does_not_read_is_a_timeout(connect: Connect) -> None:
+    release = threading.Event()
+
+    with raw_server(lambda connection, number: bool(release.wait(10)) and None) as server:
+        with pytest.raises(problems.RequestTimeout):
+            connect(server.url, timeout=0.3).run(BIG, BIG_X)
+        release.set()
+
+
+def test_a_slow_server_is_no_timeout_while_it_goes_on(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK[:-40])
+        for at in range(len(OK) - 40, len(OK), 8):
+            time.sleep(0.1)
+            connection.sendall(OK[at : at + 8])
+
+    with raw_server(handle) as server:
+        np.testing.assert_array_equal(connect(server.url, timeout=0.4).tile(X, (1, 2)), Y)
+
+
+# ---- broken answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("missing", [1, len(FRAME) - 1, len(FRAME)])
+def test_an_answer_that_breaks_off_is_incomplete(connect: Connect, missing: int, reset: bool) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK[: len(OK) - missing])
+        if reset:
+            time.sleep(0.1)  # what was sent arrives before the reset overtakes it
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with raw_server(handle) as server:
+        with pytest.raises(problems.IncompleteBody) as caught:
+            connect(server.url).tile(X, (1, 2))
+        assert caught.value.extra == {"received": len(FRAME) - missing, "expected": len(FRAME)}
+        assert server.connections == 1
+
+
+def test_a_stream_that_breaks_off_has_given_what_was_right(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK[:-20])
+
+    with raw_server(handle) as server:
+        blocks = connect(server.url).stream(DESC, X, block_bytes=8)
+        got = [bytes(next(blocks)) for _ in range(3)]
+        with pytest.raises(problems.IncompleteBody):
+            next(blocks)
+        assert b"".join(got) == Y.tobytes()[:24]
+        assert server.connections == 1
+
+
+def test_leaving_a_stream_early_closes_its_connection(connect: Connect) -> None:
+    hung_up = threading.Event()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK[:-8])
+        if not connection.recv(1):
+            hung_up.set()
+
+    with raw_server(handle) as server:
+        blocks = connect(server.url, timeout=5).stream(DESC, X, block_bytes=8)
+        assert bytes(next(blocks)) == Y.tobytes()[:8]
+        blocks.close()
+        assert hung_up.wait(3)
+
+
+def test_a_connection_closed_without_an_answer_is_tried_again(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        if number > 1:
+            connection.sendall(OK)
+
+    with raw_server(handle) as server:
+        np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
+        assert server.connections == 2
+    with raw_server(lambda connection, number: None) as server:
+        with pytest.raises(problems.ConnectionProblem, match="without an answer|failed") as caught:
+            connect(server.url, retries=1).tile(X, (1, 2))
+        assert type(caught.value) is problems.ConnectionProblem
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"SSH-2.0-OpenSSH_9.9\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"\x15\x03\x01\0\2\2\x50" * 20 + b"\r\n\r\n",
+        b"\n\n\n\n" * 9,
+    ],
+)
+def test_what_speaks_no_http_is_named(connect: Connect, nonsense: bytes) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(nonsense)
+
+    with raw_server(handle) as server, pytest.raises(problems.ConnectionProblem) as caught:
+        connect(server.url, retries=0).tile(X, (1, 2))
+    assert type(caught.value) is problems.ConnectionProblem
+
+
+def test_an_endless_head_is_not_read_for_ever(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            connection.sendall(b"x-filler: " + b"y" * 1000 + b"\r\n")
+
+    with raw_server(handle) as server, pytest.raises(problems.ConnectionProblem):
+        connect(server.url, retries=0, timeout=5).tile(X, (1, 2))
+
+
+# ---- refusals before the request was read ----------------------------------------------------------------------------
+
+REFUSALS = {
+    "413": (problems.LimitExceeded.of("the request body", 9, 8, "TENSORPOST_MAX_BODY_BYTES"), "413 Content Too Large"),
+    "429": (problems.TooBusy("every byte is lent out"), "429 Too Many Requests"),
+}
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_an_early_refusal_is_understood_when_the_server_then_hangs_up(connect: Connect, status: str) -> None:
+    error, line = REFUSALS[status]
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection, body=False)
+        connection.sendall(problem(error, line, headers="connection: close\r\n"))
+        # Closing with bytes unread resets the connection, so that the client's next send fails.
+
+    with raw_server(handle) as server, pytest.raises(type(error)) as caught:
+        connect(server.url, retries=0).run(BIG, BIG_X)
+    assert caught.value.status == int(status)
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+def test_an_early_refusal_is_understood_when_the_server_reads_on(connect: Connect, status: str) -> None:
+    error, line = REFUSALS[status]
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection, body=False)
+        connection.sendall(problem(error, line))
+        while connection.recv(1 << 20):
+            pass
+
+    with raw_server(handle) as server, pytest.raises(type(error)):
+        connect(server.url, retries=0).run(BIG, BIG_X)
+
+
+def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further() -> None:
+    """Nothing fails here but the client's patience, so it must look; httpx does not, and times out."""
+    release = threading.Event()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection, body=False)
+        connection.sendall(problem(problems.TooBusy("full"), "429 Too Many Requests"))
+        release.wait(10)
+
+    with raw_server(handle) as server, Client(server.url, retries=0, timeout=5) as tp:
+        begin = time.monotonic()
+        with pytest.raises(problems.TooBusy):
+            tp.run(BIG, BIG_X)
+        assert time.monotonic() - begin < 2
+        release.set()
+
+
+def test_a_refused_call_is_repeated_after_what_the_server_asked_for(connect: Connect) -> None:
+    busy = problem(problems.TooBusy("full"), "429 Too Many Requests", headers="retry-after: 1\r\n")
+    with raw_server(answers(busy, OK)) as server:
+        begin = time.monotonic()
+        np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
+        assert 1.0 <= time.monotonic() - begin < 3.0
+
+
+# ---- the caller's own doing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), TimeoutError("mine"), BrokenPipeError("mine")], ids=repr)
+@pytest.mark.parametrize("when", ["sending", "receiving"])
+def test_what_progress_raises_ends_the_call_as_it_is(connect: Connect, error: Exception, when: str) -> None:
+    def report(progress: Any) -> None:
+        if progress.received if when == "receiving" else progress.sent:
+            raise error
+
+    with raw_server(answers(OK)) as server:
+        tp = connect(server.url, retries=0)
+        with pytest.raises(type(error), match="mine") as caught:
+            tp.tile(X, (1, 2), progress=report)
+        assert caught.value is error
+        np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+
+
+def test_a_closed_client_says_so(connect: Connect) -> None:
+    with raw_server(answers(OK)) as server:
+        tp = connect(server.url)
+        tp.tile(X, (1, 2))
+        tp.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            tp.tile(X, (1, 2))
+
+
+def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+
+    def handle(connection: socket.socket, number: int) -> None:
+        heads.append(read_request(connection)[0])
+        connection.sendall(OK)
+
+    with raw_server(handle) as server:
+        monkeypatch.setenv("http_proxy", server.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        with Client("http://tensors.example") as tp:
+            np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+
+    assert heads[0].startswith(b"POST http://tensors.example/v1/operators/tile HTTP/1.1\r\n")
+
+
+def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
+    origin = Origin.parse("http://x", headers={}, timeout=None, connect_timeout=5.0, tls=True, uds=None)
+    classes, todo = set(), [httpx.TransportError]
+    while todo:
+        classes.add(cls := todo.pop())
+        todo += cls.__subclasses__()
+    assert len(classes) > 10
+
+    for cls in classes - {httpx.LocalProtocolError}:  # a mistake of ours, which must not look like the network's
+        with pytest.raises(problems.ConnectionProblem), _mapped_errors(origin):
+            raise cls("x")
+    for cls in (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError):
+        with pytest.raises(problems.ConnectFailed), _mapped_errors(origin):
+            raise cls("x")
+    for cls in (httpx.ReadTimeout, httpx.WriteTimeout):
+        with pytest.raises(problems.RequestTimeout, match="silent for too long"), _mapped_errors(origin):
+            raise cls("x")
+
+
+def test_the_httpx_way_is_the_one_for_tls() -> None:
+    with Client("https://127.0.0.1:1", retries=0) as tp:
+        assert isinstance(tp._transport, HttpxTransport)
+        with pytest.raises(problems.ConnectFailed):
+            tp.limits()

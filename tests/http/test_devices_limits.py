@@ -1,0 +1,137 @@
+"""`/v1/devices` and `/v1/limits`: what is here, what is not and why, and what is lent out now."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import httpx
+from tests.support.http_app import (
+    NPY,
+    PATIENCE,
+    Controlled,
+    app_settings,
+    assert_problem,
+    http_app,
+    npy_bytes,
+    use_backend,
+)
+
+from tensorpost_server.backends import BACKENDS
+from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
+
+TILE = "/v1/operators/tile"
+
+
+def test_devices_lists_every_backend_in_the_order_of_the_table():
+    with http_app(numpy_threads=3) as app:
+        found = app.get("/v1/devices").json()
+
+    assert "auto" == found["default"]
+    assert list(BACKENDS) == [device["name"] for device in found["devices"]]
+    numpy = next(device for device in found["devices"] if device["name"] == "numpy")
+    assert numpy["device"].startswith("cpu (")
+    assert {"name": "numpy", "device": numpy["device"], "reason": None, "auto": True, "threads": 3} == numpy
+    null = next(device for device in found["devices"] if device["name"] == "null")
+    assert {"name": "null", "device": "none (answers zeros)", "reason": None, "auto": False, "threads": 1} == null
+
+
+def test_a_device_that_could_not_be_opened_says_why():
+    with http_app() as app:
+        pool = app.service.pool
+        assert pool is not None
+        pool.workers.pop("null").close()
+        pool.refused["null"] = "OSError: unplugged"
+
+        found = app.get("/v1/devices").json()["devices"]
+        problem = assert_problem(app.post(TILE + "?repeats=2&backend=null", npy_bytes([1])), 501, "no-backend")
+
+    assert {"name": "null", "device": None, "reason": "OSError: unplugged", "auto": False, "threads": 0} in found
+    assert {"null": "OSError: unplugged"} == problem["refused"]
+
+
+def test_limits_lists_every_setting_that_is_one():
+    settings = app_settings(max_output_bytes=12345, receive_timeout_seconds=1.5)
+    with http_app(max_output_bytes=12345, receive_timeout_seconds=1.5) as app:
+        found = app.get("/v1/limits").json()
+
+    listed = {limit["name"]: limit for limit in found["limits"]}
+    assert Settings.model_fields.keys() - {"host", "port", "backend"} == listed.keys()
+    for name, limit in listed.items():
+        assert getattr(settings, name) == limit["value"]
+        assert ENVIRONMENT_PREFIX + name.upper() == limit["setting"]
+        assert limit["description"].endswith((".", "60.")), "a sentence, with its reason"
+    assert (12345, 1.5) == (listed["max_output_bytes"]["value"], listed["receive_timeout_seconds"]["value"])
+    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == found["in_use"]
+
+
+def test_what_is_lent_out_is_shown_while_it_is():
+    # 300,000 bytes in; out 600,000, of which 5 slices of 4 KiB exist at a time: 1 sent, 1 computed, 3 ahead.
+    go_on = threading.Event()
+    backend = Controlled(before=lambda index: go_on.wait(PATIENCE))
+
+    async def both(client: httpx.AsyncClient) -> dict[str, int]:
+        post = asyncio.ensure_future(
+            client.post(TILE + "?repeats=2", content=npy_bytes(bytearray(300_000), "uint8"), headers=NPY)
+        )
+        while not backend.begun:
+            await asyncio.sleep(0.001)
+        try:
+            return (await client.get("/v1/limits")).json()["in_use"]
+        finally:
+            go_on.set()
+            await post
+
+    with http_app(slice_bytes=4096, slices_ahead=3) as app, use_backend(app.service, backend):
+        during = app.run(both(app.client))
+        after = app.in_use()
+
+    assert {"bytes_in_flight": 300_000 + 5 * 4096, "requests_in_flight": 1} == during
+    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == after
+
+
+def test_too_busy_says_when_to_come_back():
+    go_on = threading.Event()
+    backend = Controlled(before=lambda index: go_on.wait(PATIENCE))
+    body = npy_bytes(bytearray(300_000), "uint8")
+
+    async def two(client: httpx.AsyncClient, query: str) -> tuple[httpx.Response, httpx.Response]:
+        first = asyncio.ensure_future(client.post(TILE + "?repeats=2", content=body, headers=NPY))
+        while not backend.begun:
+            await asyncio.sleep(0.001)
+        try:
+            second = await client.post(TILE + query, content=body, headers=NPY)
+        finally:
+            go_on.set()
+        return await first, second
+
+    for limits, setting in (
+        ({"memory_bytes": 500_000}, "TENSORPOST_MEMORY_BYTES"),
+        ({"max_requests": 1}, "TENSORPOST_MAX_REQUESTS"),
+    ):
+        go_on.clear()
+        backend.begun.clear()
+        with http_app(slice_bytes=4096, retry_after_seconds=7, **limits) as app, use_backend(app.service, backend):
+            first, second = app.run(two(app.client, "?repeats=2"))
+            again = app.post(TILE + "?repeats=2", body)
+
+        problem = assert_problem(second, 429, "too-busy")
+        assert ("7", 7, setting) == (second.headers["retry-after"], problem["retry_after_seconds"], problem["setting"])
+        assert (200, 200) == (first.status_code, again.status_code)
+
+
+def test_more_than_the_whole_budget_is_no_matter_of_waiting():
+    with http_app(memory_bytes=100_000) as app:
+        answer = app.post(TILE + "?repeats=1", npy_bytes(bytearray(200_000), "uint8"))
+
+    problem = assert_problem(answer, 413, "limit-exceeded")
+    assert "retry-after" not in answer.headers
+    assert "TENSORPOST_MEMORY_BYTES" == problem["setting"]
+
+
+def test_a_budget_smaller_than_the_output_is_enough_for_it():
+    # 4 MB of output with 200 KB of memory: it is made and sent slice by slice.
+    with http_app(memory_bytes=200_000, slice_bytes=4096, max_output_bytes=1 << 30) as app:
+        answer = app.post(TILE + "?repeats=40", npy_bytes(bytearray(100_000), "uint8"))
+
+    assert (200, 4_000_128) == (answer.status_code, len(answer.content))

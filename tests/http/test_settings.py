@@ -1,0 +1,123 @@
+"""Settings come from TENSORPOST_* variables; each has a bound and takes effect."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from pydantic import ValidationError
+from tests.support.http_app import assert_problem, http_app, npy_bytes
+
+from tensorpost_server.main import create_app
+from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
+
+FIELDS = Settings.model_fields
+OTHER_VALUES = {
+    "host": "0.0.0.0", "port": 1234, "backend": "null", "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.upper().startswith(ENVIRONMENT_PREFIX):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_comes_from_its_variable(name: str, monkeypatch: pytest.MonkeyPatch):
+    default = getattr(Settings(), name)
+    value = OTHER_VALUES.get(name, 5 if name in ("slices_ahead", "numpy_threads") else 77_777)
+    value = 7 if name == "numpy_threads" else value
+    assert value != default
+
+    monkeypatch.setenv(ENVIRONMENT_PREFIX + name.upper(), str(value))
+
+    assert value == getattr(Settings(), name)
+    assert value == getattr(create_app().state.service.settings, name)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_has_a_unit_and_a_reason(name: str):
+    description = FIELDS[name].description
+
+    assert description is not None
+    assert len(description) > 30
+    for unit in ("bytes", "seconds"):
+        assert not name.endswith(unit) or unit in description.lower(), f"{name} does not say that it is in {unit}"
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS.keys() - {"host", "backend"}))
+@pytest.mark.parametrize("value", ["-1", "lots", "", "nan"])
+def test_a_value_that_cannot_be_is_refused_at_the_start(name: str, value: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(ENVIRONMENT_PREFIX + name.upper(), value)
+
+    with pytest.raises(ValidationError) as caught:
+        create_app()
+
+    assert [(name,)] == [error["loc"] for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize(
+    "name", ["max_body_bytes", "max_output_bytes", "memory_bytes", "max_requests", "numpy_threads", "slice_bytes"]
+)
+def test_a_limit_of_0_that_would_stop_everything_is_refused(name: str):
+    with pytest.raises(ValidationError, match="greater than or equal to"):
+        Settings(**{name: 0})  # pyright: ignore[reportArgumentType] # that is the test
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().port = 1  # pyright: ignore[reportAttributeAccessIssue] # that is the test
+
+
+def test_an_argument_that_is_no_setting_is_refused():
+    with pytest.raises(ValidationError, match="max_body_byte"):
+        Settings(max_body_byte=1)  # pyright: ignore[reportCallIssue] # that is the test
+
+
+def test_defaults_are_what_the_documentation_says(monkeypatch: pytest.MonkeyPatch):
+    settings = Settings()
+
+    assert ("127.0.0.1", 8000, "auto") == (settings.host, settings.port, settings.backend)
+    assert 16 * 2**30 == settings.max_output_bytes, "the largest FLOAT32 tensor that DirectML allows, rounded up"
+    assert settings.memory_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1 <= settings.numpy_threads <= (os.cpu_count() or 1)
+
+
+TILE = "/v1/operators/tile"
+
+
+@pytest.mark.parametrize(
+    ("setting", "query", "body", "headers", "named"),
+    [
+        ({"max_body_bytes": 200}, "?repeats=2", npy_bytes([1.0] * 30), {}, "TENSORPOST_MAX_BODY_BYTES"),
+        ({"max_head_bytes": 64}, "?repeats=2", npy_bytes([1]), {}, "TENSORPOST_MAX_HEAD_BYTES"),
+        ({"max_json_bytes": 64}, "", b" " * 65, {"content-type": "application/json"}, "TENSORPOST_MAX_JSON_BYTES"),
+        (
+            {"max_json_elements": 3}, "?repeats=4", npy_bytes([1]), {"accept": "application/json"},
+            "TENSORPOST_MAX_JSON_ELEMENTS",
+        ),
+        ({"max_output_bytes": 15}, "?repeats=4", npy_bytes([1]), {}, "TENSORPOST_MAX_OUTPUT_BYTES"),
+        ({"memory_bytes": 19}, "?repeats=4", npy_bytes([1]), {}, "TENSORPOST_MEMORY_BYTES"),
+    ],
+)  # fmt: skip
+def test_each_limit_holds_and_is_named(setting, query, body, headers, named):
+    name = next(iter(setting))
+    headers = {"content-type": "application/x-npy"} | headers
+    with http_app(**setting) as app:
+        problem = assert_problem(app.post(TILE + query, body, headers), 413, "limit-exceeded")
+    assert (named, setting[name]) == (problem["setting"], problem["limit"])
+
+    with http_app(**{name: problem["actual"]}) as app:
+        assert 413 != app.post(TILE + query, body, headers).status_code, "what is just as large is let in"
+
+
+def test_the_slice_size_takes_effect():
+    from tests.support.http_app import Controlled, use_backend
+
+    for slice_bytes, slices in ((4096, 100), (409_600, 1)):
+        backend = Controlled()
+        with http_app(slice_bytes=slice_bytes) as app, use_backend(app.service, backend):
+            app.post(TILE + "?repeats=100", npy_bytes(bytearray(4096), "uint8"))
+        assert slices == len(backend.begun)

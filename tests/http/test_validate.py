@@ -1,0 +1,150 @@
+"""`/v1/validate`: what DirectML says about a document, without a tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.support import strategies as ours
+from tests.support.http_app import JSON, AppClient, Controlled, assert_problem, http_app, use_backend
+
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc, parse_operator
+
+TILE = {"InputTensor": {"DataType": "INT16", "Sizes": [2, 3]}, "Repeats": [1, 2]}
+MEMBERS = {
+    "valid", "feature_level", "violations", "lowest_feature_level", "op", "output", "input_bytes", "output_bytes",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[AppClient]:
+    with http_app(max_json_bytes=5000) as client:
+        yield client
+
+
+def verdict(app: AppClient, document: Any, query: str = "") -> dict[str, Any]:
+    answer = app.post("/v1/validate" + query, json.dumps(document).encode(), JSON)
+    assert 200 == answer.status_code, answer.text
+    found = answer.json()
+    assert MEMBERS == found.keys()
+    assert found["valid"] is (found["violations"] == [])
+    return found
+
+
+def test_a_valid_document(app: AppClient):
+    found = verdict(app, {"type": "TILE", "desc": TILE})
+
+    assert found["valid"]
+    assert ("6_4", "3_1") == (found["feature_level"], found["lowest_feature_level"])
+    assert (12, 24) == (found["input_bytes"], found["output_bytes"])
+    assert ([2, 6], "INT16", 24) == (
+        found["output"]["Sizes"], found["output"]["DataType"], found["output"]["TotalTensorSizeInBytes"],
+    )  # fmt: skip
+    assert parse_operator(found["op"]) == TileOperatorDesc.of(BufferTensorDesc.packed("INT16", (2, 3)), (1, 2))
+
+
+def test_byte_counts_are_those_on_the_wire(app: AppClient):
+    # A packed tensor of 3 bytes travels as 3 bytes; a strided one with its buffer, which is rounded up to 4.
+    packed = {"InputTensor": {"DataType": "UINT8", "Sizes": [3]}, "Repeats": [1]}
+    strided = {**packed, "InputTensor": {"DataType": "UINT8", "Sizes": [3], "Strides": [2]}}
+
+    assert (3, 3) == (verdict(app, {"type": "TILE", "desc": packed})["input_bytes"],) * 2
+    assert (8, 3) == tuple(verdict(app, {"type": "TILE", "desc": strided})[key] for key in ("input_bytes", "output_bytes"))
+
+
+def test_every_violation_is_listed_and_the_answer_is_200(app: AppClient):
+    desc = {
+        "InputTensor": {"DataType": "INT16", "Sizes": [2, 0]},
+        "OutputTensor": {"DataType": "INT32", "Sizes": [2, 6]},
+        "Repeats": [1, 0],
+        "RepeatsCount": 3,
+    }
+
+    found = verdict(app, {"type": "TILE", "desc": desc})
+
+    assert {
+        ("size-zero", "$.desc.InputTensor.Sizes[1]"),
+        ("data-types-differ", "$.desc.OutputTensor.DataType"),
+        ("count-disagrees", "$.desc.RepeatsCount"),
+        ("repeat-zero", "$.desc.Repeats[1]"),
+    } == {(violation["code"], violation["path"]) for violation in found["violations"]}
+    assert (None,) * 5 == tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"}))
+
+
+def test_a_level_that_does_not_take_it(app: AppClient):
+    found = verdict(app, {"type": "TILE", "desc": TILE}, "?feature_level=2_1")
+
+    assert not found["valid"]
+    assert ("2_1", "3_1") == (found["feature_level"], found["lowest_feature_level"])
+    assert {("dimension-count-unsupported", "$.desc.InputTensor.Sizes")} <= {
+        (violation["code"], violation["path"]) for violation in found["violations"]
+    }
+    assert found["op"] is not None, "it is well formed, and can be shown"
+
+
+@pytest.mark.parametrize("document", [None, [], "TILE", 7, {}, {"type": "TILE"}, {"desc": {}}, {"type": 1, "desc": {}}])
+def test_what_is_no_document_is_not_valid(app: AppClient, document: Any):
+    assert not verdict(app, document)["valid"]
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status", "code"),
+    [
+        ("", b"{", 400, "invalid-json"),
+        ("", b"", 400, "invalid-json"),
+        ("", b'{"type": 1, "type": 2}', 400, "invalid-json"),
+        ("", b"[" * 4000, 400, "invalid-json"),
+        ("", b" " * 5001, 413, "limit-exceeded"),
+        ("", b'{"type": "TIEL", "desc": {}}', 404, "unknown-operator"),
+        ("?feature_level=7_0", b"{}", 400, "invalid-parameter"),
+        ("?feature_level=1_0&feature_level=2_0", b"{}", 400, "invalid-parameter"),
+        ("?level=1_0", b"{}", 400, "invalid-parameter"),
+    ],
+)
+def test_a_question_that_cannot_be_read(app: AppClient, query: str, body: bytes, status: int, code: str):
+    assert_problem(app.post("/v1/validate" + query, body, JSON), status, code)
+
+
+def test_a_compressed_question_is_not_read(app: AppClient):
+    answer = app.post("/v1/validate", b"{}", JSON | {"content-encoding": "gzip"})
+
+    assert_problem(answer, 415, "unsupported-media-type")
+    assert "identity" == answer.headers["accept-encoding"]
+
+
+def test_nothing_is_computed_and_nothing_lent_out(app: AppClient):
+    backend = Controlled()
+    with use_backend(app.service, backend):
+        found = verdict(app, {"type": "TILE", "desc": {**TILE, "Repeats": [30000, 20000]}})
+
+    assert found["output_bytes"] == 2 * 30000 * 3 * 20000 * 2
+    assert 0 == backend.started
+    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == app.in_use()
+
+
+@given(desc=ours.tile_descs())
+@settings(max_examples=40, deadline=None)
+def test_what_it_says_is_valid_can_be_run(app: AppClient, desc: TileOperatorDesc):
+    found = verdict(app, desc.to_document())
+
+    assert found["valid"]
+    assert desc.to_document() == found["op"]
+
+
+@given(document=ours.json_values())
+@settings(max_examples=80, deadline=None)
+def test_anything_gets_a_verdict_or_a_problem(app: AppClient, document: Any):
+    for asked in (document, {"type": "TILE", "desc": document}):
+        try:
+            body = json.dumps(asked).encode()
+        except ValueError:  # json.dumps writes no integers of more than 4300 digits
+            return
+        answer = app.post("/v1/validate", body, JSON)
+        if answer.status_code == 200:
+            assert MEMBERS == answer.json().keys()
+        else:
+            assert_problem(answer, answer.status_code, answer.json()["type"].rpartition(":")[2])
+            assert answer.status_code in (400, 404, 413)

@@ -1,0 +1,226 @@
+"""What the documents say is run: every Python block of every page, and every example in a docstring.
+
+A block that cannot run says so in the line before its fence: `<!-- not run: the reason -->`. It must compile all the
+same. Blocks of one page share their names, in order. A server stands where a page says `http://127.0.0.1:8000`.
+"""
+
+import ast
+import doctest
+import functools
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.support.live_server import live_server
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("docs", "tests", "benchmarks", "deploy", "examples", "client", "app")
+PAGES = sorted({*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))})
+MODULES = sorted(path for package in ("client", "app") for path in (ROOT / package).rglob("*.py"))
+SERVER = re.compile(r"http://(?:127\.0\.0\.1|localhost):8000")
+BLOCK = re.compile(
+    r"(?:^[ ]*<!-- not run:(?P<reason>.*?)-->\n)?^(?P<indent> *)```(?:python|py|pycon)\b[^\n]*\n(?P<code>.*?)^ *```[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it begins, its text without the fence's indentation, and why it is not run, if so."""
+
+    line: int
+    code: str
+    reason: str | None
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it is written with `>>>` and results."""
+        return self.code.lstrip().startswith(">>>")
+
+
+def blocks(page: str) -> list[Block]:
+    found: list[Block] = []
+    for match in BLOCK.finditer(page):
+        code = "".join(line.removeprefix(match["indent"]) for line in match["code"].splitlines(keepends=True))
+        reason = None if match["reason"] is None else match["reason"].strip()
+        found.append(Block(page.count("\n", 0, match.start("code")), code, reason))
+    return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with live_server() as url:
+        yield url
+
+
+def run_session(code: str, names: dict[str, Any], where: str) -> None:
+    """Run `>>>` lines and compare what they print."""
+    test = doctest.DocTestParser().get_doctest(code, names, where, where, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    said: list[str] = []
+    runner.run(test, out=said.append, clear_globs=False)
+    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+    names.update(test.globs)
+
+
+# Pages
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text("utf-8"))], ids=page_id)
+def test_python_on_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page.read_text("utf-8")):
+        where = f"{page.name}:{block.line}"
+        if block.reason is not None:
+            assert len(block.reason) >= 10, f"{where}: say why it is not run"
+            if not block.is_session:
+                ast.parse(block.code, where)
+            continue
+        code = block.code
+        if SERVER.search(code):
+            code = SERVER.sub(request.getfixturevalue("server"), code)
+        if block.is_session:
+            run_session(code, names, where)
+        else:
+            exec(compile(code, where, "exec"), names)
+
+
+def test_blocks_are_found_and_excused() -> None:
+    page = (
+        "# T\n```python\nx = 1\n```\ntext\n\n<!-- not run: needs a device of its own -->\n```python\ny = \n```\n"
+        "- item\n  ```py\n  z = 2\n    # deeper\n  ```\n```bash\nls\n```\n```pycon\n>>> 1\n1\n```\n"
+        "<!-- not run: far away -->\n\n```python\nw = 3\n```\n"
+    )
+    assert [(block.code, block.reason) for block in blocks(page)] == [
+        ("x = 1\n", None),
+        ("y = \n", "needs a device of its own"),
+        ("z = 2\n  # deeper\n", None),
+        (">>> 1\n1\n", None),
+        ("w = 3\n", None),
+    ]
+    assert [block.line for block in blocks(page)][:2] == [2, 8]
+
+
+def test_a_wrong_block_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="Expected"):
+        run_session(">>> 1 + 1\n3\n", {}, "page")
+    run_session(">>> 1 + 1\n2\n", {}, "page")
+
+
+# Docstrings
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
+    return name.removesuffix(".__init__")
+
+
+def examples(path: Path) -> int:
+    """How many `>>>` lines the docstrings of a file have."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [
+        ast.get_docstring(node) or ""
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, documented)
+    ]
+    return sum(len(re.findall(r"^\s*>>> ", text, re.MULTILINE)) for text in texts)
+
+
+WITH_EXAMPLES = [path for path in MODULES if examples(path)]
+
+
+@functools.cache
+def doctests(name: str) -> tuple[doctest.DocTest, ...]:
+    module: ModuleType = importlib.import_module(name)
+    return tuple(test for test in doctest.DocTestFinder().find(module) if test.examples)
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
+def test_examples_in_docstrings(path: Path, request: pytest.FixtureRequest) -> None:
+    tests = doctests(module_name(path))
+    assert sum(len(test.examples) for test in tests) == examples(path), "doctest does not see every example"
+    for test in tests:
+        for example in test.examples:
+            if example.options.get(doctest.SKIP):
+                assert "needs a server" in example.source, (
+                    "an example is only left out if it says that it needs a server"
+                )
+        if any(example.options.get(doctest.SKIP) for example in test.examples):
+            run_with_server(test, request.getfixturevalue("server"))
+            continue
+        said: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner.run(test, out=said.append)
+        assert runner.summarize(verbose=False).failed == 0, "".join(said)
+
+
+def run_with_server(test: doctest.DocTest, url: str) -> None:
+    """Run an example that is left out elsewhere, since it needs a server; here one is there."""
+    for example in test.examples:
+        example.options.pop(doctest.SKIP, None)
+        example.source = SERVER.sub(url, example.source)
+    said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, out=said.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+
+
+def test_there_are_examples() -> None:
+    assert {"tensorpost.datatypes", "tensorpost.descriptors", "tensorpost.descriptors.tile"} <= {
+        module_name(path) for path in WITH_EXAMPLES
+    }
+
+
+# What no page may hold
+
+REGISTRIES = (
+    "pypi.org", "pythonhosted.org", "npmjs.com", "npmjs.org", "crates.io", "conda.anaconda.org", "ghcr.io", "quay.io",
+    "docker.io", "nvcr.io", "mcr.microsoft.com", "registry.",
+)  # fmt: skip
+ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|tmp/venv|Users)/[\w.-]+")
+
+
+def unwanted(text: str) -> list[str]:
+    """Paths of one machine, and hosts of package registries."""
+    hosts = [host for host in REGISTRIES if re.search(rf"(?<![\w-]){re.escape(host)}(?=[\w/\s:)`'\"]|$)", text)]
+    return ABSOLUTE.findall(text) + [
+        host for host in hosts if host != "registry." or re.search(r"\bregistry\.\w+\.\w", text)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_pages_hold_no_paths_of_one_machine_and_no_registry_hosts(page: Path) -> None:
+    assert unwanted(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_sources_hold_no_paths_of_one_machine_and_no_registry_hosts(path: Path) -> None:
+    assert unwanted(path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("see /work/main/README.md", ["/work/main"]),
+        ("open `/home/anna/x`", ["/home/anna"]),
+        ("https://pypi.org/project/tensorpost", ["pypi.org"]),
+        ("docker pull ghcr.io/x/y", ["ghcr.io"]),
+        ("docker pull registry.example.com/y", ["registry."]),
+        ("POST /v1/operators/tile and docs/work/flow.md, the registry. Then more", []),
+        ("https://example.org/home/x", []),
+    ],
+)
+def test_what_is_unwanted_is_found(text: str, found: list[str]) -> None:
+    assert unwanted(text) == found
