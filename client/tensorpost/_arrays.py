@@ -14,57 +14,97 @@ from numpy.typing import NDArray
 
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
-from .problems import InvalidParameter
+from .onnx import OnnxNode, OnnxTensor, find_schema
+from .problems import InvalidDescriptor, InvalidParameter, Violation
+from .resampling import Resampling, resampling
 
-__all__ = ["TensorData", "check_out", "output_memory", "tile_descriptor", "wire_form", "wire_inputs"]
+__all__ = [
+    "Subject",
+    "Tensor",
+    "TensorData",
+    "check_out",
+    "input_tensors",
+    "onnx_node",
+    "output_memory",
+    "output_tensor",
+    "resample_arrays",
+    "tile_descriptor",
+    "wire_form",
+    "wire_inputs",
+]
 
 TensorData: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 """A tensor's elements as an array, or its buffer as anything bytes-like."""
 
+Subject: TypeAlias = OperatorDesc | OnnxNode
+"""What can be run: a DirectML descriptor or an ONNX node."""
+
+Tensor: TypeAlias = BufferTensorDesc | OnnxTensor
+"""What either says about a tensor; `layout` is common to both."""
+
 _UINT8 = data_type("uint8")
 
 
-def wire_form(tensor: BufferTensorDesc) -> tuple[DataType, tuple[int, ...]]:
+def input_tensors(subject: Subject) -> dict[str, Tensor]:
+    """The tensors a call sends, by their names in a frame and in their order there."""
+    if isinstance(subject, OnnxNode):
+        return {subject.schema.data_input.name: subject.input}
+    return {subject.slot_name(field): getattr(subject, field) for field in subject.input_fields}
+
+
+def output_tensor(subject: Subject) -> Tensor:
+    """The tensor a call answers with."""
+    if isinstance(subject, OnnxNode):
+        return subject.output
+    (field,) = subject.output_fields
+    return getattr(subject, field)
+
+
+def wire_form(tensor: Tensor) -> tuple[DataType, tuple[int, ...]]:
     """Type and shape of a tensor in a frame: its own if packed, otherwise its whole buffer as bytes."""
-    if tensor.is_packed:
-        return tensor.data_type.row, tensor.sizes
-    return _UINT8, (tensor.total_tensor_size_in_bytes,)
+    layout = tensor.layout
+    if layout.packed:
+        return layout.data_type, layout.sizes
+    return _UINT8, (layout.size_in_bytes,)
 
 
-def wire_inputs(desc: OperatorDesc, inputs: TensorData | Mapping[str, TensorData]) -> list[memoryview]:
+def wire_inputs(subject: Subject, inputs: TensorData | Mapping[str, TensorData]) -> list[memoryview]:
     """The bytes of what the caller gave for each input of the operator, in binding order.
 
     Raises:
         InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the descriptor says.
     """
-    tensors = {desc.slot_name(field): getattr(desc, field) for field in desc.input_fields}
+    tensors = input_tensors(subject)
+    name = subject.schema.name if isinstance(subject, OnnxNode) else subject.operator_type
     if not isinstance(inputs, Mapping):
         if len(tensors) > 1:
             raise InvalidParameter(
-                f"{desc.operator_type} has the inputs {', '.join(tensors)}; pass a mapping from these names to arrays"
+                f"{name} has the inputs {', '.join(tensors)}; pass a mapping from these names to arrays"
             )
         inputs = dict.fromkeys(tensors, inputs)
     if inputs.keys() != tensors.keys():
         raise InvalidParameter(
-            f"{desc.operator_type} has the inputs {', '.join(tensors)}; got {', '.join(map(str, inputs)) or 'none'}"
+            f"{name} has the inputs {', '.join(tensors)}; got {', '.join(map(str, inputs)) or 'none'}"
         )
     return [_bytes_of(name, tensor, inputs[name]) for name, tensor in tensors.items()]
 
 
-def _bytes_of(name: str, tensor: BufferTensorDesc, data: object) -> memoryview:
+def _bytes_of(name: str, tensor: Tensor, data: object) -> memoryview:
     if not isinstance(data, np.ndarray):
         return _bytes_of_buffer(name, tensor, data)
     array = _plain(name, cast("NDArray[Any]", data))
-    if tensor.is_packed:
-        if array.dtype.newbyteorder("<") != tensor.dtype or array.shape != tensor.sizes:
+    layout = tensor.layout
+    dtype, sizes = layout.data_type.dtype, layout.sizes
+    if layout.packed:
+        if array.dtype.newbyteorder("<") != dtype or array.shape != sizes:
             raise InvalidParameter(
-                f"{name} is {array.dtype.name} of shape {array.shape}, but its descriptor says {tensor.dtype.name} of "
-                f"{tensor.sizes}; change the one or the other"
+                f"{name} is {array.dtype.name} of shape {array.shape}, but its descriptor says {dtype.name} of "
+                f"{sizes}; change the one or the other"
             )
-        return _memory(np.ascontiguousarray(array, dtype=tensor.dtype))
-    total = tensor.total_tensor_size_in_bytes
+        return _memory(np.asarray(array, dtype=dtype, order="C"))
+    total = layout.size_in_bytes
     # An array of the tensor's sizes is most likely its elements, not the buffer they are spread over.
-    looks_logical = array.shape == tensor.sizes and array.nbytes != total
+    looks_logical = array.shape == sizes and array.nbytes != total
     if array.ndim != 1 or not array.flags.c_contiguous or looks_logical:
         raise InvalidParameter(
             f"{name} has strides or padding, so it wants its buffer: a one-dimensional contiguous array of {total} "
@@ -74,7 +114,7 @@ def _bytes_of(name: str, tensor: BufferTensorDesc, data: object) -> memoryview:
     return _first_bytes(name, _memory(array), total)
 
 
-def _bytes_of_buffer(name: str, tensor: BufferTensorDesc, data: object) -> memoryview:
+def _bytes_of_buffer(name: str, tensor: Tensor, data: object) -> memoryview:
     try:
         memory = memoryview(cast("Any", data))
         if not memory.c_contiguous:
@@ -83,10 +123,9 @@ def _bytes_of_buffer(name: str, tensor: BufferTensorDesc, data: object) -> memor
     except TypeError:
         raise InvalidParameter(
             f"{name} must be a NumPy array or bytes-like, not {type(data).__name__}; for lists and other array types, "
-            f"np.asarray(x, dtype=np.{tensor.dtype.name}) makes one"
+            f"np.asarray(x, dtype=np.{tensor.layout.data_type.numpy_name}) makes one"
         ) from None
-    packed = tensor.is_packed
-    return _first_bytes(name, memory, tensor.data_size_in_bytes if packed else tensor.total_tensor_size_in_bytes)
+    return _first_bytes(name, memory, tensor.layout.size_in_bytes)
 
 
 def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
@@ -106,7 +145,7 @@ def _memory(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def check_out(tensor: BufferTensorDesc, out: NDArray[Any] | None) -> None:
+def check_out(tensor: Tensor, out: NDArray[Any] | None) -> None:
     """Refuse memory that the output does not fit exactly.
 
     Raises:
@@ -118,17 +157,17 @@ def check_out(tensor: BufferTensorDesc, out: NDArray[Any] | None) -> None:
     if not isinstance(cast("object", out), np.ndarray) or out.dtype != row.dtype or out.shape != shape:
         is_array = isinstance(cast("object", out), np.ndarray)
         found = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
-        why = "" if tensor.is_packed else ", the output's whole buffer"
+        why = "" if tensor.layout.packed else ", the output's whole buffer"
         raise InvalidParameter(f"out must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise InvalidParameter("out must be C-contiguous and writeable: the answer is received straight into it")
 
 
-def output_memory(tensor: BufferTensorDesc, out: NDArray[Any] | None) -> tuple[memoryview, NDArray[Any]]:
+def output_memory(tensor: Tensor, out: NDArray[Any] | None) -> tuple[memoryview, NDArray[Any]]:
     """Where the output's bytes go, and the array to give back for them: `out` or new memory."""
     row, shape = wire_form(tensor)
     block = np.empty(shape, row.dtype) if out is None else out
-    return _memory(block), block if tensor.is_packed else tensor.view(block)
+    return _memory(block), block if tensor.layout.packed else tensor.layout.view(block)
 
 
 _SAME_BITS: Mapping[str, str] = {
@@ -167,3 +206,44 @@ def tile_descriptor(x: object, repeats: Sequence[int]) -> TileOperatorDesc:
 @lru_cache(maxsize=256, typed=True)  # typed: 2.0 equals 2, and must not pass for it once 2 has passed
 def _tile(data_type: TensorDataType, sizes: tuple[int, ...], *repeats: int) -> TileOperatorDesc:
     return TileOperatorDesc.of(BufferTensorDesc(data_type=data_type, sizes=sizes), repeats)
+
+
+def onnx_node(op_type: str, inputs: Sequence[Any], opset: int, attributes: Mapping[str, Any]) -> OnnxNode:
+    """The node of a call with inputs by position.
+
+    Raises:
+        InvalidParameter: more inputs than the operator has, or no array to work on.
+        UnknownOperator: no such operator.
+        InvalidDescriptor: the node breaks a rule of ONNX.
+    """
+    schema = find_schema(op_type, opset)
+    if isinstance(schema, Violation):
+        raise InvalidDescriptor.of([schema])
+    names = [entry.name for entry in schema.inputs]
+    if len(inputs) > len(names):
+        raise InvalidParameter(f"{schema.name} has the inputs {', '.join(names)}; got {len(inputs)}")
+    if not inputs or not isinstance(inputs[0], np.ndarray):
+        kind = type(inputs[0]).__name__ if inputs else "nothing"
+        raise InvalidParameter(f"{names[0]} must be a NumPy array, not {kind}; np.asarray(x, dtype=...) makes one")
+    given = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
+    return OnnxNode.of(op_type, given, opset=opset, **attributes)
+
+
+def resample_arrays(
+    x: NDArray[Any], out: NDArray[Any] | None, **arguments: Any
+) -> tuple[Resampling, NDArray[Any], NDArray[Any] | None]:
+    """What `resample` sends: the resampling, and the arrays in the descriptor's shape.
+
+    Raises:
+        InvalidParameter: as `resampling`; or `out` has another shape than the result.
+        InvalidDescriptor: as `resampling`.
+    """
+    plan = resampling(x, **arguments)
+    if out is not None:
+        if out.shape != plan.output_shape or not out.flags.c_contiguous:
+            raise InvalidParameter(
+                f"out must be C-contiguous and of shape {plan.output_shape}; it has shape {out.shape}"
+                + ("" if out.flags.c_contiguous else " and gaps")
+            )
+        out = out.reshape(plan.desc.output_tensor.sizes)
+    return plan, x.reshape(plan.desc.input_tensor.sizes), out

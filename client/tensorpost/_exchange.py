@@ -29,10 +29,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._answers import Progress, Result, Validation
-from ._arrays import TensorData, check_out, output_memory, wire_form, wire_inputs
+from ._arrays import (
+    Subject,
+    Tensor,
+    TensorData,
+    check_out,
+    input_tensors,
+    output_memory,
+    output_tensor,
+    wire_form,
+    wire_inputs,
+)
 from ._retries import RetryPolicy
-from .descriptors import BufferTensorDesc, FeatureLevel, OperatorDesc, parse_operator
+from .descriptors import FeatureLevel, OperatorDesc, parse_operator
 from .frame import ALSO_READ, MEDIA_TYPE, FrameHead, HeadReader, encode_head
+from .onnx import OnnxNode
 from .problems import (
     ConnectionProblem,
     IncompleteBody,
@@ -200,24 +211,30 @@ class _Prepared:
     """An operator call whose arguments have been found right."""
 
     request: Request
-    output: BufferTensorDesc
+    output: Tensor
 
 
 def _prepare(
-    desc: OperatorDesc,
+    subject: Subject,
     inputs: TensorData | Mapping[str, TensorData],
     backend: str | None,
     feature_level: str | int | FeatureLevel | None,
     report: Report | None,
 ) -> _Prepared:
-    tensors = wire_inputs(desc, inputs)
-    head = _frame_head(desc)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
+    tensors = wire_inputs(subject, inputs)
+    head = _frame_head(subject)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = backend
-    if feature_level is not None:
-        query["feature_level"] = str(FeatureLevel.parse(feature_level))
-    target = f"/v1/operators/{desc.operator_type.lower()}" + (f"?{urlencode(query)}" if query else "")
+    if isinstance(subject, OnnxNode):
+        if feature_level is not None:
+            raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
+        path = f"/v1/onnx/{subject.op_type}"
+    else:
+        path = f"/v1/operators/{subject.operator_type.lower()}"
+        if feature_level is not None:
+            query["feature_level"] = str(FeatureLevel.parse(feature_level))
+    target = path + (f"?{urlencode(query)}" if query else "")
     request = Request(
         "POST",
         target,
@@ -225,19 +242,22 @@ def _prepare(
         (memoryview(head), *tensors),
         Meter(report),
     )
-    (output_field,) = desc.output_fields
-    return _Prepared(request, getattr(desc, output_field))
+    return _Prepared(request, output_tensor(subject))
 
 
 @lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
-def _frame_head(desc: OperatorDesc) -> bytes:
-    tensors = [(desc.slot_name(field), *wire_form(getattr(desc, field))) for field in desc.input_fields]
-    return encode_head(tensors, {"op": desc.to_document_text()})
+def _frame_head(subject: Subject) -> bytes:
+    if isinstance(subject, OnnxNode):
+        for tensor in (subject.input, subject.output):
+            tensor.require_carriable("frame")
+    tensors = [(name, *wire_form(tensor)) for name, tensor in input_tensors(subject).items()]
+    text = subject.to_json_text() if isinstance(subject, OnnxNode) else subject.to_document_text()
+    return encode_head(tensors, {"op": text})
 
 
 def compute(
     policy: RetryPolicy,
-    desc: OperatorDesc,
+    subject: Subject,
     inputs: TensorData | Mapping[str, TensorData],
     *,
     out: NDArray[Any] | None = None,
@@ -246,7 +266,7 @@ def compute(
     progress: Report | None = None,
 ) -> Flow[Result[Any]]:
     """Run an operator and receive its output whole. Arguments are checked now, the rest happens when it is driven."""
-    call = _prepare(desc, inputs, backend, feature_level, progress)
+    call = _prepare(subject, inputs, backend, feature_level, progress)
     check_out(call.output, out)
 
     def attempt() -> Flow[Result[Any]]:
@@ -264,7 +284,7 @@ def compute(
 
 def stream(
     policy: RetryPolicy,
-    desc: OperatorDesc,
+    subject: Subject,
     inputs: TensorData | Mapping[str, TensorData],
     *,
     block_bytes: int,
@@ -275,7 +295,7 @@ def stream(
     """Run an operator and hand out its output's bytes block by block. Arguments are checked now, as in `compute`."""
     if block_bytes < 1:
         raise InvalidParameter(f"block_bytes is {block_bytes}; a block has at least 1 byte")
-    call = _prepare(desc, inputs, backend, feature_level, progress)
+    call = _prepare(subject, inputs, backend, feature_level, progress)
 
     def attempt() -> Flow[None]:
         answer = yield from _ask(call.request)
@@ -458,7 +478,7 @@ class _Answer:
         if rest:
             raise self.fault("the answer is longer than its head says")
 
-    def frame_head(self, tensor: BufferTensorDesc) -> Flow[FrameHead]:
+    def frame_head(self, tensor: Tensor) -> Flow[FrameHead]:
         """Read the head of a frame that must hold exactly this tensor.
 
         Raises:

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 from .problems import InvalidParameter
 
-__all__ = ["Origin"]
+__all__ = ["CLOSED", "Origin"]
+
+CLOSED = "the client has been closed; make a new one"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -67,8 +69,12 @@ class Origin:
             raise InvalidParameter(f"base_url {base_url[:100]!r} is no URL: {error}{hint}") from None
         if url.scheme not in _DEFAULT_PORTS or not url.hostname:
             raise InvalidParameter(f"base_url {base_url[:100]!r} is no http or https URL with a host{hint}")
+        if uds is not None and url.scheme != "http":
+            raise InvalidParameter(f"base_url {base_url[:100]!r}: over a Unix socket there is http only")
         if url.query or url.fragment or url.username is not None:
             raise InvalidParameter("base_url must have no query, fragment or credentials; credentials go into headers=")
+        if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
+            raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if seconds is not None and not seconds > 0:
                 raise InvalidParameter(f"{name} is {seconds}; it must be more than 0 seconds, or None to wait for ever")

@@ -1,8 +1,8 @@
-"""The network: which transport serves a client, and the two that are httpx's. Nothing else imports httpx.
+"""The network: what a transport is, which one serves a client, and those of httpx. Nothing else imports httpx.
 
-httpx's transports are used without its client: no redirects, cookies or decoding stand between a body and its array.
-A request's body goes out as an iterator of pieces with a Content-Length; given as one `bytes` object it would be copied
-over and over while it is being sent.
+httpx serves TLS and proxies. Its transports are used without its client: no redirects, cookies or decoding stand
+between a body and its array. A request's body goes out as an iterator of pieces with a Content-Length; given as one
+`bytes` object it would be copied over and over while it is being sent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from typing import Any, Protocol, cast
 
 import httpx
 
-from ._direct import CLOSED, DirectTransport
 from ._exchange import AnswerHead, Request
-from ._origin import Origin
+from ._origin import CLOSED, Origin
+from ._sockets import AsyncSocketTransport, SocketTransport
 from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
 
-__all__ = ["Answer", "AsyncAnswer", "AsyncTransport", "HttpxTransport", "Transport", "open_transport"]
+__all__ = [
+    "Answer",
+    "AsyncAnswer",
+    "AsyncHttpxTransport",
+    "AsyncTransport",
+    "HttpxTransport",
+    "Transport",
+    "open_async_transport",
+    "open_transport",
+]
 
 
 class Answer(Protocol):
@@ -43,11 +52,34 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+class AsyncAnswer(Protocol):
+    """`Answer` for asyncio."""
+
+    @property
+    def head(self) -> AnswerHead: ...
+    async def read_into(self, into: memoryview) -> int: ...
+    async def close(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    """`Transport` for asyncio."""
+
+    async def send(self, request: Request) -> AsyncAnswer: ...
+    async def close(self) -> None: ...
+
+
 def open_transport(origin: Origin) -> Transport:
     """The fastest transport that can reach the server: sockets for plain HTTP, httpx for TLS and proxies."""
-    if origin.scheme == "http" and origin.proxy() is None:
-        return DirectTransport(origin)
-    return HttpxTransport(origin)
+    return SocketTransport(origin) if _is_plain(origin) else HttpxTransport(origin)
+
+
+def open_async_transport(origin: Origin) -> AsyncTransport:
+    """`open_transport` for asyncio."""
+    return AsyncSocketTransport(origin) if _is_plain(origin) else AsyncHttpxTransport(origin)
+
+
+def _is_plain(origin: Origin) -> bool:
+    return origin.scheme == "http" and origin.proxy() is None
 
 
 class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -83,7 +115,7 @@ def _options(origin: Origin) -> dict[str, Any]:
     proxy = origin.proxy()
     if proxy is not None and httpx.URL(proxy).scheme not in ("http", "https"):
         raise InvalidParameter(f"the proxy {proxy[:100]!r} from the environment is not http or https; see NO_PROXY")
-    return {"verify": origin.tls, "proxy": proxy, "uds": origin.uds, "limits": limits}
+    return {"verify": origin.tls, "proxy": proxy, "limits": limits}
 
 
 class _Chunk:
@@ -148,7 +180,7 @@ class _HttpxAnswer:
         self._stream.close()
 
 
-class AsyncTransport:
+class AsyncHttpxTransport:
     """asyncio's side of httpx."""
 
     def __init__(self, origin: Origin) -> None:
@@ -162,7 +194,7 @@ class AsyncTransport:
             raise RuntimeError(CLOSED)
         with _mapped_errors(self._origin):
             response = await self._http.handle_async_request(_httpx_request(self._origin, request))
-            return AsyncAnswer(self._origin, response)
+            return _AsyncHttpxAnswer(self._origin, response)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -170,9 +202,7 @@ class AsyncTransport:
         await self._http.aclose()
 
 
-class AsyncAnswer:
-    """An answer being received, asynchronously."""
-
+class _AsyncHttpxAnswer:
     def __init__(self, origin: Origin, response: httpx.Response) -> None:
         self.head = _answer_head(response)
         self._origin = origin
@@ -181,7 +211,6 @@ class AsyncAnswer:
         self._chunk = _Chunk()
 
     async def read_into(self, into: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body."""
         with _mapped_errors(self._origin):
             while not self._chunk:
                 try:
@@ -191,7 +220,6 @@ class AsyncAnswer:
         return self._chunk.take(into)
 
     async def close(self) -> None:
-        """Let go of the connection; it is used again only if the body was read to its end."""
         await self._chunks.aclose()
         await self._stream.aclose()
 

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from . import _exchange as exchange
 from ._answers import Progress, Result, Validation
-from ._arrays import TensorData, tile_descriptor
+from ._arrays import Subject, TensorData, onnx_node, resample_arrays, tile_descriptor
 from ._exchange import Flow, HandOut, Read, Send, Step, Wait, resume
 from ._origin import Origin
 from ._retries import RetryPolicy
-from ._transport import Answer, AsyncAnswer, AsyncTransport, Transport, open_transport
+from ._transport import Answer, AsyncAnswer, AsyncTransport, Transport, open_async_transport, open_transport
 from .descriptors import FeatureLevel, OperatorDesc
+from .onnx import NEWEST_OPSET
 from .problems import ConnectionProblem, InvalidParameter
+from .resampling import Mode
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -74,7 +76,7 @@ class Client:
             most 30 seconds per call.
         headers: sent with every request, for instance `{"Authorization": "Bearer ..."}`.
         tls: for https: an `ssl.SSLContext`, True for the usual certificates, False for no verification at all.
-        uds: path of a Unix domain socket to connect to; `base_url` then only names the host.
+        uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
 
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine.
 
@@ -149,9 +151,83 @@ class Client:
         desc = tile_descriptor(x, repeats)
         return self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
 
+    def resample(
+        self,
+        x: NDArray[Scalar],
+        *,
+        sizes: int | Sequence[int] | None = None,
+        scales: float | Sequence[float] | None = None,
+        axes: int | Sequence[int] | None = None,
+        mode: Mode = "linear",
+        antialias: bool = False,
+        out: NDArray[Scalar] | None = None,
+        backend: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> NDArray[Scalar]:
+        """Resize an array along any of its axes, pixel centres aligned, edges repeated.
+
+        What is sent is DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with `antialias`; `tensorpost.resampling.resampling` shows
+        the exact descriptor without sending anything. `tensorpost.compat` has the parameters that reproduce torch,
+        OpenCV, Pillow, SciPy and WebNN.
+
+        Args:
+            x: array of float32, float16, int8 or uint8. More than 4 dimensions are fine where neighbours that are not
+                resized can be merged to 4.
+            sizes: elements of the result along each of `axes`.
+            scales: factors along each of `axes`; the result has floor(size * scale) elements. Exactly one of `sizes`
+                and `scales` is given.
+            axes: which axes they speak of, negative ones counted from the end; None means every axis, in order. A
+                single number for `sizes` or `scales` holds for each of `axes`, which must then be given.
+            mode: `linear` (integers are truncated toward zero) or `nearest` (halves go up), which copies bit for bit.
+            antialias: filter axes that shrink to less than half (RESAMPLE3; approximate, as its page leaves the exact
+                arithmetic open). Linear only.
+            out: as in `run`, of the result's shape.
+            backend: as in `run`.
+            progress: as in `run`.
+
+        Raises:
+            InvalidParameter: the arguments are wrong or not expressible; nothing was sent.
+            InvalidDescriptor: the result exceeds a limit of DirectML.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        plan, source, target = resample_arrays(
+            x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
+        )
+        return self.run(plan.desc, source, out=target, backend=backend, progress=progress).reshape(plan.output_shape)
+
+    def onnx(
+        self,
+        op_type: str,
+        *inputs: Any,
+        opset: int = NEWEST_OPSET,
+        out: NDArray[Any] | None = None,
+        backend: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        **attributes: Any,
+    ) -> NDArray[Any]:
+        """Run an ONNX operator: Tile, Resize or Upsample, as the opset's version of it says.
+
+        Args:
+            op_type: the operator's name in ONNX.
+            inputs: its inputs by position, None for one that is left out: `tp.onnx("Tile", x, repeats)`,
+                `tp.onnx("Resize", x, None, scales, mode="linear")`. The first is the array that is worked on.
+            opset: opset of the default domain; default the newest known.
+            out: as in `run`.
+            backend: as in `run`.
+            progress: as in `run`.
+            attributes: the operator's attributes by name.
+
+        Raises:
+            UnknownOperator: there is no such operator here.
+            InvalidDescriptor: the node breaks a rule of ONNX, or its type cannot travel; nothing was sent.
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        node = onnx_node(op_type, inputs, opset, attributes)
+        return self.run(node, inputs[0], out=out, backend=backend, progress=progress)
+
     def run(
         self,
-        desc: OperatorDesc,
+        desc: Subject,
         inputs: TensorData | Mapping[str, TensorData],
         *,
         out: NDArray[Any] | None = None,
@@ -159,10 +235,10 @@ class Client:
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Any]:
-        """Run any operator descriptor.
+        """Run any operator descriptor, or an ONNX node.
 
         Args:
-            desc: the descriptor.
+            desc: the descriptor, or an `OnnxNode`.
             inputs: the input tensor; for operators with several a mapping from their names. For a packed tensor: an
                 array of its dtype and sizes (copied first if it is not C-contiguous or is big-endian), or its bytes.
                 For a tensor with strides or padding: its buffer, as bytes or as a one-dimensional contiguous array, of
@@ -188,7 +264,7 @@ class Client:
 
     def call(
         self,
-        desc: OperatorDesc,
+        desc: Subject,
         inputs: TensorData | Mapping[str, TensorData],
         *,
         out: NDArray[Any] | None = None,
@@ -204,7 +280,7 @@ class Client:
 
     def stream(
         self,
-        desc: OperatorDesc,
+        desc: Subject,
         inputs: TensorData | Mapping[str, TensorData],
         *,
         backend: str | None = None,
@@ -385,7 +461,7 @@ class AsyncClient:
         uds: str | None = None,
     ) -> None:
         self._origin, self._policy = _settings(base_url, timeout, connect_timeout, retries, headers, tls, uds)
-        self._transport = AsyncTransport(self._origin)
+        self._transport = open_async_transport(self._origin)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._origin)!r})"
@@ -418,9 +494,43 @@ class AsyncClient:
         desc = tile_descriptor(x, repeats)
         return await self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
 
+    async def resample(
+        self,
+        x: NDArray[Scalar],
+        *,
+        sizes: int | Sequence[int] | None = None,
+        scales: float | Sequence[float] | None = None,
+        axes: int | Sequence[int] | None = None,
+        mode: Mode = "linear",
+        antialias: bool = False,
+        out: NDArray[Scalar] | None = None,
+        backend: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> NDArray[Scalar]:
+        """As `Client.resample`."""
+        plan, source, target = resample_arrays(
+            x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
+        )
+        y = await self.run(plan.desc, source, out=target, backend=backend, progress=progress)
+        return y.reshape(plan.output_shape)
+
+    async def onnx(
+        self,
+        op_type: str,
+        *inputs: Any,
+        opset: int = NEWEST_OPSET,
+        out: NDArray[Any] | None = None,
+        backend: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        **attributes: Any,
+    ) -> NDArray[Any]:
+        """As `Client.onnx`."""
+        node = onnx_node(op_type, inputs, opset, attributes)
+        return await self.run(node, inputs[0], out=out, backend=backend, progress=progress)
+
     async def run(
         self,
-        desc: OperatorDesc,
+        desc: Subject,
         inputs: TensorData | Mapping[str, TensorData],
         *,
         out: NDArray[Any] | None = None,
@@ -436,7 +546,7 @@ class AsyncClient:
 
     async def call(
         self,
-        desc: OperatorDesc,
+        desc: Subject,
         inputs: TensorData | Mapping[str, TensorData],
         *,
         out: NDArray[Any] | None = None,
@@ -452,7 +562,7 @@ class AsyncClient:
 
     def stream(
         self,
-        desc: OperatorDesc,
+        desc: Subject,
         inputs: TensorData | Mapping[str, TensorData],
         *,
         backend: str | None = None,

@@ -1,16 +1,16 @@
 """What to send for the resizing that other libraries do: PyTorch, OpenCV, Pillow, SciPy and WebNN.
 
-Each function takes the arguments of the library's own and returns what `Client.run` sends: a DirectML descriptor, or an
-ONNX node where that is nearer. It needs the array's dtype and shape only, and none of the libraries. What a library does
-and this project cannot is refused with the reason; nothing is replaced by something similar.
+Each function takes the arguments of the library's own and returns what `Client.run` sends: a DirectML descriptor, or
+an ONNX node where that is nearer. It needs the array's dtype and shape only, and none of the libraries. What a library
+does and this project cannot is refused with the reason; nothing is replaced by something similar.
 
 Three rules hold for all of them:
 
 * Nearest picks the element that the library's formula picks in exact arithmetic, checked at every index when the
-  descriptor is made. The libraries compute the same formula in floating point, where a coordinate that should be a whole
-  number can fall just below it; at those few indices they pick the neighbour.
-* PyTorch and WebNN compute linear coordinates in float32, as RESAMPLE2 does. The other libraries compute them in
-  float64, and so does ONNX Resize here.
+  descriptor is made. The libraries compute the same formula in floating point, where a coordinate that should be a
+  whole number can fall just below it; at those few indices they pick the neighbour.
+* PyTorch computes linear coordinates in float32, as RESAMPLE2 does, and WebNN's tests allow for that. OpenCV, Pillow
+  and SciPy compute them in float64; for those it is ONNX Resize, whose coordinates are exact here.
 * Linear and cubic results of integer types are truncated toward zero here, once, as DirectML and ONNX Runtime do. Where
   a library rounds after each axis, ONNX's antialias does so too, and is what is sent.
 
@@ -128,6 +128,11 @@ def torch_interpolate(
     if mode == "nearest":
         coordinates, rounding = "asymmetric", "floor"
     lengths = _torch_lengths(tensor.shape[2:], size, scale_factor, recompute_scale_factor)
+    if mode != "bicubic" or antialias or tensor.data_type == "uint8":
+        # PyTorch copies an axis whose length stays the same, whatever the factor was.
+        lengths = [
+            (n, Fraction(1)) if length[0] == n else length for n, length in zip(tensor.shape[2:], lengths, strict=True)
+        ]
     resized = [_axis(n, *length, coordinates, rounding) for n, length in zip(tensor.shape[2:], lengths, strict=True)]
     axes = [*map(_untouched, tensor.shape[:2]), *resized]
     if not weighted:
@@ -203,9 +208,8 @@ def opencv_resize(
     * `INTER_NEAREST`: RESAMPLE2 with offsets 0, rounding down. `INTER_NEAREST_EXACT`: RESAMPLE2 with OutputPixelOffset
       -0.5, rounding down. In both InputPixelOffset may be lowered a little, see `tensorpost.resampling`. For types that
       DirectML lacks ONNX Resize.
-    * `INTER_LINEAR` and `INTER_LINEAR_EXACT`: ONNX Resize, linear with half_pixel, which has OpenCV's exact
-      coordinates. With `fx` or `fy` that do not divide evenly and a size that OpenCV rounds up, which ONNX cannot, it is
-      RESAMPLE2 with float32 coordinates.
+    * `INTER_LINEAR` and `INTER_LINEAR_EXACT`: ONNX Resize, linear with half_pixel. With `fx` or `fy` and a size that
+      OpenCV rounds up, which ONNX does not, it is RESAMPLE2, whose coordinates are float32.
     * `INTER_CUBIC`: ONNX Resize, cubic with coefficient -0.75.
 
     Integer results are truncated, where OpenCV rounds. To be nearer, convert to float32 and round the result.
@@ -270,6 +274,8 @@ def _opencv_lengths(shape: Sequence[int], dsize: object, fx: float, fy: float) -
         if length < 1:
             raise InvalidParameter(f"{name} is {number:g}, which leaves nothing of {n} elements")
         found.append((length, simplest_ratio(number, name)))
+    if [length for length, _ in found] == list(shape[:2]):
+        return [(n, Fraction(1)) for n in shape[:2]]  # OpenCV copies an image whose size stays the same
     return found
 
 
@@ -285,10 +291,10 @@ def pillow_resize(
 
     * `NEAREST`: RESAMPLE2 with OutputPixelOffset -0.5, rounding down; InputPixelOffset may be lowered a little, see
       `tensorpost.resampling`. For types that DirectML lacks ONNX Resize.
-    * `BILINEAR` and `BICUBIC`: ONNX Resize with antialias and exclude_outside, half_pixel; the cubic coefficient is -0.5.
-      Integers are rounded after each axis, as in Pillow: first along the width, then along the height. Pillow takes the
-      height first if it shrinks, and more so than the width; there integer results differ more. Resizing
-      `x.swapaxes(0, 1)` to the reversed size and swapping back gives that order.
+    * `BILINEAR` and `BICUBIC`: ONNX Resize with antialias and exclude_outside, half_pixel; the cubic coefficient is
+      -0.5. Integers are rounded after each axis, as in Pillow: first along the width, then along the height. Pillow 13
+      takes the height first if it shrinks, and more so than the width; there integer results differ more. To resize
+      `x.swapaxes(0, 1)` to the reversed size, and to swap back, gives that order.
 
     `box` and `reducing_gap` have no counterpart: crop first.
 
@@ -408,9 +414,9 @@ def webnn_resample2d(
     """`MLGraphBuilder.resample2d` of WebNN.
 
     What is sent is RESAMPLE2, pixel centres aligned, with Scale = size / input size even where `scales` are given, as
-    the specification has it. `nearest-neighbor` rounds halves down: RoundingDirection INCREASING, OutputPixelOffset -0.5
-    and InputPixelOffset 1, or a little more (see `tensorpost.resampling`). `linear` has offsets 0.5 and -0.5. On axes of
-    thousands of elements where float32 would miss an element in nearest it is ONNX Resize.
+    the specification has it. `nearest-neighbor` rounds halves down: RoundingDirection INCREASING, OutputPixelOffset
+    -0.5 and InputPixelOffset 1, or a little more (see `tensorpost.resampling`). `linear` has offsets 0.5 and -0.5. On
+    axes of thousands of elements where float32 would miss an element in nearest it is ONNX Resize.
 
     Args:
         x: 4 dimensions: float32, float16, int8 or uint8.

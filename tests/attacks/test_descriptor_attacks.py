@@ -176,19 +176,19 @@ def test_a_descriptor_allocates_nothing_of_the_tensors_size() -> None:
     assert peak < 2**20
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(json_values(), st.booleans())
 def test_any_json_document(document: Any, complete: bool) -> None:
     attempt(document, complete=complete)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from([cls.operator_type for cls in OPERATORS]), json_values(), st.booleans())
 def test_any_description_of_an_operator(name: str, desc: Any, complete: bool) -> None:
     attempt({"type": name, "desc": desc}, complete=complete)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["InputTensor", "OutputTensor", "Repeats", "RepeatsCount"]), json_values()),
     st.booleans(),
@@ -197,7 +197,7 @@ def test_any_value_in_a_tiles_fields(changes: dict[str, Any], complete: bool) ->
     attempt(tile(**changes), complete=complete)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(

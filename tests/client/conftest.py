@@ -1,4 +1,4 @@
-"""The three ways a call can travel, each with the same face, so that a test is written once."""
+"""The four ways a call can travel, each with the same face, so that a test is written once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.live_server import live_server
 
 from tensorpost import AsyncClient, Client
-from tensorpost._transport import HttpxTransport
+from tensorpost._transport import AsyncHttpxTransport, HttpxTransport
 
 
 class BlockingAsyncClient:
@@ -61,12 +61,24 @@ def httpx_client(url: str, **options: Any) -> Client:
     return client
 
 
-WAYS: dict[str, Callable[..., Any]] = {"sockets": Client, "httpx": httpx_client, "asyncio": BlockingAsyncClient}
+def async_httpx_client(url: str, **options: Any) -> BlockingAsyncClient:
+    """An `AsyncClient` as it is for https and behind proxies."""
+    client = BlockingAsyncClient(url, **options)
+    client._client._transport = AsyncHttpxTransport(client._client._origin)
+    return client
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "sockets": Client,
+    "asyncio": BlockingAsyncClient,
+    "httpx": httpx_client,
+    "asyncio-httpx": async_httpx_client,
+}
 
 
 @pytest.fixture(params=WAYS)
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """`connect(url, **options)`: a client that travels one of the three ways; closed when the test ends."""
+    """`connect(url, **options)`: a client that travels one of these ways; closed when the test ends."""
     with ExitStack() as stack:
         yield lambda url, **options: stack.enter_context(WAYS[request.param](url, **options))
 

@@ -224,4 +224,4 @@ def test_repeats_that_do_not_fit_are_refused_as_the_contract_refuses_them(shape:
 def test_repeats_may_be_any_sequence_of_whole_numbers() -> None:
     x = np.zeros((2, 3), np.float32)
 
-    assert tile_descriptor(x, np.array([2, 2])) == tile_descriptor(x, [2, 2]) == tile_descriptor(x, (2, 2))
+    assert tile_descriptor(x, [*np.array([2, 2])]) == tile_descriptor(x, [2, 2]) == tile_descriptor(x, (2, 2))

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tensorpost import AsyncClient, Client
-from tensorpost._direct import DirectTransport
 from tensorpost._origin import Origin
-from tensorpost._transport import HttpxTransport, open_transport
+from tensorpost._sockets import AsyncSocketTransport, SocketTransport
+from tensorpost._transport import AsyncHttpxTransport, HttpxTransport, open_async_transport, open_transport
 from tensorpost.problems import InvalidParameter
 
 
@@ -53,6 +53,8 @@ def test_a_base_url_is_read(url: str, authority: str, prefix: str) -> None:
         "http://x?y=1",
         "http://x#y",
         "http://u:p@x",
+        "http://x/a b",
+        "http://x/\u00e4",
     ],
 )
 @pytest.mark.parametrize("cls", [Client, AsyncClient])
@@ -71,18 +73,21 @@ def test_what_is_no_base_url_is_refused(cls: type[Client] | type[AsyncClient], u
         ({"headers": {"a": "b\r\nc: d"}}, "header 'a'"),
         ({"headers": {"a\n": "b"}}, "header"),
         ({"headers": {"": "b"}}, "header"),
+        ({"base_url": "https://x", "uds": "/tmp/s"}, "Unix socket"),
         ({"headers": {"a:": "b"}}, "header"),
         ({"headers": {"a": "\N{SNOWMAN}"}}, "header 'a'"),
     ],
 )
 def test_settings_that_cannot_be_right_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
-        Client("http://127.0.0.1:1", **options)
+        Client(**{"base_url": "http://127.0.0.1:1", **options})
 
 
 def test_plain_http_goes_through_sockets_and_tls_through_httpx() -> None:
-    assert isinstance(open_transport(origin("http://example.org")), DirectTransport)
+    assert isinstance(open_transport(origin("http://example.org")), SocketTransport)
+    assert isinstance(open_async_transport(origin("http://example.org")), AsyncSocketTransport)
     assert isinstance(open_transport(origin("https://example.org")), HttpxTransport)
+    assert isinstance(open_async_transport(origin("https://example.org")), AsyncHttpxTransport)
 
 
 def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,8 @@ def test_the_request_says_what_it_must(connect: Connect) -> None:
     }
 
 
+# httpx carries TLS and proxies only, and neither is to be had over a Unix socket.
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
 def test_a_unix_socket_will_do(connect: Connect, tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with raw_server(answers(OK), uds=path) as server:
@@ -174,6 +176,7 @@ def test_no_server_is_a_failed_connection_after_the_retries(connect: Connect) ->
     assert 0.05 <= time.monotonic() - begin < 3
 
 
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
 def test_no_unix_socket_is_a_failed_connection(connect: Connect, tmp_path: Path) -> None:
     with pytest.raises(problems.ConnectFailed, match="Unix socket"):
         connect("http://localhost", uds=str(tmp_path / "none"), retries=0).tile(X, (1, 2))
@@ -216,7 +219,10 @@ def test_a_server_that_falls_silent_in_the_middle_is_a_timeout(connect: Connect)
 def test_a_server_that_does_not_read_is_a_timeout(connect: Connect) -> None:
     release = threading.Event()
 
-    with raw_server(lambda connection, number: bool(release.wait(10)) and None) as server:
+    def handle(connection: socket.socket, number: int) -> None:
+        release.wait(10)
+
+    with raw_server(handle) as server:
         with pytest.raises(problems.RequestTimeout):
             connect(server.url, timeout=0.3).run(BIG, BIG_X)
         release.set()
@@ -284,19 +290,21 @@ def test_leaving_a_stream_early_closes_its_connection(connect: Connect) -> None:
         assert hung_up.wait(3)
 
 
-def test_a_connection_closed_without_an_answer_is_tried_again(connect: Connect) -> None:
+@pytest.mark.parametrize("answered", [2, 9])
+def test_a_connection_closed_without_an_answer_is_tried_again(connect: Connect, answered: int) -> None:
     def handle(connection: socket.socket, number: int) -> None:
         read_request(connection)
-        if number > 1:
+        if number == answered:
             connection.sendall(OK)
 
     with raw_server(handle) as server:
-        np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
-        assert server.connections == 2
-    with raw_server(lambda connection, number: None) as server:
-        with pytest.raises(problems.ConnectionProblem, match="without an answer|failed") as caught:
-            connect(server.url, retries=1).tile(X, (1, 2))
-        assert type(caught.value) is problems.ConnectionProblem
+        tp = connect(server.url, retries=1)
+        if answered == 2:
+            np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        else:
+            with pytest.raises(problems.ConnectionProblem, match="without an answer") as caught:
+                tp.tile(X, (1, 2))
+            assert type(caught.value) is problems.ConnectionProblem
         assert server.connections == 2
 
 
@@ -338,6 +346,8 @@ REFUSALS = {
 }
 
 
+# Not httpx on asyncio: asyncio forgets what a connection has received as soon as a send on it fails.
+@pytest.mark.parametrize("connect", ["sockets", "asyncio", "httpx"], indirect=True)
 @pytest.mark.parametrize("status", REFUSALS)
 def test_an_early_refusal_is_understood_when_the_server_then_hangs_up(connect: Connect, status: str) -> None:
     error, line = REFUSALS[status]
@@ -366,8 +376,9 @@ def test_an_early_refusal_is_understood_when_the_server_reads_on(connect: Connec
         connect(server.url, retries=0).run(BIG, BIG_X)
 
 
-def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further() -> None:
-    """Nothing fails here but the client's patience, so it must look; httpx does not, and times out."""
+# Nothing fails here but the client's patience, so it must listen while it sends; httpx does not, and times out.
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
+def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further(connect: Connect) -> None:
     release = threading.Event()
 
     def handle(connection: socket.socket, number: int) -> None:
@@ -375,7 +386,8 @@ def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further() -> Non
         connection.sendall(problem(problems.TooBusy("full"), "429 Too Many Requests"))
         release.wait(10)
 
-    with raw_server(handle) as server, Client(server.url, retries=0, timeout=5) as tp:
+    with raw_server(handle) as server:
+        tp = connect(server.url, retries=0, timeout=5)
         begin = time.monotonic()
         with pytest.raises(problems.TooBusy):
             tp.run(BIG, BIG_X)

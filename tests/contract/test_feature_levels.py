@@ -49,8 +49,8 @@ def test_every_spelling(name: str, value: int, _decimal: int) -> None:  # a colu
     "text",
     [
         "", "7_0", "2", "2_2", "2_10", "8448", "0x2100", "L2_1", "FEATURE_LEVEL_2_1", "DML_FEATURE_LEVEL_", "\ud800",
-        "x" * 10**6, "\u0662_\u0661", 0, 1, -1, 0x2101, 10**5000, True, None, 2.1, 8448.0, float("nan"), b"2_1", [0x2100], {},
-        np.array([1, 2]), np.True_,
+        "x" * 10**6, "\u0662_\u0661", 0, 1, -1, 0x2101, 10**5000, True, None, 2.1, 8448.0, float("nan"), b"2_1", {},
+        [0x2100], np.array([1, 2]), np.True_,
     ],
     ids=lambda text: type(text).__name__,
 )  # fmt: skip

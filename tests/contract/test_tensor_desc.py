@@ -416,7 +416,7 @@ def test_messages(document: dict[str, Any], words: str) -> None:
 # The view
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tensor_descs(data_types=ARRAY_TYPES, max_elements=128), st.integers(0, 7), st.booleans())
 def test_view_reads_the_right_bytes_and_no_others(tensor: BufferTensorDesc, shift: int, writable: bool) -> None:
     total = tensor.total_tensor_size_in_bytes

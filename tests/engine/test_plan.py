@@ -14,7 +14,7 @@ from tests.support import oracles
 from tests.support import strategies as ours
 
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
-from tensorpost_server.engine import layout_of, make_plan
+from tensorpost_server.engine import make_plan
 from tensorpost_server.operators import KERNELS
 
 PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (2,))
@@ -98,7 +98,7 @@ def test_a_plan_runs_in_another_process():
 @given(tensor=ours.tensor_descs())
 @settings(max_examples=200, deadline=None)
 def test_a_layout_addresses_the_tensors_own_elements(tensor):
-    layout = layout_of(tensor)
+    layout = tensor.layout
     buffer = np.arange(tensor.total_tensor_size_in_bytes, dtype=np.uint32).astype(np.uint8).tobytes()
 
     elements = [element.tobytes() for element in layout.view(buffer).ravel()]

@@ -17,14 +17,13 @@ from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc
 from tensorpost.layout import Layout
 from tensorpost_server.backends.slices import SMALL_GAP, cut
-from tensorpost_server.engine import layout_of
 
 F32, U8 = data_type("F32"), data_type("U8")
 
 
 @st.composite
 def outputs(draw: st.DrawFn) -> Layout:
-    return layout_of(draw(ours.tensor_descs(output=True, max_elements=200)))
+    return draw(ours.tensor_descs(output=True, max_elements=200)).layout
 
 
 @given(layout=outputs(), slice_bytes=st.integers(1, 2000))
@@ -124,7 +123,7 @@ def test_a_piece_far_inside_a_huge_output_is_found_without_walking_to_it():
 def test_the_cut_of_huge_gaps_takes_no_memory():
     # 3 x 2 elements, 2^30 and 2^31 elements apart; some 30 GiB of int64, almost all of it padding.
     tensor = BufferTensorDesc(data_type="INT64", sizes=(2, 1, 2), strides=(2**31, 7, 2**30))
-    layout = layout_of(tensor)
+    layout = tensor.layout
 
     tracemalloc.start()
     try:

@@ -35,7 +35,7 @@ def cases() -> dict[str, Any]:
     return {
         case.name: case
         for case in node._NodeTestCases  # its public door, collect_testcases, imports all operators
-        if [n.op_type for n in case.model.graph.node][0] in OPERATORS
+        if case.model.graph.node[0].op_type in OPERATORS
     }
 
 

@@ -29,9 +29,9 @@ COORDINATES = (
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
-# Sums of at most 8 x 8 taps; each product and addition is rounded once, weights too, and cubic weights add up to at most
-# 1.6 per axis in magnitude: 2^-24 (2^-53) times 4 times 1.6^2 times the taps, of the largest sample.
-FLOAT32_ERROR, FLOAT64_ERROR = 2.0**-18, 2.0**-46
+# Each product and addition of at most 30 taps per axis is rounded once, weights too; cubic weights add up to at most
+# 1.6 per axis in magnitude. So 2^-24 (2^-53) times 30 times 1.6^3 of the largest sample, and 2^7 is more than that.
+FLOAT32_ERROR, FLOAT64_ERROR = 2.0**-17, 2.0**-46
 
 
 def node_of(request: Request, x: NDArray[Any], opset: int = 19) -> OnnxNode:
@@ -88,7 +88,8 @@ def test_shape(case: dict[str, Any], mode: str, run: Any) -> None:
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Request, tuple[int, ...]]:
     rank = draw(st.integers(1, 3))
-    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=rank, max_size=rank)))
+    longest = 4 if rank == 3 else 7  # the oracle's fractions take their time
+    shape = tuple(draw(st.lists(st.integers(1, longest), min_size=rank, max_size=rank)))
     mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
     coordinates = draw(st.sampled_from(COORDINATES))
     axes = draw(st.none() | st.permutations(range(rank)).map(lambda p: p[: draw(st.integers(1, rank))]))
@@ -102,7 +103,7 @@ def requests(draw: st.DrawFn) -> tuple[Request, tuple[int, ...]]:
     return (
         Request(
             scales=draw(st.lists(scales, min_size=count, max_size=count)) if by_scales else None,
-            sizes=None if by_scales else draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)),
+            sizes=None if by_scales else draw(st.lists(st.integers(1, longest + 2), min_size=count, max_size=count)),
             roi=roi,
             axes=axes,
             mode=mode,
@@ -118,7 +119,7 @@ def requests(draw: st.DrawFn) -> tuple[Request, tuple[int, ...]]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(requests(), st.sampled_from(["float32", "float64", "uint8", "int8", "int16", "int32"]), st.integers(0, 2**32))
 def test_oracle(drawn: tuple[Request, tuple[int, ...]], dtype: str, seed: int) -> None:
     request, shape = drawn

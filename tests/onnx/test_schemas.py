@@ -93,7 +93,7 @@ def test_every_opset_has_the_version_onnx_says(op_type: str) -> None:
         except Exception:  # noqa: BLE001 # onnx raises a class of its C++ module
             assert isinstance(ours, Violation)
             continue
-        if theirs.deprecated or theirs.name == "Upsample" and theirs.since_version == 1:
+        if theirs.deprecated or (theirs.name == "Upsample" and theirs.since_version == 1):
             assert isinstance(ours, Violation)
         else:
             assert isinstance(ours, OnnxSchema)

@@ -6,13 +6,11 @@ same. Blocks of one page share their names, in order. A server stands where a pa
 
 import ast
 import doctest
-import functools
 import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,8 +21,10 @@ FOLDERS = ("docs", "tests", "benchmarks", "deploy", "examples", "client", "app")
 PAGES = sorted({*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))})
 MODULES = sorted(path for package in ("client", "app") for path in (ROOT / package).rglob("*.py"))
 SERVER = re.compile(r"http://(?:127\.0\.0\.1|localhost):8000")
+SKIPPED = re.compile(r"[ ]*# doctest: \+SKIP.*$", re.MULTILINE)
 BLOCK = re.compile(
-    r"(?:^[ ]*<!-- not run:(?P<reason>.*?)-->\n)?^(?P<indent> *)```(?:python|py|pycon)\b[^\n]*\n(?P<code>.*?)^ *```[ ]*$",
+    r"(?:^[ ]*<!-- not run:(?P<reason>.*?)-->\n)?"
+    r"^(?P<indent> *)```(?:python|py|pycon)\b[^\n]*\n(?P<code>.*?)^ *```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -58,13 +58,31 @@ def server() -> Iterator[str]:
         yield url
 
 
-def run_session(code: str, names: dict[str, Any], where: str) -> None:
-    """Run `>>>` lines and compare what they print."""
-    test = doctest.DocTestParser().get_doctest(code, names, where, where, 0)
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+class Parser(doctest.DocTestParser):
+    """Reads examples with the address of a server that is there; what others skip for want of one is run."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def parse(self, string: str, name: str = "<string>") -> Any:
+        if SERVER.search(string):
+            string = SERVER.sub(self._url, SKIPPED.sub("", string))
+        return super().parse(string, name)
+
+
+def run(test: doctest.DocTest) -> None:
+    """Run an example and compare what it prints. Nothing is skipped."""
+    assert not any(example.options.get(doctest.SKIP) for example in test.examples), f"{test.name} is skipped: why?"
     said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(test, out=said.append, clear_globs=False)
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
+
+
+def run_session(code: str, names: dict[str, Any], where: str) -> None:
+    """Run `>>>` lines; what they define stays in `names`."""
+    test = doctest.DocTestParser().get_doctest(code, names, where, where, 0)
+    run(test)
     names.update(test.globs)
 
 
@@ -117,6 +135,8 @@ def test_a_wrong_block_is_noticed() -> None:
     with pytest.raises(AssertionError, match="Expected"):
         run_session(">>> 1 + 1\n3\n", {}, "page")
     run_session(">>> 1 + 1\n2\n", {}, "page")
+    with pytest.raises(AssertionError, match="skipped"):
+        run_session(">>> 1 + 1  # doctest: +SKIP\n3\n", {}, "page")
 
 
 # Docstrings
@@ -127,54 +147,27 @@ def module_name(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
-def examples(path: Path) -> int:
-    """How many `>>>` lines the docstrings of a file have."""
+def examples(path: Path) -> tuple[int, bool]:
+    """How many `>>>` lines the docstrings of a file have, and whether they speak to a server."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    texts = [
-        ast.get_docstring(node) or ""
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, documented)
-    ]
-    return sum(len(re.findall(r"^\s*>>> ", text, re.MULTILINE)) for text in texts)
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]
+    shown = [text for text in texts if ">>> " in text]
+    return sum(len(re.findall(r"^\s*>>> ", text, re.MULTILINE)) for text in shown), any(map(SERVER.search, shown))
 
 
-WITH_EXAMPLES = [path for path in MODULES if examples(path)]
-
-
-@functools.cache
-def doctests(name: str) -> tuple[doctest.DocTest, ...]:
-    module: ModuleType = importlib.import_module(name)
-    return tuple(test for test in doctest.DocTestFinder().find(module) if test.examples)
+WITH_EXAMPLES = [path for path in MODULES if examples(path)[0]]
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
 def test_examples_in_docstrings(path: Path, request: pytest.FixtureRequest) -> None:
-    tests = doctests(module_name(path))
-    assert sum(len(test.examples) for test in tests) == examples(path), "doctest does not see every example"
+    count, needs_server = examples(path)
+    url = request.getfixturevalue("server") if needs_server else ""
+    module = importlib.import_module(module_name(path))
+    tests = [test for test in doctest.DocTestFinder(parser=Parser(url)).find(module) if test.examples]
+    assert sum(len(test.examples) for test in tests) == count, "doctest does not see every example"
     for test in tests:
-        for example in test.examples:
-            if example.options.get(doctest.SKIP):
-                assert "needs a server" in example.source, (
-                    "an example is only left out if it says that it needs a server"
-                )
-        if any(example.options.get(doctest.SKIP) for example in test.examples):
-            run_with_server(test, request.getfixturevalue("server"))
-            continue
-        said: list[str] = []
-        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-        runner.run(test, out=said.append)
-        assert runner.summarize(verbose=False).failed == 0, "".join(said)
-
-
-def run_with_server(test: doctest.DocTest, url: str) -> None:
-    """Run an example that is left out elsewhere, since it needs a server; here one is there."""
-    for example in test.examples:
-        example.options.pop(doctest.SKIP, None)
-        example.source = SERVER.sub(url, example.source)
-    said: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    runner.run(test, out=said.append)
-    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+        run(test)
 
 
 def test_there_are_examples() -> None:
@@ -195,9 +188,9 @@ ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:work|root|home|tmp/venv|Users)/[\w.-]+
 def unwanted(text: str) -> list[str]:
     """Paths of one machine, and hosts of package registries."""
     hosts = [host for host in REGISTRIES if re.search(rf"(?<![\w-]){re.escape(host)}(?=[\w/\s:)`'\"]|$)", text)]
-    return ABSOLUTE.findall(text) + [
-        host for host in hosts if host != "registry." or re.search(r"\bregistry\.\w+\.\w", text)
-    ]
+    if not re.search(r"\bregistry\.\w+\.\w", text):  # the word at the end of a sentence is no host
+        hosts = [host for host in hosts if host != "registry."]
+    return ABSOLUTE.findall(text) + hosts
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

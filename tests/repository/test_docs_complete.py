@@ -1,4 +1,4 @@
-"""What the documentation lists is what there is: settings, problems, endpoints, commands. Both ways, and word for word."""
+"""What the documentation lists is what there is: settings, problems, endpoints, commands, both ways."""
 
 from __future__ import annotations
 

@@ -438,6 +438,7 @@ def use_backend(service: Service, backend: Backend, *, slices_ahead: int | None 
         yield
     finally:
         pool.workers[backend.name] = usual
+        eventually(lambda: service.admission.requests_in_flight == 0, "the requests to this backend end")
         worker.close()
 
 

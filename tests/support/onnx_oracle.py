@@ -183,7 +183,7 @@ def _filter(request: Request, t: Fraction) -> Fraction:
 
 
 def taps(request: Request, axis: Axis, o: int) -> list[Tap] | None:
-    """Input indices and weights of one output index; None if its x is outside and extrapolated."""
+    """Input indices, no index twice, and weights of one output index; None if its x is outside and extrapolated."""
     x = coordinate(request, axis, o)
     if request.coordinates == "tf_crop_and_resize" and not 0 <= x <= axis.n - 1:
         return None
@@ -199,7 +199,12 @@ def taps(request: Request, axis: Axis, o: int) -> list[Tap] | None:
     total = sum(w for _, w in weighed)
     if not (request.exclude_outside or stretch > 1):
         total = Fraction(1)
-    return [(min(max(i, 0), last), w / total) for i, w in weighed if w]
+    once: dict[int, Fraction] = {}
+    for i, w in weighed:
+        if w:
+            inside = min(max(i, 0), last)
+            once[inside] = once.get(inside, Fraction(0)) + w / total
+    return sorted(once.items())
 
 
 def resize(request: Request, x: NDArray[Any]) -> NDArray[Any]:

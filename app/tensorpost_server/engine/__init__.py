@@ -2,7 +2,7 @@
 
 from .admission import Admission, Ticket
 from .events import STAGES, Stages
-from .plan import layout_of, make_plan
+from .plan import make_plan
 from .pool import DeviceStatus, Pool, Worker
 
-__all__ = ["STAGES", "Admission", "DeviceStatus", "Pool", "Stages", "Ticket", "Worker", "layout_of", "make_plan"]
+__all__ = ["STAGES", "Admission", "DeviceStatus", "Pool", "Stages", "Ticket", "Worker", "make_plan"]

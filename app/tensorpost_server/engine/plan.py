@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, cast
 
-from tensorpost.datatypes import data_type
-from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
-from tensorpost.layout import Layout
+from tensorpost.descriptors import OperatorDesc
 from tensorpost.onnx import OnnxNode
 
 from ..backends import Plan, Slot, cut
 from ..operators import kernel_for
 
-__all__ = ["layout_of", "make_plan"]
+__all__ = ["make_plan"]
 
 
 def make_plan(subject: OperatorDesc | OnnxNode, slice_bytes: int) -> Plan:
@@ -34,20 +32,13 @@ def _make_plan(subject: Any, slice_bytes: int) -> Plan:
         return Plan(subject.schema.name, inputs, Slot("output", output), kernel_for(subject), cut(output, slice_bytes))
     desc: OperatorDesc = subject
     field = desc.output_fields[0]
-    output = layout_of(getattr(desc, field))
+    output = getattr(desc, field).layout
     return Plan(
         operator=desc.operator_type,
-        inputs=tuple(Slot(desc.slot_name(name), layout_of(getattr(desc, name))) for name in desc.input_fields),
+        inputs=tuple(Slot(desc.slot_name(name), getattr(desc, name).layout) for name in desc.input_fields),
         output=Slot("output", output),
         kernel=kernel_for(desc),
         slices=cut(output, slice_bytes),
         approximate=desc.approximate,
     )
 
-
-def layout_of(tensor: BufferTensorDesc) -> Layout:
-    """A tensor descriptor's layout. A packed tensor's bytes are just its elements, without the rounding up to 4."""
-    row = data_type(tensor.data_type.name)
-    if tensor.is_packed:
-        return Layout.row_major(row, tensor.sizes)
-    return Layout(row, tensor.sizes, tensor.effective_strides, tensor.total_tensor_size_in_bytes, packed=False)

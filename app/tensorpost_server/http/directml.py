@@ -66,9 +66,8 @@ def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | 
         key: _value(value, array=key == "output_sizes" or "tuple" in str(fields[key].annotation))
         for key, value in given.items()
     }
-    document = read_document(text, attributes)
-    if document is None:
-        document = {"type": cls.operator_type, "desc": {}}
+    sent = read_document(text, attributes)
+    document: Mapping[str, Any] = {"type": cls.operator_type, "desc": {}} if sent is None else sent
     if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):
         parse_operator(document)  # raises, and names what is missing
     if operator_class(document["type"]) is not cls:

@@ -115,4 +115,6 @@ def answer_unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours: the caller learns that it was one; what it was is in the log."""
     # The server logs the traceback; this line ties it to the request.
     _log.error("request %s failed: %r", request.scope.get("tensorpost.request_id"), error)
-    return answer_error(request, p.ServerFault("the server failed; its log has the details under this request id"))
+    answer = answer_error(request, p.ServerFault("the server failed; its log has the details under this request id"))
+    answer.headers["Connection"] = "close"  # as servers do after an exception; callers should know
+    return answer

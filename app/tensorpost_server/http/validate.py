@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 from fastapi import APIRouter
@@ -13,7 +14,6 @@ from tensorpost.onnx import OnnxNode, lower
 from tensorpost.problems import InvalidDescriptor, Violation
 from tensorpost.strict_json import read_json
 
-from ..engine import layout_of
 from .calls import read_options
 from .examples import tile_document
 from .forms import refuse_encoding
@@ -56,9 +56,10 @@ async def validate(request: Request) -> JSONResponse:
     body = Body(
         request.receive, content_length(request.headers, settings.max_body_bytes), settings.receive_timeout_seconds
     )
-    document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
-    if isinstance(document, dict) and "op_type" in document:
-        return JSONResponse(_node_verdict(level, cast("object", document)))
+    document: Any = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
+    if _is_node(document):
+        # In a thread: every coordinate of every axis is compared, which can take a second.
+        return JSONResponse(await asyncio.to_thread(_node_verdict, level, document))
     try:
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
@@ -85,10 +86,14 @@ def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = N
             "lowest_feature_level": None if lowest is None else str(lowest),
             "op": desc.to_document(),
             "output": output.to_json(),
-            "input_bytes": sum(layout_of(getattr(desc, name)).size_in_bytes for name in desc.input_fields),
-            "output_bytes": layout_of(output).size_in_bytes,
+            "input_bytes": sum(getattr(desc, name).layout.size_in_bytes for name in desc.input_fields),
+            "output_bytes": output.layout.size_in_bytes,
         }
     return verdict
+
+
+def _is_node(document: object) -> bool:
+    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
 
 
 def _node_verdict(level: FeatureLevel, document: object) -> dict[str, Any]:

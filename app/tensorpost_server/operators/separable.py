@@ -35,7 +35,7 @@ MOST_TAPS = 1 << 20  # taps of one axis planned at once; they take 12 to 16 byte
 LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
 LARGE = 1 << 15  # elements of a block from which on several slices cost less than one gather
 LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
-SHORTEST_RUN = 8  # fewer outputs at a constant stride are not worth a piece of their own
+SHORTEST_RUN = 8  # fewer outputs at a constant stride are not worth a piece of their own; more than a period
 
 
 class AxisMap(Protocol):
@@ -72,9 +72,7 @@ class Rounding(enum.Enum):
     NONE = "none"
     """Cast once, to nearest even: for floating-point outputs."""
     TRUNCATE = "truncate"
-    """Toward zero, then saturate: for integers. The weights of every output must sum to 1."""
-    NEAREST_EVEN = "nearest-even"
-    """To the nearest integer, ties to even, then saturate: for integers."""
+    """Toward zero, then saturate: for integer outputs. The weights of every output must sum to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +92,25 @@ class SeparableKernel:
     axes: tuple[AxisMap | None, ...]
     accumulate: str = "float32"
     rounding: Rounding = Rounding.NONE
-    round_each_axis: bool = False
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Temporaries are of the order of a block and of the input it reads."""
         (x,) = inputs
         order = self._order()
+        most = max(1, int(BLOCK / self._widest(order, x.dtype != self.accumulate)))
         with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
-            for block in _blocks(box, max(1, int(BLOCK / self._widest(order)))):
-                slices = math.prod([stop - start for start, stop in block]) >= LARGE
-                each = [self._spans(mapping, span, slices) for mapping, span in zip(self.axes, block, strict=True)]
-                for spans in itertools.product(*each):
-                    inside = [slice(s.start - low, s.stop - low) for s, (low, _) in zip(spans, box, strict=True)]
-                    self._fill_block(xp, x, spans, order, out[tuple(inside)])
+            for block in _blocks(box, most):
+                large = math.prod([stop - start for start, stop in block]) >= LARGE
+                spans = [self._spans(mapping, span, large) for mapping, span in zip(self.axes, block, strict=True)]
+                for plans in itertools.product(*spans):
+                    inside = [slice(p.start - low, p.stop - low) for p, (low, _) in zip(plans, box, strict=True)]
+                    self._fill_block(xp, x, plans, order, out[tuple(inside)])
 
-    def _spans(self, mapping: AxisMap | None, span: tuple[int, int], slices: bool) -> tuple[_Plan, ...]:
+    def _spans(self, mapping: AxisMap | None, span: tuple[int, int], large: bool) -> tuple[_Plan, ...]:
         start, stop = span
         if mapping is None:
             return (_Plan(start, stop, start, stop, stop - start, False, ()),)
-        return _PLANS.of(mapping, start, stop, self.accumulate, slices)
+        return _PLANS.of(mapping, start, stop, self.accumulate, large)
 
     def _order(self) -> list[int]:
         """The mapped axes in the order of least work: shrinking ones first, and of growing ones the last axis first.
@@ -128,10 +126,10 @@ class SeparableKernel:
         mapped = [(axis, mapping) for axis, mapping in enumerate(self.axes) if mapping is not None]
         return [axis for axis, _ in sorted(mapped, key=lambda pair: -worth(*pair))]
 
-    def _widest(self, order: Sequence[int]) -> float:
-        """Elements of the largest array between two axes, per output element."""
+    def _widest(self, order: Sequence[int], converts: bool) -> float:
+        """Elements of the largest array between two axes, and of the converted input, per output element."""
         widest = elements = 1.0
-        for axis in reversed(order[1:]):
+        for axis in reversed(order if converts else order[1:]):
             mapping = self.axes[axis]
             if mapping is not None:
                 elements *= mapping.input_size / mapping.output_size
@@ -152,11 +150,9 @@ class SeparableKernel:
             else:
                 if current.dtype != self.accumulate and current.shape[axis] <= plan.reads:
                     current = _convert(xp, current, self.accumulate)
-                into_out = last and out.dtype == self.accumulate and self.rounding is Rounding.NONE
+                into_out = last and out.dtype == self.accumulate
                 target = out if into_out else xp.empty(shape, self.accumulate)
                 _blend(xp, current, axis, plan, target, self.rounding is Rounding.TRUNCATE)
-                if self.round_each_axis and not last:
-                    _round(xp, target, self.rounding, out.dtype)
             current = target
         if current is not out:
             _store(xp, current, self.rounding, out)
@@ -180,14 +176,14 @@ class _Piece:
     Attributes:
         out: where they are on the axis of the block.
         index: input indices, one row per tap, one column per output; relative to the plan's `low`.
-        step: every row of `index` grows by this much per output; 0 if it does not grow evenly.
         weight: of the shape of `index`, (taps, 1) if the outputs have equal weights; None to copy a single tap.
+        slices: the rows of `index` as slices, if each grows evenly; otherwise empty.
     """
 
     out: slice | NDArray[np.int64]
     index: NDArray[np.int64]
-    step: int
     weight: NDArray[Any] | None
+    slices: tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +222,15 @@ class _Plans:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, slices: bool) -> tuple[_Plan, ...]:
+    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> tuple[_Plan, ...]:
         """The plans that cover outputs start to stop - 1: one, or several where they have very many taps."""
-        key = (mapping, start, stop, accumulate, slices)
+        key = (mapping, start, stop, accumulate, large)
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
                 self._kept[key] = found  # now the newest
                 return found[1]
-        parts = tuple(_plan(mapping, *part, accumulate, slices) for part in _with_few_taps(mapping, start, stop))
+        parts = tuple(_plan(mapping, *part, accumulate, large) for part in _with_few_taps(mapping, start, stop))
         arrays = [array for part in parts for piece in part.pieces for array in (piece.index, piece.weight)]
         size = sum(array.nbytes for array in arrays if array is not None)
         if size * 16 <= self.budget:
@@ -259,8 +255,8 @@ def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[in
         yield start, stop
 
 
-def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, slices: bool) -> _Plan:
-    """Group the outputs of a range; look for slices only if asked to, since results are the same without."""
+def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> _Plan:
+    """Group the outputs of a range. Slices are looked for only if arrays are large; results are the same without."""
     index, weight = mapping.taps(start, stop)
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]] = []
     if weight is None:
@@ -278,16 +274,16 @@ def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, slices: bool
     read = [i for _, i, _ in groups if i.size]
     low = min((int(i.min()) for i in read), default=0)
     high = max((int(i.max()) + 1 for i in read), default=low)
-    pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w, slices))
+    pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w, large))
     weighted = any(piece.weight is not None for piece in pieces)
     return _Plan(start, stop, low, high, sum(i.size for i in read), weighted, pieces)
 
 
 def _pieces(
-    out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None, slices: bool
+    out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any] | None, large: bool
 ) -> Iterator[_Piece]:
     """Split outputs with equally many taps into runs at a constant stride and the rest."""
-    if slices and index.shape[0] and out.size >= SHORTEST_RUN:
+    if large and index.shape[0] and out.size >= SHORTEST_RUN:
         for period in range(1, LONGEST_PERIOD + 1):
             first, last = _even_run(out, index, period)
             if last - first >= max(SHORTEST_RUN, out.size * 3 // 4):
@@ -320,15 +316,14 @@ def _piece(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any
             weight = weight[:, :1]
         if weight.shape == (1, 1) and weight[0, 0] == 1:
             weight = None
-    step = 0
-    if out.size == 1:
-        step = 1
-    elif even:
-        step = int(index[0, 1] - index[0, 0])
     gaps = np.diff(out)
     gap = int(gaps[0]) if gaps.size else 1
     where = slice(int(out[0]), int(out[-1]) + 1, gap) if (gaps == gap).all() else out
-    return _Piece(where, index, step, weight)
+    slices: tuple[slice, ...] = ()
+    if even or out.size == 1:
+        step = int(index[0, 1] - index[0, 0]) if out.size > 1 else 1
+        slices = tuple(slice(int(first), int(last) + 1, step) for first, last in index[:, [0, -1]])
+    return _Piece(where, index, weight, slices)
 
 
 def _at(axis: int, where: Any) -> tuple[Any, ...]:
@@ -337,10 +332,9 @@ def _at(axis: int, where: Any) -> tuple[Any, ...]:
 
 def _read(xp: ModuleType, source: Any, axis: int, piece: _Piece, tap: int) -> Any:
     """The samples of one tap for all outputs of a piece: a view of `source`, or a new array."""
-    index = piece.index[tap]
-    if piece.step:
-        return source[_at(axis, slice(int(index[0]), int(index[-1]) + 1, piece.step))]
-    return _take(xp, source, index, axis)
+    if piece.slices:
+        return source[_at(axis, piece.slices[tap])]
+    return _take(xp, source, piece.index[tap], axis)
 
 
 def _take(xp: ModuleType, source: Any, index: NDArray[np.int64], axis: int) -> Any:
@@ -356,7 +350,10 @@ def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) ->
         if not len(piece.index):
             target[_at(axis, piece.out)] = 0
         elif (
-            xp is np and not piece.step and piece.index.shape[1] == plan.stop - plan.start and target.flags.c_contiguous
+            xp is np
+            and not piece.slices
+            and piece.index.shape[1] == plan.stop - plan.start
+            and target.flags.c_contiguous
         ):
             np.take(source, piece.index[0], axis=axis, out=target, mode="clip")  # the only mode that writes directly
         else:
@@ -386,29 +383,30 @@ def _weights(xp: ModuleType, weight: NDArray[Any], tail: int) -> Any:
 
 
 def _sum(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, anchored: bool) -> None:
-    tail = into.ndim - axis - 1
     weight = piece.weight
     assert weight is not None
-    last = len(piece.index) - 1
-    base: Any = None
+    tail, last = into.ndim - axis - 1, len(piece.index) - 1
+    anchor: Any = None
     total: Any = None
     for tap in range(last + 1):
         samples = _read(xp, source, axis, piece, tap)
-        ours = not piece.step  # a gather made a new array, a slice is a view
+        fresh = not piece.slices  # a gather made a new array, a slice is a view
         if samples.dtype != into.dtype:
-            samples, ours = _convert(xp, samples, into.dtype), True
+            samples, fresh = _convert(xp, samples, into.dtype), True
         if tap == 0 and anchored:
-            base = total = samples
+            anchor = total = samples
             continue
-        room = samples if ours else xp.empty(samples.shape, samples.dtype)
+        room = samples if fresh else xp.empty(samples.shape, samples.dtype)
         if anchored:
-            samples = xp.subtract(samples, base, out=room)
+            samples = xp.subtract(samples, anchor, out=room)
+        goal = into if tap == last else room
         scale = _weights(xp, weight[tap], tail)
         if total is None:
-            total = xp.multiply(samples, scale, out=room if last else into)
-            continue
-        xp.multiply(samples, scale, out=room)
-        total = xp.add(total, room, out=into if tap == last else room)
+            total = xp.multiply(samples, scale, out=goal)
+        else:
+            total = xp.add(total, xp.multiply(samples, scale, out=room), out=goal)
+    if last == 0 and anchored:
+        into[...] = anchor
 
 
 def _sum_long(xp: ModuleType, source: Any, axis: int, piece: _Piece, into: Any, anchored: bool) -> None:
@@ -440,28 +438,16 @@ def _convert(xp: ModuleType, array: Any, dtype: Any) -> Any:
     return array.astype(dtype, copy=False)
 
 
-def _round(xp: ModuleType, values: Any, rounding: Rounding, dtype: Any) -> None:
-    """Round in place to what an integer type can hold; floating-point types are left alone."""
-    if rounding is Rounding.NONE or np.dtype(dtype).kind not in "iu":
-        return
-    limits = np.iinfo(dtype)
-    (xp.trunc if rounding is Rounding.TRUNCATE else xp.rint)(values, out=values)
-    xp.clip(values, limits.min, limits.max, out=values)
-
-
 def _store(xp: ModuleType, values: Any, rounding: Rounding, out: Any) -> None:
     """Cast the sums once to the output's type."""
     if values.dtype == np.float32 and out.dtype == np.float16:
         narrow(xp, values, out)
-    elif np.dtype(out.dtype).kind not in "iu" or values.dtype == out.dtype or rounding is Rounding.NONE:
+    elif rounding is Rounding.NONE or values.dtype == out.dtype:
         out[...] = values
     else:
-        limits = np.iinfo(out.dtype)
-        # A float's largest value may be the integer's limit rounded up, which must not be cast.
-        real = np.dtype(values.dtype).type
+        limits, real = np.iinfo(out.dtype), np.dtype(values.dtype).type
+        # The type's largest value, as a float, may be rounded up to one that must not be cast.
         high = real(limits.max) if int(real(limits.max)) <= limits.max else np.nextafter(real(limits.max), real(0))
-        rounded = values if rounding is Rounding.TRUNCATE else xp.rint(values)
-        beyond = rounded > high if int(high) < limits.max else None
-        out[...] = xp.clip(rounded, real(limits.min), high)  # the cast truncates
-        if beyond is not None:
-            out[beyond] = limits.max
+        out[...] = xp.clip(values, real(limits.min), high)  # the cast truncates
+        if int(high) < limits.max:
+            out[values > high] = limits.max

@@ -17,7 +17,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 from pydantic_core import PydanticCustomError
 
 from ..datatypes import TensorDataType, data_type
-from ..problems import BodyMismatch, InvalidDescriptor, Violation
+from ..layout import Layout, is_one_to_one, last_index, packed_strides
+from ..problems import InvalidDescriptor, Violation
 from .base import CEnum, Descriptor, UInt, UIntArray, json_object, length_of, whole_number
 
 if TYPE_CHECKING:
@@ -45,19 +46,6 @@ class TensorFlags(enum.IntFlag):
     OWNED_BY_DML = 1
 
 
-def packed_strides(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements: 1 for the last dimension, each earlier one the product of all later sizes."""
-    strides = [1] * len(sizes)
-    for axis in range(len(sizes) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * sizes[axis + 1]
-    return tuple(strides)
-
-
-def last_index(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """The largest element offset that any coordinate reaches: the sum of (size - 1) * stride, exact."""
-    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-
-
 def minimum_tensor_size_in_bytes(
     data_type: TensorDataType, sizes: Sequence[int], strides: Sequence[int] | None = None
 ) -> int:
@@ -70,20 +58,6 @@ def minimum_tensor_size_in_bytes(
     elements = math.prod(sizes) if strides is None else last_index(sizes, strides) + 1
     size_in_bytes = (elements * data_type.bits + 7) // 8
     return (size_in_bytes + 3) // 4 * 4
-
-
-def is_one_to_one(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether different coordinates always have different offsets, by the sufficient test of nested strides.
-
-    Dimensions of size 1 do not count. Each stride must be larger than the largest offset that all smaller strides
-    reach together. A few exotic interleavings that happen to be one-to-one are refused; that is our choice.
-    """
-    reach = 0
-    for stride, size in sorted((st, sz) for sz, st in zip(sizes, strides, strict=True) if sz > 1):
-        if stride <= reach:
-            return False
-        reach += (size - 1) * stride
-    return True
 
 
 def _from_dtype(value: object) -> object:
@@ -231,6 +205,20 @@ class BufferTensorDesc(Descriptor):
         same = all(s == w for n, s, w in zip(self.sizes, self.effective_strides, want, strict=True) if n > 1)
         return same and self.total_tensor_size_in_bytes == minimum_tensor_size_in_bytes(self.data_type, self.sizes)
 
+    @property
+    def layout(self) -> Layout:
+        """Type, sizes, strides and bytes, as the tensor travels and lies in memory.
+
+        A packed tensor's bytes are just its elements, without the rounding up to 4.
+
+        Raises:
+            KeyError: NumPy has no 4-bit types.
+        """
+        if self.is_packed:
+            return Layout.row_major(self.data_type.row, self.sizes)
+        strides = self.effective_strides
+        return Layout(self.data_type.row, self.sizes, strides, self.total_tensor_size_in_bytes, packed=False)
+
     def rules(self) -> Iterator[Violation]:
         """Every broken rule of the DML_BUFFER_TENSOR_DESC page and of the limits that go with it."""
         if self.data_type is TensorDataType.UNKNOWN:
@@ -326,17 +314,4 @@ class BufferTensorDesc(Descriptor):
             BodyMismatch: the buffer ends before the last element does; nothing was read.
             KeyError: NumPy has no 4-bit types.
         """
-        memory = memoryview(buffer).cast("B")
-        needed = self.data_size_in_bytes
-        if memory.nbytes < needed:
-            raise BodyMismatch(
-                f"the tensor reaches {needed} bytes into its buffer, which has only {memory.nbytes}",
-                extra={"expected": needed, "actual": memory.nbytes},
-            )
-        flat = np.frombuffer(memory, dtype=self.dtype, count=needed // self.item_size)
-        strides = tuple(stride * self.item_size for stride in self.effective_strides)
-        alone = is_one_to_one(self.sizes, self.effective_strides)
-        # Safe: `needed` above is the exact end of the farthest element, and `flat` is no longer than the buffer.
-        return np.lib.stride_tricks.as_strided(
-            flat, shape=self.sizes, strides=strides, writeable=alone and not memory.readonly
-        )
+        return self.layout.view(buffer)

@@ -96,7 +96,7 @@ class TileOperatorDesc(OperatorDesc):
             repeats = [operator.index(repeat) for repeat, _ in zip(given, tensor.sizes, strict=False)]
         except (ValidationError, TypeError):
             return desc
-        sizes = [size * max(1, repeat) for size, repeat in zip(tensor.sizes, repeats, strict=False)]
+        sizes = [size * repeat for size, repeat in zip(tensor.sizes, repeats, strict=False)]
         desc["OutputTensor"] = {"DataType": tensor.data_type, "Sizes": [*sizes, *tensor.sizes[len(sizes) :]]}
         return desc
 

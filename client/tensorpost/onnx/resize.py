@@ -145,7 +145,6 @@ class _Reader:
     report: Report
 
     def read(self) -> tuple[Resizing, tuple[int, ...]] | None:
-        before = len(self.report.found)
         mode = cast("Mode", self.attributes.get("mode", "nearest"))
         self._attribute_rules(mode)
         axes = self._axes()
@@ -155,21 +154,21 @@ class _Reader:
         self._scale_rules(len(axes))
         roi = self._roi(axes)
         sizes, scales = self._given("sizes"), self._given("scales")
-        if len(self.report.found) > before:
+        if self.report.found:
             return None
         if sizes is not None:
             resized = self._by_sizes(axes, [int(size) for size in sizes])
         else:
             resized = self._by_scales(axes, scales or (), roi)
         shape = [axis.output_length for axis in resized]
-        if len(self.report.found) == before and too_large(self.tensor.data_type, shape):
+        if not self.report.found and too_large(self.tensor.data_type, shape):
             name = "sizes" if sizes is not None else "scales"
             self.report.add(
                 "output-too-large", self._path(name),
                 f"the output would have the shape {shape}, whose bytes do not fit a signed 64-bit number",
                 list(self.values.get(name, ())), "an output of fewer than 2^63 bytes",
             )  # fmt: skip
-        if len(self.report.found) > before:
+        if self.report.found:
             return None
         placed = [self._place_axis(axis, roi.get(index)) for index, axis in enumerate(resized)]
         outside = self._coordinates == _CROP and any(axis.inside != (0, axis.output_length) for axis in placed)
@@ -256,7 +255,8 @@ class _Reader:
 
     def _scale_rules(self, count: int | None) -> None:
         sizes, scales = self._given("sizes"), self._given("scales")
-        if self.schema.input("sizes") and (sizes is None) == (scales is None):
+        readable = not (self._is_wrong("scales") or self._is_wrong("sizes"))
+        if self.schema.input("sizes") and readable and (sizes is None) == (scales is None):
             state = "both are" if sizes is not None else "neither is"
             self.report.add(
                 "scales-or-sizes", ("inputs", "scales"),
@@ -291,6 +291,10 @@ class _Reader:
                     size, "0 or more",
                 )  # fmt: skip
 
+    def _is_wrong(self, name: str) -> bool:
+        """Whether it was found wrong already, or missing; what follows from that is no mistake of its own."""
+        return any(violation.path[:2] == self._path(name) for violation in self.report.found)
+
     def _was_sent(self, name: str) -> bool:
         return name in (self.values if self.schema.input(name) else self.attributes)
 
@@ -298,6 +302,8 @@ class _Reader:
         """Axis to (start, end), for tf_crop_and_resize only; other modes must still send a roi of the right length."""
         roi, count = self._given("roi"), len(axes)
         crops = self._coordinates == _CROP
+        if self._is_wrong("roi"):
+            return {}
         if roi is None:
             if crops and (count or not self._was_sent("roi")):
                 self.report.add(

@@ -38,9 +38,8 @@ def tiling(
     schema: OnnxSchema, tensor: OnnxTensor, values: Mapping[str, Values], report: Report
 ) -> tuple[Tiling, tuple[int, ...]] | None:
     """The meaning and the output's shape; None if anything is wrong, which is then in the report."""
-    before = len(report.found)
     meaning = (_tile_1 if schema.since_version == 1 else _tile_6)(tensor, values, report)
-    if meaning is None or len(report.found) > before:
+    if meaning is None or report.found:
         return None
     shape = tuple(size * repeat for size, repeat in zip(tensor.shape, meaning.repeats, strict=True))
     if too_large(tensor.data_type, shape):

@@ -1,0 +1,130 @@
+"""One HTTP/1.1 exchange without a socket: the request's head to send, the answer's bytes to be fed.
+
+h11 reads and writes everything that has a syntax. Only the body of an answer with a Content-Length, which has none,
+goes past it: `straight` names the memory that the socket may be read into directly, so that tensor bytes are copied
+once, between the socket and their array.
+"""
+
+from __future__ import annotations
+
+import h11
+
+from ._exchange import AnswerHead, Request
+from ._origin import Origin
+from .problems import ConnectionProblem
+
+__all__ = ["HttpExchange"]
+
+_LONGEST_HEAD_BYTES = 1 << 16
+_NO_BODY = (204, 304)  # RFC 9110 section 6.4.1: whatever their headers say
+
+
+class HttpExchange:
+    """A request and the answer to it.
+
+    Attributes:
+        request_head: the bytes to send before the request's body.
+        head: the answer's head, once enough was fed.
+        reusable: whether the connection can serve another request: the answer was read to its end, and the server
+            keeps the connection open. (Whether the request was sent to its end is the sender's to know.)
+    """
+
+    def __init__(self, origin: Origin, request: Request) -> None:
+        headers = {"host": origin.authority, **origin.headers, **request.headers}
+        if request.body:
+            headers["content-length"] = str(request.content_length)
+        self._origin = origin
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LONGEST_HEAD_BYTES)
+        event = h11.Request(method=request.method, target=origin.prefix + request.target, headers=list(headers.items()))
+        sent = self._h11.send(event)
+        assert sent is not None
+        self.request_head: bytes = sent
+        self.head: AnswerHead | None = None
+        self._keep_alive = False
+        self._left: int | None = None  # bytes of a body with Content-Length that have not been given out
+        self._here = memoryview(b"")  # bytes of the body that have come and have not been given out
+        self._ended = False
+
+    @property
+    def reusable(self) -> bool:
+        return self._ended and self._keep_alive
+
+    def feed(self, data: bytes) -> None:
+        """Take what the socket gave; nothing means that the server closed the connection.
+
+        Raises:
+            ConnectionProblem: the connection ended before the answer's head, or it is no HTTP.
+        """
+        if self.head is None and not data:
+            raise ConnectionProblem(f"{self._origin} closed the connection without an answer")
+        try:
+            self._h11.receive_data(data)
+            if self.head is None:
+                self._read_head()
+        except h11.RemoteProtocolError as error:
+            raise self._no_http(error) from error
+
+    def _no_http(self, error: h11.RemoteProtocolError) -> ConnectionProblem:
+        return ConnectionProblem(f"what answered at {self._origin} does not speak HTTP/1.1 ({str(error)[:100]})")
+
+    def _read_head(self) -> None:
+        event = self._h11.next_event()
+        while isinstance(event, h11.InformationalResponse):
+            event = self._h11.next_event()
+        if not isinstance(event, h11.Response):
+            return
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in event.headers:
+            name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        self.head = AnswerHead(event.status_code, headers)
+        asked_to_close = "close" in headers.get("connection", "").lower()
+        self._keep_alive = event.http_version >= b"1.1" and not asked_to_close
+        if "content-length" in headers and "transfer-encoding" not in headers and event.status_code not in _NO_BODY:
+            self._left = int(headers["content-length"])
+            rest, _ = self._h11.trailing_data
+            self._here = memoryview(rest)[: self._left]
+            # Bytes beyond the answer were not asked for; whatever they are, they are no answer to the next request.
+            self._keep_alive = self._keep_alive and len(rest) <= self._left
+            self._ended = self._left == 0
+
+    def take(self, into: memoryview) -> int | None:
+        """Give out bytes of the body that have come: how many, 0 at its end, None if more must come first.
+
+        Raises:
+            ConnectionProblem: the connection ended inside the body, or it is no HTTP.
+        """
+        if not self._here and self._left is None and not self._ended:
+            self._next_part()
+        if self._here:
+            count = min(len(into), len(self._here))
+            into[:count] = self._here[:count]
+            self._here = self._here[count:]
+            self._count(count)
+            return count
+        return 0 if self._ended else None
+
+    def _next_part(self) -> None:
+        """Chunked, or ended by the end of the connection: h11 knows which."""
+        try:
+            event = self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            raise self._no_http(error) from error
+        if isinstance(event, h11.Data):
+            self._here = memoryview(event.data)
+        elif isinstance(event, h11.EndOfMessage):
+            self._ended = True
+            self._keep_alive = self._keep_alive and self._h11.trailing_data == (b"", False)
+
+    def straight(self, into: memoryview) -> memoryview | None:
+        """The part of this memory that the socket may be read into; None if the bytes must be fed instead."""
+        return None if self._left is None else into[: self._left]
+
+    def received_straight(self, count: int) -> None:
+        """So many bytes were read into that memory."""
+        self._count(count)
+
+    def _count(self, count: int) -> None:
+        if self._left is not None:
+            self._left -= count
+            self._ended = self._left == 0

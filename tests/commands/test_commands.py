@@ -1,0 +1,250 @@
+"""What the command line asks of the server, through the functions and through real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+import pytest
+
+from tensorpost import Client
+from tensorpost.problems import InvalidParameter
+from tensorpost_server import commands
+from tensorpost_server.backends import BACKENDS
+from tensorpost_server.settings import Settings
+
+ADDRESS = re.compile(r"tensorpost \S+ listens on (http://(\S+):(\d+))\n")
+PATIENCE = 30  # seconds; a busy machine is slow, not wrong
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("TENSORPOST_")]:
+        monkeypatch.delenv(name)
+
+
+def process(*arguments: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tensorpost", "serve", *arguments],
+        env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def serving(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    server = process(*arguments, **env)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        found = ADDRESS.fullmatch(line)
+        assert found is not None, (line, server.communicate(timeout=PATIENCE))
+        yield server, found[1]
+    finally:
+        if server.poll() is None:
+            server.kill()
+        server.communicate()
+
+
+def refused(*arguments: str, **env: str) -> str:
+    """What a server says that does not start."""
+    server = process(*arguments, **env)
+    out, err = server.communicate(timeout=PATIENCE)
+    assert server.returncode == 1
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+# Running a server
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_it_says_one_line_serves_and_stops_in_order(sign: signal.Signals, status: int) -> None:
+    with serving("--port", "0") as (server, url):
+        with Client(url) as tp:
+            np.testing.assert_array_equal([1, 2, 1, 2], tp.tile(np.array([1, 2], np.int32), (2,)))
+        server.send_signal(sign)
+        out, err = server.communicate(timeout=PATIENCE)
+
+    assert (server.returncode, out, err) == (status, "", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_an_answer_that_is_under_way_is_finished_before_the_server_stops() -> None:
+    x = np.arange(1 << 18, dtype=np.uint8)
+    with serving("--port", "0") as (server, url), Client(url) as tp:
+        from tensorpost._arrays import tile_descriptor
+
+        blocks = tp.stream(tile_descriptor(x, (256,)), x)  # 64 MiB: far more than the sockets in between can hold
+        received = len(next(blocks))
+        server.send_signal(signal.SIGTERM)
+        time.sleep(0.3)  # the server has closed its port by now, and has not stopped
+        assert server.poll() is None
+        received += sum(len(block) for block in blocks)
+        server.communicate(timeout=PATIENCE)
+
+    assert received == x.nbytes * 256
+
+
+def test_answers_name_no_server_software() -> None:
+    with serving("--port", "0") as (_, url):
+        assert "server" not in httpx.get(f"{url}/v2/health/live", trust_env=False).headers
+
+
+def test_an_idle_connection_ends_after_the_setting() -> None:
+    with serving("--port", "0", TENSORPOST_KEEP_ALIVE_SECONDS="1") as (_, url):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            begin = time.monotonic()
+            while connection.recv(4096):
+                pass
+            assert 0.5 < time.monotonic() - begin < 10
+
+
+def test_arguments_win_over_the_environment() -> None:
+    with serving("--host", "127.0.0.1", "--port", "0", TENSORPOST_HOST="127.0.0.2", TENSORPOST_PORT="1") as (_, url):
+        assert url.startswith("http://127.0.0.1:")
+
+
+def test_without_arguments_the_settings_hold() -> None:
+    with serving(TENSORPOST_HOST="localhost", TENSORPOST_PORT="0") as (_, url):
+        assert httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code == 200
+
+
+def test_it_warns_when_others_can_reach_it() -> None:
+    with serving("--host", "0.0.0.0", "--port", "0") as (server, url):
+        server.terminate()
+        _, err = server.communicate(timeout=PATIENCE)
+
+    assert url.startswith("http://0.0.0.0:")
+    assert err.count("\n") == 1
+    assert "there is no authentication" in err
+
+
+def test_it_warns_of_variables_that_set_nothing() -> None:
+    with serving("--port", "0", TENSORPOST_MAX_OUTPUT_BYTE="1", TENSORPOST_URL="http://x") as (server, _):
+        server.terminate()
+        _, err = server.communicate(timeout=PATIENCE)
+
+    assert err.count("\n") == 1
+    assert "TENSORPOST_MAX_OUTPUT_BYTE sets nothing; did you mean TENSORPOST_MAX_OUTPUT_BYTES?" in err
+
+
+def test_a_port_in_use_is_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refused("--port", port)
+
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use; choose another" in said
+
+
+def test_a_host_that_does_not_exist_is_a_sentence() -> None:
+    assert "cannot listen on 999.1.1.1, port 0: " in refused("--host", "999.1.1.1", "--port", "0")
+
+
+def test_a_wrong_setting_is_a_sentence() -> None:
+    said = refused("--port", "0", TENSORPOST_MAX_REQUESTS="many", TENSORPOST_SLICE_BYTES="1")
+
+    assert "TENSORPOST_MAX_REQUESTS is 'many': input should be a valid integer" in said
+    assert "TENSORPOST_SLICE_BYTES is '1': input should be greater than or equal to 4096" in said
+
+
+def test_a_backend_that_does_not_exist_is_a_sentence() -> None:
+    assert "there is no backend 'nump'; did you mean 'numpy'?" in refused("--port", "0", TENSORPOST_BACKEND="nump")
+
+
+def test_an_unknown_log_level_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="log level 'loud' does not exist; there are critical, error, warning"):
+        commands.serve(log_level="loud")
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://127.9.9.9:1", True),
+        ("http://[::1]:8000", True),
+        ("http://0.0.0.0:8000", False),
+        ("http://[::]:8000", False),
+        ("http://192.168.0.1:80", False),
+        ("http://[fe80::1%eth0]:80", False),
+    ],
+)
+def test_loopback(address: str, *, own: bool) -> None:
+    assert own == commands._is_loopback(address)
+
+
+# Questions
+
+
+def test_doctor_has_a_row_for_each_backend() -> None:
+    rows = commands.doctor()
+
+    assert list(BACKENDS) == [row["name"] for row in rows]
+    numpy = rows[0]
+    assert numpy["version"] == np.__version__
+    assert (numpy["available"], numpy["reason"], numpy["auto"]) == (True, None, True)
+    assert str(numpy["device"]).startswith("cpu")
+
+
+def test_doctor_says_why_a_backend_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorpost_server.engine import pool
+
+    def missing(name: str) -> type:
+        raise ImportError(f"no library for {name}")
+
+    monkeypatch.setattr(pool, "load_backend", missing)
+
+    for row in commands.doctor():
+        assert not row["available"]
+        assert row["device"] is None
+        assert f"no library for {row['name']}" in str(row["reason"])
+
+
+def test_config_says_where_each_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORPOST_MAX_REQUESTS", "7")
+    monkeypatch.setenv("tensorpost_slices_ahead", "3")
+
+    rows = {row["name"]: row for row in commands.config()}
+
+    assert list(Settings.model_fields) == list(rows)
+    assert (rows["max_requests"]["value"], rows["max_requests"]["origin"]) == (7, "environment")
+    assert (rows["slices_ahead"]["value"], rows["slices_ahead"]["origin"]) == (3, "environment")
+    assert (rows["port"]["value"], rows["port"]["origin"]) == (8000, "default")
+    assert rows["port"]["variable"] == "TENSORPOST_PORT"
+    assert all(row["description"] for row in rows.values())
+
+
+def test_a_wrong_variable_is_named_by_the_questions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORPOST_PORT", "tcp://10.0.0.1:8000")
+
+    for ask in (commands.config, commands.doctor):
+        with pytest.raises(InvalidParameter, match=r"TENSORPOST_PORT is 'tcp://10\.0\.0\.1:8000': input should be"):
+            ask()
+
+
+def test_unknown_variables_are_named_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORPOST_PROT", "1")
+    monkeypatch.setenv("TENSORPOST_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("TENSORPOST_URL", "http://x")
+    monkeypatch.setenv("TENSORPOST_PORT", "1")
+
+    said = commands.unknown_variables()
+
+    assert len(said) == 2
+    assert "TENSORPOST_PROT sets nothing; did you mean TENSORPOST_PORT?" in said[0]
+    assert "TENSORPOST_SERVICE_HOST sets nothing" in said[1]
