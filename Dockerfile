@@ -22,7 +22,7 @@ COPY --from=build /opt/tensorpost /opt/tensorpost
 ENV PATH=/opt/tensorpost/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 CMD ["tensorpost", "healthcheck"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["tensorpost", "healthcheck"]
 # In a container loopback is the container's own, so it listens on every address; what can reach it is decided by what is
 # published, which is why the line above publishes on 127.0.0.1.
 ENTRYPOINT ["tensorpost", "serve", "--host", "0.0.0.0"]

@@ -111,6 +111,11 @@ class Origin:
         # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
         return "was silent for too long" if self.timeout is None else f"was silent for {self.timeout:g} seconds"
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the server is reached without TLS and without a proxy."""
+        return self.scheme == "http" and self.proxy() is None
+
     def proxy(self) -> str | None:
         """The proxy that the environment names for this server (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
 

@@ -1,6 +1,6 @@
-"""The network: what a transport is, which one serves a client, and those of httpx. Nothing else imports httpx.
+"""TLS and proxies, by httpx. Nothing else imports httpx, and this is loaded only for a server that needs it.
 
-httpx serves TLS and proxies. Its transports are used without its client: no redirects, cookies or decoding stand
+httpx's transports are used without its client: no redirects, cookies or decoding stand
 between a body and its array. A request's body goes out as an iterator of pieces with a Content-Length; given as one
 `bytes` object it would be copied over and over while it is being sent.
 """
@@ -9,77 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httpx
 
 from ._exchange import AnswerHead, Request
 from ._origin import CLOSED, Origin
-from ._sockets import AsyncSocketTransport, SocketTransport
 from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
 
-__all__ = [
-    "Answer",
-    "AsyncAnswer",
-    "AsyncHttpxTransport",
-    "AsyncTransport",
-    "HttpxTransport",
-    "Transport",
-    "open_async_transport",
-    "open_transport",
-]
-
-
-class Answer(Protocol):
-    """An answer being received."""
-
-    @property
-    def head(self) -> AnswerHead: ...
-
-    def read_into(self, into: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the connection; it is used again only if the body was read to its end."""
-        ...
-
-
-class Transport(Protocol):
-    """A way to one server. Raises nothing but `ConnectionProblem`s."""
-
-    def send(self, request: Request) -> Answer: ...
-    def close(self) -> None: ...
-
-
-class AsyncAnswer(Protocol):
-    """`Answer` for asyncio."""
-
-    @property
-    def head(self) -> AnswerHead: ...
-    async def read_into(self, into: memoryview) -> int: ...
-    async def close(self) -> None: ...
-
-
-class AsyncTransport(Protocol):
-    """`Transport` for asyncio."""
-
-    async def send(self, request: Request) -> AsyncAnswer: ...
-    async def close(self) -> None: ...
-
-
-def open_transport(origin: Origin) -> Transport:
-    """The fastest transport that can reach the server: sockets for plain HTTP, httpx for TLS and proxies."""
-    return SocketTransport(origin) if _is_plain(origin) else HttpxTransport(origin)
-
-
-def open_async_transport(origin: Origin) -> AsyncTransport:
-    """`open_transport` for asyncio."""
-    return AsyncSocketTransport(origin) if _is_plain(origin) else AsyncHttpxTransport(origin)
-
-
-def _is_plain(origin: Origin) -> bool:
-    return origin.scheme == "http" and origin.proxy() is None
+__all__ = ["AsyncHttpxTransport", "HttpxTransport"]
 
 
 class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -145,7 +83,7 @@ class HttpxTransport:
         self._http = httpx.HTTPTransport(**_options(origin))
         self._closed = False
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: Request) -> _HttpxAnswer:
         """Send a request and wait for the head of its answer."""
         if self._closed:
             raise RuntimeError(CLOSED)
@@ -188,7 +126,7 @@ class AsyncHttpxTransport:
         self._http = httpx.AsyncHTTPTransport(**_options(origin))
         self._closed = False
 
-    async def send(self, request: Request) -> AsyncAnswer:
+    async def send(self, request: Request) -> _AsyncHttpxAnswer:
         """Send a request and wait for the head of its answer."""
         if self._closed:
             raise RuntimeError(CLOSED)

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from . import _exchange as exchange
 from ._answers import Progress, Result, Validation
 from ._arrays import Subject, TensorData, onnx_node, resample_arrays, tile_descriptor
-from ._exchange import Flow, HandOut, Read, Send, Step, Wait, resume
+from ._exchange import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wait, resume
 from ._origin import Origin
 from ._retries import RetryPolicy
-from ._transport import Answer, AsyncAnswer, AsyncTransport, Transport, open_async_transport, open_transport
+from ._sockets import AsyncSocketTransport, SocketTransport
 from .descriptors import FeatureLevel, OperatorDesc
 from .onnx import NEWEST_OPSET
 from .problems import ConnectionProblem, InvalidParameter
@@ -63,6 +63,63 @@ def _settings(
     return origin, RetryPolicy(retries)
 
 
+class Answer(Protocol):
+    """An answer being received."""
+
+    @property
+    def head(self) -> AnswerHead: ...
+
+    def read_into(self, into: memoryview) -> int:
+        """Receive some bytes into this memory; 0 at the end of the body."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; it is used again only if the body was read to its end."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to one server. Raises nothing but `ConnectionProblem`s."""
+
+    def send(self, request: Request) -> Answer: ...
+    def close(self) -> None: ...
+
+
+class AsyncAnswer(Protocol):
+    """`Answer` for asyncio."""
+
+    @property
+    def head(self) -> AnswerHead: ...
+    async def read_into(self, into: memoryview) -> int: ...
+    async def close(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    """`Transport` for asyncio."""
+
+    async def send(self, request: Request) -> AsyncAnswer: ...
+    async def close(self) -> None: ...
+
+
+# The fast way is for plain HTTP. httpx takes long to load, and is asked only for what it alone can do.
+
+
+def _open(origin: Origin) -> Transport:
+    if origin.is_direct:
+        return SocketTransport(origin)
+    from ._transport import HttpxTransport
+
+    return HttpxTransport(origin)
+
+
+def _open_async(origin: Origin) -> AsyncTransport:
+    if origin.is_direct:
+        return AsyncSocketTransport(origin)
+    from ._transport import AsyncHttpxTransport
+
+    return AsyncHttpxTransport(origin)
+
+
 class Client:
     """A connection to a tensorpost server. Blocking; may be shared between threads.
 
@@ -100,7 +157,7 @@ class Client:
         uds: str | None = None,
     ) -> None:
         self._origin, self._policy = _settings(base_url, timeout, connect_timeout, retries, headers, tls, uds)
-        self._transport = open_transport(self._origin)
+        self._transport = _open(self._origin)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._origin)!r})"
@@ -251,8 +308,8 @@ class Client:
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
         Returns:
-            The output: an array of its sizes. With strides or padding it is a view of the whole buffer: `out`, or a new
-            array reached through `base`.
+            The output: an array of its sizes. With strides or padding it is a view of its buffer; pass `out` to have
+            the buffer itself.
 
         Raises:
             InvalidParameter: inputs or `out` do not fit the descriptor; nothing was sent.
@@ -461,7 +518,7 @@ class AsyncClient:
         uds: str | None = None,
     ) -> None:
         self._origin, self._policy = _settings(base_url, timeout, connect_timeout, retries, headers, tls, uds)
-        self._transport = open_async_transport(self._origin)
+        self._transport = _open_async(self._origin)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._origin)!r})"

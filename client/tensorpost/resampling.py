@@ -123,9 +123,9 @@ def resampling(
     """What to send to resize an array along any of its axes, pixel centres aligned, edges repeated.
 
     What is sent is RESAMPLE2. Every resized axis has OutputPixelOffset -0.5 and, for linear, InputPixelOffset 0.5. For
-    nearest RoundingDirection is DECREASING (floor) and InputPixelOffset 0, which is half up; it is lowered by less than
-    half an input pixel on an axis where float32 would otherwise miss an element (see the module). Every other axis has
-    Scale 1 and offsets 0.5 and -0.5.
+    nearest RoundingDirection is DECREASING (floor) and InputPixelOffset 0, which is half up; it is lowered by half an
+    input pixel or less on an axis where float32 would otherwise miss an element (see the module). Every other axis
+    has Scale 1 and offsets 0.5 and -0.5.
 
     Args:
         tensor: the array, or its descriptor: float32, float16, int8 or uint8.
@@ -145,37 +145,36 @@ def resampling(
             what does.
         InvalidDescriptor: the result exceeds a limit of DirectML.
     """
-    described = _described(tensor)
+    element, shape = _described(tensor)
     if mode not in ("linear", "nearest"):
         raise InvalidParameter(_unknown_mode(mode))
     if antialias and mode == "nearest":
         raise InvalidParameter("antialias needs a filter, which nearest does not have; use mode='linear'")
-    ratios = _ratios(described.sizes, sizes, scales, axes)
-    whole = [
-        _resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(described.sizes)
-    ]
+    ratios = _ratios(shape, sizes, scales, axes)
+    whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
     parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)
     if len(parts) > _MOST_DIMENSIONS:
         raise InvalidParameter(
             f"{len(parts)} dimensions are left after merging neighbours that are not resized, and DirectML resamples "
             f"{_MOST_DIMENSIONS}; resize some axes in a call of their own, or send ONNX Resize, which has no limit"
         )
-    if len(parts) < len(whole):
-        if not described.is_packed:
-            raise InvalidParameter(
-                f"a tensor of {len(whole)} dimensions with strides or padding cannot be merged into "
-                f"{_MOST_DIMENSIONS}; send a packed one"
-            )
-        described = BufferTensorDesc.packed(described.data_type, [part.length for part in parts])
+    if isinstance(tensor, BufferTensorDesc) and len(parts) == len(whole):
+        described = tensor
+    elif isinstance(tensor, BufferTensorDesc) and not tensor.is_packed:
+        raise InvalidParameter(
+            f"a tensor of {len(whole)} dimensions with strides or padding cannot be merged into "
+            f"{_MOST_DIMENSIONS}; send a packed one"
+        )
+    else:
+        described = BufferTensorDesc.packed(element, [part.length for part in parts])
     desc, misses = build_descriptor(described, parts, mode, antialias=antialias)
-    output_shape = tuple(axis.output_length for axis in whole)
-    return Resampling(desc, tuple(axis.length for axis in whole), output_shape, misses)
+    return Resampling(desc, shape, tuple(axis.output_length for axis in whole), misses)
 
 
 # ---- reading the arguments -------------------------------------------------------------------------------------------
 
 
-def _described(tensor: object) -> BufferTensorDesc:
+def _described(tensor: object) -> tuple[TensorDataType, tuple[int, ...]]:
     if isinstance(tensor, BufferTensorDesc):
         name, shape = tensor.data_type.name.lower(), tensor.sizes
     elif isinstance(tensor, np.ndarray):
@@ -187,12 +186,12 @@ def _described(tensor: object) -> BufferTensorDesc:
         )
     if name not in DML_TYPES:
         instead = {
-            "bool": "x.view(np.uint8) has the same bytes and resamples by nearest",
+            "bool": "x.view(np.uint8) has the same bytes to copy by nearest, and ONNX Resize takes bool",
             "bfloat16": "ONNX Resize takes it",
-        }.get(name, "ONNX Resize takes it, or convert it first")
+        }.get(name, "convert it, or send ONNX Resize, which takes it")
         raise InvalidParameter(
             f"DirectML's Resample family takes {', '.join(DML_TYPES)}, not {name}; {instead}: "
-            'OnnxNode.of("Resize", {"X": x, "sizes": [...]}, opset=19, mode="linear"), or mode="nearest" with '
+            'client.onnx("Resize", x, None, None, sizes, mode="linear"), or mode="nearest" with '
             'nearest_mode="round_prefer_ceil"'
         )
     if not shape:
@@ -201,9 +200,7 @@ def _described(tensor: object) -> BufferTensorDesc:
         raise InvalidParameter(
             f"x has the shape {shape} and no elements; DirectML has no empty tensors, ONNX Resize does"
         )
-    if isinstance(tensor, BufferTensorDesc):
-        return tensor
-    return BufferTensorDesc.packed(TensorDataType[cast("str", data_type(name).directml)], shape)
+    return TensorDataType[cast("str", data_type(name).directml)], shape
 
 
 def _unknown_mode(mode: object) -> str:

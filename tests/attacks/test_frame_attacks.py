@@ -508,8 +508,8 @@ NPY_SEEDS = [
 TOKENS = st.sampled_from(
     [b"0", b"1", b"2", b"4", b"-", b"-0", b"9" * 19, b"9" * 45, b"1.0", b"1e3", b"NaN", b"null", b"true", b"True",
      b",", b"[", b"]", b"{", b"}", b"(", b")", b'"', b"'", b":", b" ", b"\\", b"\0", b"\n", b"\xff", b"\\u0061",
-     b"\\ud800", b"a", b'"a"', b"F64", b"<f8", b">f4", b"|O", b"[0,0]", b'"shape"', b'"data_offsets"', b'"__metadata__"',
-     b"'shape': (1,), "]
+     b"\\ud800", b"a", b'"a"', b"F64", b"<f8", b">f4", b"|O",
+     b"[0,0]", b'"shape"', b'"data_offsets"', b'"__metadata__"', b"'shape': (1,), "]
 )  # fmt: skip
 
 

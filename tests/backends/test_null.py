@@ -36,9 +36,7 @@ def test_through_a_worker(repeats: int):
     plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("INT32", (2,)), (repeats,)), 65536)
     worker = Worker(NullBackend(), 3)
     try:
-        found = (
-            worker.run_now(plan, []) if worker.is_small(plan) else asyncio.run(collect(worker.run(plan, [])))
-        )
+        found = worker.run_now(plan, []) if worker.is_small(plan) else asyncio.run(collect(worker.run(plan, [])))
     finally:
         worker.close()
 
@@ -51,4 +49,4 @@ def test_it_takes_every_plan_and_is_never_chosen_by_auto():
     assert NullBackend().refuses(plan) is None
     assert not BACKENDS["null"].auto
     assert load_backend("null") is NullBackend
-    assert ("null", "none (answers zeros)", 4) == (NullBackend().name, NullBackend().device, NullBackend(4).threads)
+    assert (NullBackend().name, NullBackend().device, NullBackend(4).threads) == ("null", "none (answers zeros)", 4)

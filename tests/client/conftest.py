@@ -55,7 +55,7 @@ class BlockingAsyncClient:
 
 def httpx_client(url: str, **options: Any) -> Client:
     """A `Client` as it is for https and behind proxies."""
-    client = Client(url, **options)
+    client = Client(url, tls=False, **options)  # reading the certificates, for nothing here, would take longest
     client._transport.close()
     client._transport = HttpxTransport(client._origin)
     return client
@@ -63,7 +63,7 @@ def httpx_client(url: str, **options: Any) -> Client:
 
 def async_httpx_client(url: str, **options: Any) -> BlockingAsyncClient:
     """An `AsyncClient` as it is for https and behind proxies."""
-    client = BlockingAsyncClient(url, **options)
+    client = BlockingAsyncClient(url, tls=False, **options)
     client._client._transport = AsyncHttpxTransport(client._client._origin)
     return client
 

@@ -7,7 +7,7 @@ import pytest
 from tensorpost import AsyncClient, Client
 from tensorpost._origin import Origin
 from tensorpost._sockets import AsyncSocketTransport, SocketTransport
-from tensorpost._transport import AsyncHttpxTransport, HttpxTransport, open_async_transport, open_transport
+from tensorpost._transport import AsyncHttpxTransport, HttpxTransport
 from tensorpost.problems import InvalidParameter
 
 
@@ -84,10 +84,10 @@ def test_settings_that_cannot_be_right_are_refused(options: dict[str, Any], said
 
 
 def test_plain_http_goes_through_sockets_and_tls_through_httpx() -> None:
-    assert isinstance(open_transport(origin("http://example.org")), SocketTransport)
-    assert isinstance(open_async_transport(origin("http://example.org")), AsyncSocketTransport)
-    assert isinstance(open_transport(origin("https://example.org")), HttpxTransport)
-    assert isinstance(open_async_transport(origin("https://example.org")), AsyncHttpxTransport)
+    assert isinstance(Client("http://example.org")._transport, SocketTransport)
+    assert isinstance(AsyncClient("http://example.org")._transport, AsyncSocketTransport)
+    assert isinstance(Client("https://example.org")._transport, HttpxTransport)
+    assert isinstance(AsyncClient("https://example.org")._transport, AsyncHttpxTransport)
 
 
 def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch
     assert origin("http://example.org").proxy() == "http://proxy.example:3128"
     assert origin("https://example.org").proxy() is None
     assert origin("http://inside.example").proxy() is None
-    assert isinstance(open_transport(origin("http://example.org")), HttpxTransport)
+    assert isinstance(Client("http://example.org")._transport, HttpxTransport)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.9.9.9", "http://localhost:1", "http://[::1]:1"])

@@ -50,4 +50,3 @@ def _entry_of(item: pytest.Function) -> str:
     """The item's name in a list of known failures: `test_name` or `test_name [case]`."""
     case = item.callspec.params.get("case")
     return item.originalname if case is None else f"{item.originalname} [{case}]"
-

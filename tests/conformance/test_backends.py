@@ -91,7 +91,7 @@ def test_inputs_may_be_read_only(backend: Backend):
     plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (4,)), (2,)), 1 << 20)
     run = backend.start(plan, [memoryview(b"abcd")])
 
-    assert b"abcdabcd" == bytes(run.compute(0))
+    assert bytes(run.compute(0)) == b"abcdabcd"
     run.close()
 
 
@@ -99,7 +99,7 @@ def test_a_backend_runs_a_plan_that_was_pickled(backend: Backend):
     plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (2, 2)), (2, 1)), 1 << 20)
     run = backend.start(pickle.loads(pickle.dumps(plan)), [memoryview(b"abcd")])
 
-    assert b"abcdabcd" == bytes(run.compute(0))
+    assert bytes(run.compute(0)) == b"abcdabcd"
     run.close()
 
 

@@ -122,17 +122,25 @@ def test_every_known_failure_names_a_backend_a_test_and_a_case(name: str):
 
 
 def test_a_list_of_known_failures_is_read():
-    text = "# why\n\ntest_any_tile: the driver loses NaNs\ntest_vectors_worked_by_hand [eight dimensions]: at most five\n"
+    text = (
+        "# why\n\ntest_any_tile: the driver loses NaNs\ntest_vectors_worked_by_hand [eight dimensions]: at most five\n"
+    )
 
-    assert {
+    assert suite.expected_failures(text) == {
         "test_any_tile": "the driver loses NaNs",
         "test_vectors_worked_by_hand [eight dimensions]": "at most five",
-    } == suite.expected_failures(text)
+    }
 
 
 @pytest.mark.parametrize(
     "text",
-    ["test_any_tile", "test_any_tile:", "test_any_tile: todo", "all: the driver loses NaNs", "test_a: a long reason\n" * 2],
+    [
+        "test_any_tile",
+        "test_any_tile:",
+        "test_any_tile: todo",
+        "all: the driver loses NaNs",
+        "test_a: a long reason\n" * 2,
+    ],
 )
 def test_a_list_of_known_failures_without_reasons_is_refused(text: str):
     with pytest.raises(ValueError, match="is no new entry"):

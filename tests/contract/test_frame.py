@@ -777,6 +777,7 @@ NESTED = {"dtype": "U8", "shape": [2, 2]}
         ({**NESTED, "data": [[1, 2], [3]]}, ["$.in.data[1]"], "is 1 elements; data that nests must follow shape: 2"),
         ({**NESTED, "data": [[1, 2], 3]}, ["$.in.data[1]"], "is no array"),
         ({**NESTED, "data": [[1, 2]]}, ["$.in.data"], "is 1 elements"),
+        ({**NESTED, "data": [[1, 2, 3], [4, 5]]}, ["$.in.data[0]"], "is 3 elements"),
         ({**NESTED, "data": [[[1, 2]], [3, 4]]}, ["$.in.data[0]"], "is 1 elements"),
         ({**NESTED, "data": [[1, 2.0], [None, 9]]}, ["$.in.data[0][1]", "$.in.data[1][0]"], "whole number, without"),
         ({**NESTED, "data": [1, "2", 3, True]}, ["$.in.data[1]", "$.in.data[3]"], "must be a whole number"),

@@ -23,12 +23,12 @@ def test_a_ticket_holds_its_bytes_until_it_is_released():
     first = admission.admit(60)
     second = admission.admit(40)
 
-    assert (100, 2) == lent_out(admission)
-    assert (60, 40) == (first.reserved, second.reserved)
+    assert lent_out(admission) == (100, 2)
+    assert (first.reserved, second.reserved) == (60, 40)
     first.release()
-    assert (40, 1) == lent_out(admission)
+    assert lent_out(admission) == (40, 1)
     second.release()
-    assert (0, 0) == lent_out(admission)
+    assert lent_out(admission) == (0, 0)
 
 
 def test_releasing_twice_gives_back_once():
@@ -38,18 +38,18 @@ def test_releasing_twice_gives_back_once():
     ticket.release()
     ticket.release()
 
-    assert (10, 1) == lent_out(admission)
+    assert lent_out(admission) == (10, 1)
     other.release()
 
 
 def test_a_context_releases_whatever_happens():
     admission = Admission(100, 9, 1)
 
-    with pytest.raises(KeyError), admission.admit(60):
-        assert (60, 1) == lent_out(admission)
+    with pytest.raises(KeyError), admission.admit(60):  # noqa: PT012 # what is inside is what is tested
+        assert lent_out(admission) == (60, 1)
         raise KeyError
 
-    assert (0, 0) == lent_out(admission)
+    assert lent_out(admission) == (0, 0)
 
 
 def test_more_than_the_whole_budget_is_refused_for_good():
@@ -60,7 +60,7 @@ def test_more_than_the_whole_budget_is_refused_for_good():
 
     expected = {"limit": 1000, "actual": 1001, "setting": "TENSORPOST_MEMORY_BYTES", "unit": "bytes"}
     assert expected == caught.value.extra
-    assert (0, 0) == lent_out(admission)
+    assert lent_out(admission) == (0, 0)
     admission.admit(1000).release()
 
 
@@ -71,8 +71,8 @@ def test_more_than_is_left_is_refused_for_now():
     with pytest.raises(TooBusy, match=r"needs 401 bytes and 400 of 1,000 are free now .* try again in 7 s") as caught:
         admission.admit(401)
 
-    assert {"retry_after_seconds": 7, "setting": "TENSORPOST_MEMORY_BYTES"} == caught.value.extra
-    assert (600, 1) == lent_out(admission)
+    assert caught.value.extra == {"retry_after_seconds": 7, "setting": "TENSORPOST_MEMORY_BYTES"}
+    assert lent_out(admission) == (600, 1)
     ticket.release()
     admission.admit(401).release()
 
@@ -85,7 +85,7 @@ def test_one_request_more_than_allowed_is_refused_for_now():
         admission.admit(0)
 
     assert caught.value.extra["setting"] == "TENSORPOST_MAX_REQUESTS"
-    assert (1, 2) == lent_out(admission)
+    assert lent_out(admission) == (1, 2)
     for ticket in tickets:
         ticket.release()
     admission.admit(0).release()
@@ -97,8 +97,8 @@ def test_memory_of_a_ticket_can_be_written_and_is_its_own():
         first[:] = b"abcd"
         second[:] = b"efgh"
 
-        assert (b"abcd", b"efgh") == (bytes(first), bytes(second))
-        assert (False, True, "B") == (first.readonly, first.c_contiguous, first.format)
+        assert (bytes(first), bytes(second)) == (b"abcd", b"efgh")
+        assert (first.readonly, first.c_contiguous, first.format) == (False, True, "B")
         assert ticket.memory(0).nbytes == 0
 
 

@@ -28,21 +28,21 @@ STRIDED = TileOperatorDesc(
 def test_a_plan_says_everything():
     plan = make_plan(PACKED, 4096)
 
-    assert "TILE" == plan.operator
+    assert plan.operator == "TILE"
     assert plan.approximate is None
-    assert ["input"] == [slot.name for slot in plan.inputs]
-    assert "output" == plan.output.name
-    assert (6, 12) == (plan.input_bytes, plan.output_bytes), "a packed tensor is its elements, not rounded up to 4"
-    assert ("float16", (6,)) == (plan.output.layout.data_type.numpy_name, plan.output.layout.sizes)
-    assert [((0, 6),)] == [piece.box for piece in plan.slices]
+    assert [slot.name for slot in plan.inputs] == ["input"]
+    assert plan.output.name == "output"
+    assert (plan.input_bytes, plan.output_bytes) == (6, 12), "a packed tensor is its elements, not rounded up to 4"
+    assert (plan.output.layout.data_type.numpy_name, plan.output.layout.sizes) == ("float16", (6,))
+    assert [piece.box for piece in plan.slices] == [((0, 6),)]
 
 
 def test_a_strided_tensor_is_its_whole_buffer():
     plan = make_plan(STRIDED, 4096)
 
-    assert (8, 16) == (plan.input_bytes, plan.output_bytes)
-    assert ((0, 1), False) == (plan.inputs[0].layout.strides, plan.inputs[0].layout.packed)
-    assert ((8, 1), False) == (plan.output.layout.strides, plan.output.layout.packed)
+    assert (plan.input_bytes, plan.output_bytes) == (8, 16)
+    assert (plan.inputs[0].layout.strides, plan.inputs[0].layout.packed) == ((0, 1), False)
+    assert (plan.output.layout.strides, plan.output.layout.packed) == ((8, 1), False)
 
 
 def test_equal_descriptors_share_a_plan():
@@ -89,10 +89,12 @@ def test_a_plan_runs_in_another_process():
         "sys.stdout.buffer.write(run.compute(0))\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(make_plan(STRIDED, 4096)), capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(make_plan(STRIDED, 4096)), capture_output=True
+    )
 
-    assert b"" == done.stderr
-    assert b"\1\2\3\1\2\3\0\0\1\2\3\1\2\3\0\0" == done.stdout
+    assert done.stderr == b""
+    assert done.stdout == b"\1\2\3\1\2\3\0\0\1\2\3\1\2\3\0\0"
 
 
 @given(tensor=ours.tensor_descs())

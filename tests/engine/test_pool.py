@@ -60,7 +60,7 @@ def test_slices_come_in_order_and_are_computed_once(slices_ahead: int):
 
     assert expected_of(LONG) == found
     assert list(range(80)) == backend.begun
-    assert (1, 1) == (backend.started, backend.closed_runs)
+    assert (backend.started, backend.closed_runs) == (1, 1)
 
 
 def test_slices_come_in_order_even_if_later_ones_are_ready_first():
@@ -110,8 +110,8 @@ def test_closing_early_stops_the_computation_and_waits_for_the_slice_at_work():
     with worker_of(backend, 3) as worker:
         asyncio.run(take_one(worker))
         assert go_on.is_set(), "it did not wait: the inputs would have been given back while they are read"
-        assert [0, 1] == backend.begun, "slices nobody wants were begun"
-        assert 1 == backend.closed_runs
+        assert backend.begun == [0, 1], "slices nobody wants were begun"
+        assert backend.closed_runs == 1
 
 
 def fail_at(failing: int) -> Callable[[int], None]:
@@ -135,7 +135,7 @@ def test_a_failure_is_raised_at_its_slice_and_the_run_is_closed(failing: int):
         with pytest.raises(MemoryError, match="device"):
             asyncio.run(run(worker))
         assert failing == len(got)
-        assert 1 == backend.closed_runs
+        assert backend.closed_runs == 1
         assert max(backend.begun) <= failing + 3
 
 
@@ -148,7 +148,7 @@ def test_a_small_plan_is_computed_at_once_on_the_callers_thread():
 
     assert expected_of(SHORT) == found
     assert {threading.current_thread().name} == backend.thread_names
-    assert (1, 1) == (backend.started, backend.closed_runs)
+    assert (backend.started, backend.closed_runs) == (1, 1)
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -159,7 +159,7 @@ def test_a_failure_of_a_small_plan_closes_the_run(failing: int):
         worker.run_now(SHORT, INPUTS)
 
     assert list(range(failing + 1)) == backend.begun
-    assert 1 == backend.closed_runs
+    assert backend.closed_runs == 1
 
 
 def test_a_small_plan_with_gaps_has_its_padding():
@@ -170,14 +170,14 @@ def test_a_small_plan_with_gaps_has_its_padding():
         repeats=(2,),
     )
     plan = make_plan(desc, SLICE)
-    assert [1, 4] == [piece.computed for piece in plan.slices]
+    assert [piece.computed for piece in plan.slices] == [1, 4]
 
     with worker_of(Controlled()) as worker:
         assert worker.is_small(plan)
         found = worker.run_now(plan, [memoryview(b"\1")])
 
     assert expected_of(plan) == found
-    assert 100_004 == len(found)
+    assert len(found) == 100_004
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,7 @@ def test_a_long_plan_is_computed_on_the_workers_threads():
 def test_a_run_that_cannot_start_is_an_error_and_nothing_is_computed():
     class Refusing(Controlled):
         def start(self, plan: Any, inputs: Any) -> Any:
+            del plan, inputs
             raise RuntimeError("no stream")
 
     backend = Refusing()
@@ -233,8 +234,8 @@ def test_cancelling_leaves_no_slice_at_work():
 
     with worker_of(backend) as worker:
         asyncio.run(run(worker))
-        assert [0, 1, 2] == backend.begun
-        assert (0, 1) == (backend.computing, backend.closed_runs)
+        assert backend.begun == [0, 1, 2]
+        assert (backend.computing, backend.closed_runs) == (0, 1)
 
 
 def test_two_cancellations_leave_no_slice_at_work():
@@ -260,8 +261,8 @@ def test_two_cancellations_leave_no_slice_at_work():
         return backend.computing
 
     with worker_of(backend) as worker:
-        assert 0 == asyncio.run(run(worker)), "a slice was still being computed"
-        assert 1 == backend.closed_runs
+        assert asyncio.run(run(worker)) == 0, "a slice was still being computed"
+        assert backend.closed_runs == 1
 
 
 def test_padding_is_sent_as_zeros_that_cost_nothing():
@@ -272,7 +273,7 @@ def test_padding_is_sent_as_zeros_that_cost_nothing():
         repeats=(2,),
     )
     plan = make_plan(desc, 1 << 20)
-    backend = Controlled(before=lambda index: None)
+    backend = Controlled(before=lambda _index: None)
 
     async def sizes(worker: Worker) -> tuple[int, int]:
         total = zeros = 0
@@ -296,7 +297,7 @@ def test_padding_is_sent_as_zeros_that_cost_nothing():
 
 def test_requests_take_turns():
     # A long request does not keep a short one waiting until it is done: the unit of work is a slice.
-    backend = Controlled(before=lambda index: time.sleep(0.001))
+    backend = Controlled(before=lambda _index: time.sleep(0.001))
     done: list[str] = []
 
     async def run(worker: Worker, name: str, plan: Plan) -> None:
@@ -312,7 +313,7 @@ def test_requests_take_turns():
     with worker_of(backend) as worker:
         asyncio.run(both(worker))
 
-    assert ["short", "long"] == done
+    assert done == ["short", "long"]
 
 
 def test_closing_a_worker_ends_its_threads():
@@ -362,11 +363,11 @@ def test_every_backend_is_opened_and_what_could_not_be_says_why(backends):
     with opened(threads={"numpy": 5}) as found:
         rows = [(s.name, s.device, s.reason, s.auto, s.threads) for s in found.status()]
 
-    assert [
+    assert rows == [
         ("cuda", None, "ImportError: cupy is not installed", True, 0),
         ("numpy", "a test's", None, True, 5),
         ("null", "none", None, False, 1),
-    ] == rows
+    ]
 
 
 @pytest.mark.parametrize("error", [OSError("no driver"), RuntimeError("no device")])
@@ -380,7 +381,7 @@ def test_a_device_that_fails_to_open_is_refused_with_its_reason(backends, error)
 
 
 def test_a_bug_in_a_backend_is_not_swallowed(backends):
-    backends["cuda"] = lambda threads: {}["bug"]
+    backends["cuda"] = lambda **_options: {}["bug"]
 
     with pytest.raises(KeyError, match="bug"):
         Pool.open("auto", {}, 3)
@@ -388,46 +389,48 @@ def test_a_bug_in_a_backend_is_not_swallowed(backends):
 
 def test_auto_takes_the_first_that_can_run_the_plan(backends):
     with opened() as found:
-        assert "numpy" == found.choose(LONG).backend.name
-        assert "numpy" == found.choose(LONG, "auto").backend.name
+        assert found.choose(LONG).backend.name == "numpy"
+        assert found.choose(LONG, "auto").backend.name == "numpy"
 
 
 def test_auto_skips_a_backend_that_refuses_and_never_takes_null(backends):
-    backends["numpy"] = lambda threads: Controlled(refusal="too exact")
+    backends["numpy"] = lambda **_options: Controlled(refusal="too exact")
 
     with opened() as found, pytest.raises(NoBackend, match="too exact") as caught:
         found.choose(LONG)
 
-    assert {"cuda": "ImportError: cupy is not installed", "numpy": "too exact"} == caught.value.extra["refused"]
+    assert caught.value.extra["refused"] == {"cuda": "ImportError: cupy is not installed", "numpy": "too exact"}
 
 
 def test_a_backend_asked_for_is_used_even_if_auto_would_not(backends):
     with opened() as found:
-        assert "null" == found.choose(LONG, "null").backend.name
+        assert found.choose(LONG, "null").backend.name == "null"
 
 
 def test_a_forced_backend_never_falls_back(backends):
-    backends["null"] = lambda threads: Controlled(name="null", refusal="not this one")
+    backends["null"] = lambda **_options: Controlled(name="null", refusal="not this one")
     with opened() as found:
         with pytest.raises(NoBackend, match=r"no backend here can run TILE: cuda: ImportError") as caught:
             found.choose(LONG, "cuda")
-        assert ["cuda"] == list(caught.value.extra["refused"])
+        assert list(caught.value.extra["refused"]) == ["cuda"]
         with pytest.raises(NoBackend, match="not this one"):
             found.choose(LONG, "null")
 
 
 def test_the_default_is_what_a_request_gets_that_names_none(backends):
     with opened("null") as found:
-        assert "null" == found.choose(LONG).backend.name
-        assert "numpy" == found.choose(LONG, "auto").backend.name
-        assert "numpy" == found.choose(LONG, "numpy").backend.name
+        assert found.choose(LONG).backend.name == "null"
+        assert found.choose(LONG, "auto").backend.name == "numpy"
+        assert found.choose(LONG, "numpy").backend.name == "numpy"
 
 
-@pytest.mark.parametrize(("name", "hint"), [("nunpy", "'numpy'"), ("gpu", "auto, cuda, numpy, null"), ("", "there are")])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("nunpy", "'numpy'"), ("gpu", "auto, cuda, numpy, null"), ("", "there are")]
+)
 def test_a_backend_that_does_not_exist_is_named(backends, name, hint):
     with opened() as found, pytest.raises(InvalidParameter, match=hint) as caught:
         found.choose(LONG, name)
-    assert "backend" == caught.value.extra["parameter"]
+    assert caught.value.extra["parameter"] == "backend"
 
 
 def test_a_default_that_does_not_exist_stops_the_start(backends):
@@ -455,7 +458,7 @@ def test_closing_a_pool_closes_every_backend(backends):
         made = [worker.backend for worker in found.workers.values()]
         assert len(made) == 2
 
-    assert [1, 1] == [backend.closed for backend in made]
+    assert [backend.closed for backend in made] == [1, 1]
     assert not found.workers
 
 
@@ -463,4 +466,4 @@ def test_the_real_table_opens_here():
     with opened() as found:
         assert {"numpy", "null"} <= found.workers.keys()
         assert list(BACKENDS) == [status.name for status in found.status()]
-        assert "numpy" == list(BACKENDS)[-2], "numpy, which is always there, comes last before null"
+        assert list(BACKENDS)[-2] == "numpy", "numpy, which is always there, comes last before null"

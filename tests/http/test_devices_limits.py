@@ -27,13 +27,13 @@ def test_devices_lists_every_backend_in_the_order_of_the_table():
     with http_app(numpy_threads=3) as app:
         found = app.get("/v1/devices").json()
 
-    assert "auto" == found["default"]
+    assert found["default"] == "auto"
     assert list(BACKENDS) == [device["name"] for device in found["devices"]]
     numpy = next(device for device in found["devices"] if device["name"] == "numpy")
     assert numpy["device"].startswith("cpu (")
     assert {"name": "numpy", "device": numpy["device"], "reason": None, "auto": True, "threads": 3} == numpy
     null = next(device for device in found["devices"] if device["name"] == "null")
-    assert {"name": "null", "device": "none (answers zeros)", "reason": None, "auto": False, "threads": 1} == null
+    assert null == {"name": "null", "device": "none (answers zeros)", "reason": None, "auto": False, "threads": 1}
 
 
 def test_a_device_that_could_not_be_opened_says_why():
@@ -47,7 +47,7 @@ def test_a_device_that_could_not_be_opened_says_why():
         problem = assert_problem(app.post(TILE + "?repeats=2&backend=null", npy_bytes([1])), 501, "no-backend")
 
     assert {"name": "null", "device": None, "reason": "OSError: unplugged", "auto": False, "threads": 0} in found
-    assert {"null": "OSError: unplugged"} == problem["refused"]
+    assert problem["refused"] == {"null": "OSError: unplugged"}
 
 
 def test_limits_lists_every_setting_that_is_one():
@@ -61,14 +61,14 @@ def test_limits_lists_every_setting_that_is_one():
         assert getattr(settings, name) == limit["value"]
         assert ENVIRONMENT_PREFIX + name.upper() == limit["setting"]
         assert limit["description"].endswith((".", "60.")), "a sentence, with its reason"
-    assert (12345, 1.5) == (listed["max_output_bytes"]["value"], listed["receive_timeout_seconds"]["value"])
-    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == found["in_use"]
+    assert (listed["max_output_bytes"]["value"], listed["receive_timeout_seconds"]["value"]) == (12345, 1.5)
+    assert found["in_use"] == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
 def test_what_is_lent_out_is_shown_while_it_is():
     # 300,000 bytes in; out 600,000, of which 5 slices of 4 KiB exist at a time: 1 sent, 1 computed, 3 ahead.
     go_on = threading.Event()
-    backend = Controlled(before=lambda index: go_on.wait(PATIENCE))
+    backend = Controlled(before=lambda _index: go_on.wait(PATIENCE))
 
     async def both(client: httpx.AsyncClient) -> dict[str, int]:
         post = asyncio.ensure_future(
@@ -86,13 +86,13 @@ def test_what_is_lent_out_is_shown_while_it_is():
         during = app.run(both(app.client))
         after = app.in_use()
 
-    assert {"bytes_in_flight": 300_000 + 5 * 4096, "requests_in_flight": 1} == during
-    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == after
+    assert during == {"bytes_in_flight": 300_000 + 5 * 4096, "requests_in_flight": 1}
+    assert after == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
 def test_too_busy_says_when_to_come_back():
     go_on = threading.Event()
-    backend = Controlled(before=lambda index: go_on.wait(PATIENCE))
+    backend = Controlled(before=lambda _index: go_on.wait(PATIENCE))
     body = npy_bytes(bytearray(300_000), "uint8")
 
     async def two(client: httpx.AsyncClient, query: str) -> tuple[httpx.Response, httpx.Response]:
@@ -117,7 +117,7 @@ def test_too_busy_says_when_to_come_back():
 
         problem = assert_problem(second, 429, "too-busy")
         assert ("7", 7, setting) == (second.headers["retry-after"], problem["retry_after_seconds"], problem["setting"])
-        assert (200, 200) == (first.status_code, again.status_code)
+        assert (first.status_code, again.status_code) == (200, 200)
 
 
 def test_more_than_the_whole_budget_is_no_matter_of_waiting():
@@ -126,7 +126,7 @@ def test_more_than_the_whole_budget_is_no_matter_of_waiting():
 
     problem = assert_problem(answer, 413, "limit-exceeded")
     assert "retry-after" not in answer.headers
-    assert "TENSORPOST_MEMORY_BYTES" == problem["setting"]
+    assert problem["setting"] == "TENSORPOST_MEMORY_BYTES"
 
 
 def test_a_budget_smaller_than_the_output_is_enough_for_it():
@@ -134,4 +134,4 @@ def test_a_budget_smaller_than_the_output_is_enough_for_it():
     with http_app(memory_bytes=200_000, slice_bytes=4096, max_output_bytes=1 << 30) as app:
         answer = app.post(TILE + "?repeats=40", npy_bytes(bytearray(100_000), "uint8"))
 
-    assert (200, 4_000_128) == (answer.status_code, len(answer.content))
+    assert (answer.status_code, len(answer.content)) == (200, 4_000_128)

@@ -30,19 +30,19 @@ def test_alive_and_ready_while_it_serves():
     with http_app() as app:
         live, ready = app.get("/v2/health/live"), app.get("/v2/health/ready")
 
-    assert (200, {"live": True}) == (live.status_code, live.json())
-    assert (200, {"live": True, "ready": True}) == (ready.status_code, ready.json())
+    assert (live.status_code, live.json()) == (200, {"live": True})
+    assert (ready.status_code, ready.json()) == (200, {"live": True, "ready": True})
 
 
 def test_alive_but_not_ready_before_the_start():
     app = create_app(app_settings())
 
-    assert 200 == ask(app, "/v2/health/live").status_code
+    assert ask(app, "/v2/health/live").status_code == 200
     ready = ask(app, "/v2/health/ready")
-    assert (503, {"live": True, "ready": False}) == (ready.status_code, ready.json())
+    assert (ready.status_code, ready.json()) == (503, {"live": True, "ready": False})
     refused = ask(app, TILE, "POST", content=npy_bytes([1]), headers=NPY)
     assert_problem(refused, 503, "not-ready")
-    assert "1" == refused.headers["retry-after"]
+    assert refused.headers["retry-after"] == "1"
     assert_problem(ask(app, "/v1/devices"), 503, "not-ready")
 
 
@@ -50,8 +50,8 @@ def test_not_ready_after_the_stop():
     with http_app() as app:
         stopped = app.app
 
-    assert 200 == ask(stopped, "/v2/health/live").status_code
-    assert 503 == ask(stopped, "/v2/health/ready").status_code
+    assert ask(stopped, "/v2/health/live").status_code == 200
+    assert ask(stopped, "/v2/health/ready").status_code == 503
     assert_problem(ask(stopped, TILE, "POST", content=npy_bytes([1]), headers=NPY), 503, "not-ready")
 
 
@@ -59,8 +59,8 @@ def test_not_ready_while_draining():
     with http_app() as app:
         app.service.draining = True
 
-        assert 503 == app.get("/v2/health/ready").status_code
-        assert 200 == app.get("/v2/health/live").status_code
+        assert app.get("/v2/health/ready").status_code == 503
+        assert app.get("/v2/health/live").status_code == 200
 
 
 def test_the_lifespan_opens_the_pool_and_closes_it():
@@ -68,7 +68,7 @@ def test_the_lifespan_opens_the_pool_and_closes_it():
         pool = app.service.pool
         assert pool is not None
         large = npy_bytes(b"x" * 300_000, "uint8") if False else npy_bytes(bytearray(300_000), "uint8")
-        assert 200 == app.post(TILE, large).status_code
+        assert app.post(TILE, large).status_code == 200
         threads = [t for t in threading.enumerate() if t.name.startswith("tensorpost-numpy")]
         assert threads
 
@@ -85,9 +85,9 @@ def test_a_forced_backend_that_does_not_exist_stops_the_start(backend: str):
 
 def test_the_default_backend_of_the_settings():
     with http_app(backend="null") as app:
-        assert "null" == app.post(TILE, npy_bytes([1])).headers["tensorpost-backend"]
-        assert "numpy" == app.post(TILE + "&backend=numpy", npy_bytes([1])).headers["tensorpost-backend"]
-        assert "null" == app.get("/v1/devices").json()["default"]
+        assert app.post(TILE, npy_bytes([1])).headers["tensorpost-backend"] == "null"
+        assert app.post(TILE + "&backend=numpy", npy_bytes([1])).headers["tensorpost-backend"] == "numpy"
+        assert app.get("/v1/devices").json()["default"] == "null"
 
 
 def test_importing_and_creating_open_nothing():
@@ -113,4 +113,4 @@ assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost._tr
 
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")

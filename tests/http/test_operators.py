@@ -68,18 +68,20 @@ def numbers_of(content_type: str, body: bytes) -> Any:
 # ---- forms -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accept", [None, "*/*", "application/x-npy", "application/vnd.safetensors", "application/json"])
+@pytest.mark.parametrize(
+    "accept", [None, "*/*", "application/x-npy", "application/vnd.safetensors", "application/json"]
+)
 @pytest.mark.parametrize("form", CALLS)
 def test_every_form_in_and_out(app: AppClient, form: str, accept: str | None):
     path, body, headers = CALLS[form]
 
     answer = app.post(path, body, headers | ({} if accept is None else {"accept": accept}))
 
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     expected = headers["content-type"] if accept in (None, "*/*") else accept
     assert expected == answer.headers["content-type"]
     found = numbers_of(answer.headers["content-type"], answer.content)
-    assert (1, 1, 4, 6) == found.shape
+    assert found.shape == (1, 1, 4, 6)
     np.testing.assert_array_equal(TILED, found[0, 0])
 
 
@@ -89,7 +91,7 @@ def test_other_names_of_a_frame(app: AppClient, media_type: str):
 
     answer = app.post(path, body, {"content-type": media_type})
 
-    assert "application/vnd.safetensors" == answer.headers["content-type"]
+    assert answer.headers["content-type"] == "application/vnd.safetensors"
     np.testing.assert_array_equal(TILED, numbers_of(answer.headers["content-type"], answer.content)[0, 0])
 
 
@@ -122,7 +124,7 @@ def test_an_accept_that_cannot_be_met(app: AppClient, accept: str):
 def test_content_type_may_have_parameters_and_any_case(app: AppClient):
     answer = app.post(TILE + "?repeats=1,1,2,2", npy_bytes(X), {"content-type": "Application/X-NPY; version=1"})
 
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
 
 
 def test_a_frame_explains_itself_and_can_be_posted_again(app: AppClient):
@@ -134,9 +136,9 @@ def test_a_frame_explains_itself_and_can_be_posted_again(app: AppClient):
 
     about = head["__metadata__"]
     assert {"op", "backend", "device", "id"} == about.keys()
-    assert ("numpy", "call 7, é") == (about["backend"], about["id"])
+    assert (about["backend"], about["id"]) == ("numpy", "call 7, é")
     whole = json.loads(about["op"])
-    assert ("DML_OPERATOR_TILE", [1, 1, 4, 6]) == (whole["type"], whole["desc"]["OutputTensor"]["Sizes"])
+    assert (whole["type"], whole["desc"]["OutputTensor"]["Sizes"]) == ("DML_OPERATOR_TILE", [1, 1, 4, 6])
     again = app.post(path, frame_bytes({"input": ("F32", [1, 1, 2, 3], X.tobytes())}, {"op": about["op"]}), headers)
     np.testing.assert_array_equal(TILED, numbers_of(again.headers["content-type"], again.content)[0, 0])
 
@@ -148,18 +150,18 @@ def test_a_json_answer_explains_itself(app: AppClient):
     found = app.post(path, json.dumps(call).encode(), headers).json()
 
     assert {"op", "backend", "device", "id", "tensors"} == found.keys()
-    assert ("7", "numpy", "DML_OPERATOR_TILE") == (found["id"], found["backend"], found["op"]["type"])
+    assert (found["id"], found["backend"], found["op"]["type"]) == ("7", "numpy", "DML_OPERATOR_TILE")
 
 
 def test_heads_are_padded_so_that_tensors_are_aligned(app: AppClient):
     for form in ("npy", "frame"):
         answer = app.post(*CALLS[form])
-        assert 0 == (len(answer.content) - 24 * 4) % 64
+        assert (len(answer.content) - 24 * 4) % 64 == 0
 
 
 @pytest.mark.parametrize("name", ["tile", "TILE", "DML_OPERATOR_TILE", "dml_operator_tile"])
 def test_an_operator_by_any_of_its_names(app: AppClient, name: str):
-    assert 200 == app.post(f"/v1/operators/{name}?repeats=1,1,2,2", npy_bytes(X)).status_code
+    assert app.post(f"/v1/operators/{name}?repeats=1,1,2,2", npy_bytes(X)).status_code == 200
 
 
 def test_a_document_may_say_everything(app: AppClient):
@@ -177,7 +179,7 @@ def test_output_sizes_in_the_query(app: AppClient):
 
     np.testing.assert_array_equal(TILED, npy_array(answer.content)[0, 0])
     problem = assert_problem(wrong, 422, "invalid-descriptor")
-    assert ["output-sizes"] == [violation["code"] for violation in problem["violations"]]
+    assert [violation["code"] for violation in problem["violations"]] == ["output-sizes"]
 
 
 # ---- bits ------------------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ def test_any_tile_through_http_is_what_the_oracle_says(app: AppClient, case: tup
 
     answer = app.post(TILE, tile_frame(desc, buffer), FRAME)
 
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     head, buffers = split_frame(answer.content)
     expected = oracles.tile_oracle(desc, buffer)
     if desc.output_tensor.is_packed:
@@ -263,10 +265,10 @@ def test_broadcast_input_and_padded_output_through_a_frame(app: AppClient):
     answer = app.post(TILE, frame_bytes({"input": ("U8", [4], b"\1\2\3\377")}, metadata), FRAME)
 
     head, buffers = split_frame(answer.content)
-    assert ("U8", [16]) == (head["output"]["dtype"], head["output"]["shape"])
-    assert b"\1\2\3\1\2\3\0\0\1\2\3\1\2\3\0\0" == buffers["output"]
+    assert (head["output"]["dtype"], head["output"]["shape"]) == ("U8", [16])
+    assert buffers["output"] == b"\1\2\3\1\2\3\0\0\1\2\3\1\2\3\0\0"
     described = json.loads(head["__metadata__"]["op"])["desc"]["OutputTensor"]
-    assert ([2, 6], [8, 1], 16) == (described["Sizes"], described["Strides"], described["TotalTensorSizeInBytes"])
+    assert (described["Sizes"], described["Strides"], described["TotalTensorSizeInBytes"]) == ([2, 6], [8, 1], 16)
 
 
 def test_a_strided_output_needs_a_frame(app: AppClient):
@@ -279,7 +281,7 @@ def test_a_strided_output_needs_a_frame(app: AppClient):
         problem = assert_problem(app.post(TILE, body, FRAME | {"accept": accept}), 406, "not-acceptable")
         assert "application/vnd.safetensors" in problem["detail"]
     _, buffers = split_frame(app.post(TILE, body, FRAME).content)
-    assert [1, 4, 2, 5, 3, 6] == np.frombuffer(buffers["output"], "<f4").tolist()
+    assert np.frombuffer(buffers["output"], "<f4").tolist() == [1, 4, 2, 5, 3, 6]
 
 
 # ---- headers and options ---------------------------------------------------------------------------------------------
@@ -291,11 +293,11 @@ def test_headers_are_complete_and_true(app: AppClient, form: str):
 
     headers = answer.headers
     assert str(len(answer.content)) == headers["content-length"]
-    assert "numpy" == headers["tensorpost-backend"]
+    assert headers["tensorpost-backend"] == "numpy"
     assert headers["tensorpost-device"].startswith("cpu")
     assert re.fullmatch(r"[0-9a-f]{32}", headers["x-request-id"])
     stages = re.findall(r"(\w+);dur=(\d+\.\d{3})(?:, |$)", headers["server-timing"])
-    assert ["head", "plan", "admit", "receive", "compute"] == [name for name, _ in stages]
+    assert [name for name, _ in stages] == ["head", "plan", "admit", "receive", "compute"]
     assert all(0 <= float(took) < 10_000 for _, took in stages)
 
 
@@ -305,7 +307,7 @@ def test_server_timing_tells_where_the_time_went(app: AppClient, form: str):
 
     from tests.support.http_app import Controlled, use_backend
 
-    with use_backend(app.service, Controlled(before=lambda index: time.sleep(0.05))):
+    with use_backend(app.service, Controlled(before=lambda _index: time.sleep(0.05))):
         timing = app.post(*CALLS[form]).headers["server-timing"]
 
     took = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", timing)}
@@ -336,11 +338,11 @@ def test_a_backend_by_name(app: AppClient):
 def test_a_backend_by_name_beside_a_document(app: AppClient):
     path, body, headers = CALLS["frame"]
 
-    assert "null" == app.post(path + "?backend=null", body, headers).headers["tensorpost-backend"]
+    assert app.post(path + "?backend=null", body, headers).headers["tensorpost-backend"] == "null"
 
 
 def test_a_feature_level(app: AppClient):
-    assert 200 == app.post(TILE + "?repeats=1,1,2,2&feature_level=1_0", npy_bytes(X)).status_code
+    assert app.post(TILE + "?repeats=1,1,2,2&feature_level=1_0", npy_bytes(X)).status_code == 200
     problem = assert_problem(
         app.post(TILE + "?repeats=2&feature_level=1_0", npy_bytes([1, 2], "int32")), 422, "unsupported-at-feature-level"
     )
@@ -358,17 +360,22 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
 
     assert [cls.operator_type.lower() for cls in OPERATORS] == [entry["name"] for entry in listed]
     tile = next(entry for entry in listed if entry["name"] == "tile")
-    assert ("DML_OPERATOR_TILE", 70) == (tile["type"], tile["value"])
-    assert [
+    assert (tile["type"], tile["value"]) == ("DML_OPERATOR_TILE", 70)
+    assert [field for field in tile["fields"] if field["name"] != "RepeatsCount"] == [
         {"name": "InputTensor", "kind": "input", "required": True, "tensor": "input"},
         {"name": "OutputTensor", "kind": "output", "required": True, "tensor": "output"},
         {"name": "Repeats", "kind": "attribute", "required": True, "query": "repeats"},
-    ] == [field for field in tile["fields"] if field["name"] != "RepeatsCount"]
-    # DML_TILE_OPERATOR_DESC page, tensor support
-    assert [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10)] == [
-        (row["feature_level"], row["dimension_counts"]["lowest"], row["dimension_counts"]["highest"], len(row["data_types"]))
-        for row in tile["support"]
     ]
+    # DML_TILE_OPERATOR_DESC page, tensor support
+    assert [
+        (
+            row["feature_level"],
+            row["dimension_counts"]["lowest"],
+            row["dimension_counts"]["highest"],
+            len(row["data_types"]),
+        )
+        for row in tile["support"]
+    ] == [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10)]
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
@@ -397,7 +404,7 @@ def test_the_schema_of_tile_takes_what_tile_takes(app: AppClient):
 def test_an_unknown_operator_has_a_nearest_name_at_both_doors(app: AppClient):
     for answer in (app.get("/v1/operators/tiel"), app.post("/v1/operators/tiel", npy_bytes(X))):
         problem = assert_problem(answer, 404, "unknown-operator")
-        assert "TILE" == problem["nearest"]
+        assert problem["nearest"] == "TILE"
         assert "did you mean 'TILE'?" in problem["detail"]
 
 
@@ -406,11 +413,11 @@ def test_an_unknown_operator_has_a_nearest_name_at_both_doors(app: AppClient):
 
 def test_what_was_lent_out_comes_back(app: AppClient):
     for call in CALLS.values():
-        assert 200 == app.post(*call).status_code
+        assert app.post(*call).status_code == 200
     app.post(TILE + "?repeats=0", npy_bytes([1]))
     app.post(TILE + "?repeats=9,9", npy_bytes([1]))
 
-    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == app.in_use()
+    assert app.in_use() == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
 def test_an_output_of_many_slices(app: AppClient):

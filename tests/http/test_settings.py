@@ -79,8 +79,8 @@ def test_an_argument_that_is_no_setting_is_refused():
 def test_defaults_are_what_the_documentation_says(monkeypatch: pytest.MonkeyPatch):
     settings = Settings()
 
-    assert ("127.0.0.1", 8000, "auto") == (settings.host, settings.port, settings.backend)
-    assert 16 * 2**30 == settings.max_output_bytes, "the largest FLOAT32 tensor that DirectML allows, rounded up"
+    assert (settings.host, settings.port, settings.backend) == ("127.0.0.1", 8000, "auto")
+    assert settings.max_output_bytes == 16 * 2**30, "the largest FLOAT32 tensor that DirectML allows, rounded up"
     assert settings.memory_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 1 <= settings.numpy_threads <= (os.cpu_count() or 1)
 
@@ -110,7 +110,7 @@ def test_each_limit_holds_and_is_named(setting, query, body, headers, named):
     assert (named, setting[name]) == (problem["setting"], problem["limit"])
 
     with http_app(**{name: problem["actual"]}) as app:
-        assert 413 != app.post(TILE + query, body, headers).status_code, "what is just as large is let in"
+        assert app.post(TILE + query, body, headers).status_code != 413, "what is just as large is let in"
 
 
 def test_the_slice_size_takes_effect():

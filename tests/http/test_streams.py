@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from tests.support.http_app import (
     PATIENCE,
     Controlled,
     Serving,
-    Wire,
     assert_problem,
     eventually,
     frame_bytes,
@@ -126,10 +124,10 @@ def test_a_busy_server_says_so_before_a_tensor_byte_is_read(server: Serving, for
         with server.wire() as wire:
             wire.send(data)
             problem = assert_problem(wire.answer(), 429, "too-busy")
-        assert (60 << 20) == server.service.admission.bytes_in_flight
+        assert server.service.admission.bytes_in_flight == (60 << 20)
     finally:
         ticket.release()
-    assert 1 == problem["retry_after_seconds"]
+    assert problem["retry_after_seconds"] == 1
 
 
 def test_a_device_that_refuses_says_so_before_a_tensor_byte_is_read(server: Serving):
@@ -148,7 +146,7 @@ def test_expect_100_continue(server: Serving):
         wire.send(request_bytes("POST", TILE + "?repeats=1", body, NPY | {"expect": "100-continue"})[: -len(body)])
         assert wire.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         wire.send(body)
-        assert 200 == wire.answer().status
+        assert wire.answer().status == 200
 
 
 # ---- a body in pieces ------------------------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ def test_nothing_is_sent_before_the_first_slice_is_made(server: Serving):
     go_on = threading.Event()
     data, length = long_of(40)
 
-    with use_backend(server.service, Controlled(before=lambda index: go_on.wait(PATIENCE))), server.wire() as wire:
+    with use_backend(server.service, Controlled(before=lambda _index: go_on.wait(PATIENCE))), server.wire() as wire:
         wire.send(data)
         wire.socket.settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -244,7 +242,7 @@ def test_a_failure_of_the_first_slice_is_a_problem_and_then_the_connection_is_cl
         assert wire.is_closed()
 
     problem = assert_problem(answer, 500, "internal-error")
-    assert "close" == answer.headers["connection"]
+    assert answer.headers["connection"] == "close"
 
     assert any(
         problem["request_id"] in record.getMessage() and "the device is full" in record.getMessage()
@@ -276,7 +274,7 @@ def test_a_caller_that_stops_reading_stops_the_computation_and_nobody_else(serve
             assert settled < 400, "the output is made far ahead of its reader"
             # Others are served meanwhile, on the same device.
             for _ in range(5):
-                assert 200 == server.ask(tile_request(0, 2, body=npy_bytes([1]))).status
+                assert server.ask(tile_request(0, 2, body=npy_bytes([1]))).status == 200
                 other, length = long_of(10)
                 assert length == len(server.ask(other).body)
             eventually(lambda: server.service.admission.requests_in_flight == 1, "only the reader's is left")
@@ -310,12 +308,12 @@ def test_a_caller_that_hangs_up_in_a_huge_output_stops_the_computation(server: S
         begun = settle(backend)
 
     assert begun < 5000
-    assert (1, 1) == (backend.started, backend.closed_runs)
+    assert (backend.started, backend.closed_runs) == (1, 1)
 
 
 def test_a_caller_that_hangs_up_while_it_waits_for_the_first_slice(server: Serving):
     go_on = threading.Event()
-    backend = Controlled(before=lambda index: go_on.wait(PATIENCE))
+    backend = Controlled(before=lambda _index: go_on.wait(PATIENCE))
     data, _ = long_of(1000)
 
     with use_backend(server.service, backend):
@@ -341,7 +339,7 @@ def test_a_real_output_larger_than_the_memory_for_it(server: Serving):
     with server.wire() as wire:
         wire.send(tile_request(0, 256, body=npy_bytes(x)))
         _, headers = wire.head()
-        assert HEAD + (256 << 20) == int(headers["content-length"])
+        assert int(headers["content-length"]) == HEAD + (256 << 20)
         wire.read(HEAD)
         before, most, expected = resident(), 0, x.tobytes()
         for at in range(256):
@@ -357,9 +355,7 @@ def test_a_real_output_larger_than_the_memory_for_it(server: Serving):
 
 @pytest.mark.parametrize("cut", [20, HEAD, HEAD + 1, HEAD + 3_000_000], ids=["head", "after the head", "1", "3 MB"])
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_caller_that_hangs_up_while_sending(
-    server: Serving, cut: int, how: str, caplog: pytest.LogCaptureFixture
-):
+def test_a_caller_that_hangs_up_while_sending(server: Serving, cut: int, how: str, caplog: pytest.LogCaptureFixture):
     data = tile_request(10_000_000, 2)
     start = len(data) - 10_000_000 - HEAD
     with server.wire() as wire:
@@ -416,7 +412,7 @@ def test_a_caller_that_sends_slowly_but_steadily_is_served(hasty: Serving):
         for at in range(0, len(data), 60):
             wire.send(data[at : at + 60])
             time.sleep(0.05)
-        assert 200 == wire.answer().status
+        assert wire.answer().status == 200
 
 
 def test_a_caller_that_stops_reading_is_dropped(hasty: Serving):
@@ -444,7 +440,7 @@ def test_sixteen_callers_at_once_get_their_own_answers(server: Serving):
                 x = random.integers(0, 256, size, np.uint8)
                 wire.send(tile_request(0, repeats, body=npy_bytes(x)))
                 answer = wire.answer()
-                assert 200 == answer.status, answer.body[:500]
+                assert answer.status == 200, answer.body[:500]
                 assert x.tobytes() * repeats == answer.body[HEAD:]
 
     with ThreadPoolExecutor(16) as threads:
@@ -471,7 +467,7 @@ def test_requests_beyond_the_budget_are_refused_and_those_within_are_right():
         with ThreadPoolExecutor(8) as threads:
             statuses = [status for found in threads.map(talk, range(8)) for status in found]
 
-        assert 48 == len(statuses)
+        assert len(statuses) == 48
         assert {200, 429} >= {*statuses}
         assert 200 in statuses
         small.assert_serves_on()
@@ -489,8 +485,6 @@ def test_a_server_that_is_told_to_stop_finishes_what_it_began():
             time.sleep(0.2)
             go_on.set()
             body = wire.read(length)
-        assert 200 == begin[0]
+        assert begin[0] == 200
         assert bytes([39]) * SLICE == body[-SLICE:]
         assert wire.is_closed()
-
-

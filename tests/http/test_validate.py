@@ -27,9 +27,9 @@ def app() -> Iterator[AppClient]:
 
 def verdict(app: AppClient, document: Any, query: str = "") -> dict[str, Any]:
     answer = app.post("/v1/validate" + query, json.dumps(document).encode(), JSON)
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     found = answer.json()
-    assert MEMBERS == found.keys()
+    assert found.keys() == MEMBERS
     assert found["valid"] is (found["violations"] == [])
     return found
 
@@ -38,11 +38,11 @@ def test_a_valid_document(app: AppClient):
     found = verdict(app, {"type": "TILE", "desc": TILE})
 
     assert found["valid"]
-    assert ("6_4", "3_1") == (found["feature_level"], found["lowest_feature_level"])
-    assert (12, 24) == (found["input_bytes"], found["output_bytes"])
-    assert ([2, 6], "INT16", 24) == (
+    assert (found["feature_level"], found["lowest_feature_level"]) == ("6_4", "3_1")
+    assert (found["input_bytes"], found["output_bytes"]) == (12, 24)
+    assert (
         found["output"]["Sizes"], found["output"]["DataType"], found["output"]["TotalTensorSizeInBytes"],
-    )  # fmt: skip
+    ) == ([2, 6], "INT16", 24)  # fmt: skip
     assert parse_operator(found["op"]) == TileOperatorDesc.of(BufferTensorDesc.packed("INT16", (2, 3)), (1, 2))
 
 
@@ -51,8 +51,11 @@ def test_byte_counts_are_those_on_the_wire(app: AppClient):
     packed = {"InputTensor": {"DataType": "UINT8", "Sizes": [3]}, "Repeats": [1]}
     strided = {**packed, "InputTensor": {"DataType": "UINT8", "Sizes": [3], "Strides": [2]}}
 
-    assert (3, 3) == (verdict(app, {"type": "TILE", "desc": packed})["input_bytes"],) * 2
-    assert (8, 3) == tuple(verdict(app, {"type": "TILE", "desc": strided})[key] for key in ("input_bytes", "output_bytes"))
+    assert (verdict(app, {"type": "TILE", "desc": packed})["input_bytes"],) * 2 == (3, 3)
+    assert tuple(verdict(app, {"type": "TILE", "desc": strided})[key] for key in ("input_bytes", "output_bytes")) == (
+        8,
+        3,
+    )
 
 
 def test_every_violation_is_listed_and_the_answer_is_200(app: AppClient):
@@ -71,14 +74,14 @@ def test_every_violation_is_listed_and_the_answer_is_200(app: AppClient):
         ("count-disagrees", "$.desc.RepeatsCount"),
         ("repeat-zero", "$.desc.Repeats[1]"),
     } == {(violation["code"], violation["path"]) for violation in found["violations"]}
-    assert (None,) * 5 == tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"}))
+    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 5
 
 
 def test_a_level_that_does_not_take_it(app: AppClient):
     found = verdict(app, {"type": "TILE", "desc": TILE}, "?feature_level=2_1")
 
     assert not found["valid"]
-    assert ("2_1", "3_1") == (found["feature_level"], found["lowest_feature_level"])
+    assert (found["feature_level"], found["lowest_feature_level"]) == ("2_1", "3_1")
     assert {("dimension-count-unsupported", "$.desc.InputTensor.Sizes")} <= {
         (violation["code"], violation["path"]) for violation in found["violations"]
     }
@@ -112,7 +115,7 @@ def test_a_compressed_question_is_not_read(app: AppClient):
     answer = app.post("/v1/validate", b"{}", JSON | {"content-encoding": "gzip"})
 
     assert_problem(answer, 415, "unsupported-media-type")
-    assert "identity" == answer.headers["accept-encoding"]
+    assert answer.headers["accept-encoding"] == "identity"
 
 
 def test_nothing_is_computed_and_nothing_lent_out(app: AppClient):
@@ -121,8 +124,8 @@ def test_nothing_is_computed_and_nothing_lent_out(app: AppClient):
         found = verdict(app, {"type": "TILE", "desc": {**TILE, "Repeats": [30000, 20000]}})
 
     assert found["output_bytes"] == 2 * 30000 * 3 * 20000 * 2
-    assert 0 == backend.started
-    assert {"bytes_in_flight": 0, "requests_in_flight": 0} == app.in_use()
+    assert backend.started == 0
+    assert app.in_use() == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
 @given(desc=ours.tile_descs())
@@ -144,7 +147,7 @@ def test_anything_gets_a_verdict_or_a_problem(app: AppClient, document: Any):
             return
         answer = app.post("/v1/validate", body, JSON)
         if answer.status_code == 200:
-            assert MEMBERS == answer.json().keys()
+            assert answer.json().keys() == MEMBERS
         else:
             assert_problem(answer, answer.status_code, answer.json()["type"].rpartition(":")[2])
             assert answer.status_code in (400, 404, 413)

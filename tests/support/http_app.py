@@ -23,7 +23,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from tensorpost import frame
-from tensorpost.datatypes import data_type
 from tensorpost_server.backends import Backend
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
@@ -319,9 +318,7 @@ def split_frame(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     length = int.from_bytes(data[:8], "little")
     head = json.loads(data[8 : 8 + length])
     body = data[8 + length :]
-    buffers = {
-        name: body[slice(*entry["data_offsets"])] for name, entry in head.items() if name != "__metadata__"
-    }
+    buffers = {name: body[slice(*entry["data_offsets"])] for name, entry in head.items() if name != "__metadata__"}
     return head, buffers
 
 
@@ -369,7 +366,7 @@ class Controlled:
         threads: slices computed at the same time.
     """
 
-    before: Callable[[int], None] = lambda index: None
+    before: Callable[[int], None] = lambda _index: None
     threads: int = 1
     name: str = "numpy"
     device: str = "a test's"

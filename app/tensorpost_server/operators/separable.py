@@ -35,6 +35,7 @@ MOST_TAPS = 1 << 20  # taps of one axis planned at once; they take 12 to 16 byte
 LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
 LARGE = 1 << 15  # elements of a block from which on several slices cost less than one gather
 LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
+GLANCE = 32  # outputs looked at before a whole axis is searched for a period
 SHORTEST_RUN = 8  # fewer outputs at a constant stride are not worth a piece of their own; more than a period
 
 
@@ -86,7 +87,6 @@ class SeparableKernel:
         axes: one map per dimension; None copies that axis, index by index.
         accumulate: dtype of sums and weights, `float32` or `float64`.
         rounding: how sums become elements; has no effect where every axis is a pure gather, which copies bit for bit.
-        round_each_axis: round after every axis instead of once at the end.
     """
 
     axes: tuple[AxisMap | None, ...]
@@ -197,7 +197,8 @@ class _Plan:
         high: one past the last input index read.
         reads: taps of all outputs together.
         weighted: whether any output is more than a copy of one input.
-        pieces: cover every output once, counted from `start`; none for an axis that is copied.
+        pieces: cover every output, counted from `start`, a later piece overwriting an earlier one; none for an axis
+            that is copied.
     """
 
     start: int
@@ -262,21 +263,40 @@ def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool)
     if weight is None:
         groups.append((np.arange(stop - start), index, None))
     else:
-        weight = weight.astype(accumulate)
-        present = weight != 0
-        count = present.sum(axis=0)
-        if not present.all():  # move the absent taps behind the others, whose order stays
-            first = np.argsort(~present, axis=0, kind="stable")
-            index, weight = np.take_along_axis(index, first, 0), np.take_along_axis(weight, first, 0)
-        for taps in np.unique(count):
+        index, weight = _absent_last(index, weight.astype(accumulate))
+        count = np.count_nonzero(weight, axis=0)
+        sizes = np.bincount(count)
+        for taps in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
             where = np.flatnonzero(count == taps)
-            groups.append((where, index[:taps, where], weight[:taps, where]))
+            if not groups and not _evenly_spaced(where):
+                # The largest group takes the others' places too, so that it is one run; they overwrite theirs later.
+                where = np.arange(where[0], where[-1] + 1)
+            run = slice(where[0], where[-1] + 1) if where[-1] - where[0] + 1 == where.size else where
+            i, w = index[:taps, run], weight[:taps, run]
+            groups.append((where, np.where(w != 0, i, i[:1]), w))
     read = [i for _, i, _ in groups if i.size]
     low = min((int(i.min()) for i in read), default=0)
     high = max((int(i.max()) + 1 for i in read), default=low)
     pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w, large))
     weighted = any(piece.weight is not None for piece in pieces)
     return _Plan(start, stop, low, high, sum(i.size for i in read), weighted, pieces)
+
+
+def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The same taps with those of weight 0 behind the others, whose order stays."""
+    present = weight != 0
+    gapped = np.flatnonzero((~present[:-1] & present[1:]).any(axis=0))
+    if gapped.size:
+        order = np.argsort(~present[:, gapped], axis=0, kind="stable")
+        index, weight = index.copy(), weight.copy()
+        index[:, gapped] = np.take_along_axis(index[:, gapped], order, 0)
+        weight[:, gapped] = np.take_along_axis(weight[:, gapped], order, 0)
+    return index, weight
+
+
+def _evenly_spaced(positions: NDArray[np.int64]) -> bool:
+    gaps = np.diff(positions)
+    return not gaps.size or bool((gaps == gaps[0]).all())
 
 
 def _pieces(
@@ -298,6 +318,11 @@ def _pieces(
 
 def _even_run(out: NDArray[np.int64], index: NDArray[np.int64], period: int) -> tuple[int, int]:
     """The longest range around the middle where output and input indices both repeat with this period."""
+    if out.size > 2 * GLANCE:  # most axes without a period show it at once
+        near = slice(out.size // 2 - GLANCE // 2, out.size // 2 + GLANCE // 2)
+        first, last = _even_run(out[near], index[:, near], period)
+        if last - first < GLANCE:
+            return 0, 0
     step, gap = index[:, period:] - index[:, :-period], out[period:] - out[:-period]
     middle = gap.size // 2
     even = (step == step[0, middle]).all(axis=0) & (gap == gap[middle])
@@ -316,9 +341,8 @@ def _piece(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any
             weight = weight[:, :1]
         if weight.shape == (1, 1) and weight[0, 0] == 1:
             weight = None
-    gaps = np.diff(out)
-    gap = int(gaps[0]) if gaps.size else 1
-    where = slice(int(out[0]), int(out[-1]) + 1, gap) if (gaps == gap).all() else out
+    gap = int(out[1] - out[0]) if out.size > 1 else 1
+    where = slice(int(out[0]), int(out[-1]) + 1, gap) if _evenly_spaced(out) else out
     slices: tuple[slice, ...] = ()
     if even or out.size == 1:
         step = int(index[0, 1] - index[0, 0]) if out.size > 1 else 1
@@ -339,9 +363,12 @@ def _read(xp: ModuleType, source: Any, axis: int, piece: _Piece, tap: int) -> An
 
 def _take(xp: ModuleType, source: Any, index: NDArray[np.int64], axis: int) -> Any:
     where = xp.asarray(index)
-    if source.flags.c_contiguous or source.shape[axis] <= 2 * index.size:
-        return xp.take(source, where, axis=axis)
-    return source[_at(axis, where)]  # take would first copy all of a strided source
+    return xp.take(source, where, axis=axis) if _takes_cheaply(source, index, axis) else source[_at(axis, where)]
+
+
+def _takes_cheaply(source: Any, index: NDArray[np.int64], axis: int) -> bool:
+    """Whether `take`, the faster way, may be used: it first copies a strided source, all of it."""
+    return source.flags.c_contiguous or source.shape[axis] <= 2 * index.size
 
 
 def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) -> None:
@@ -349,12 +376,9 @@ def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) ->
     for piece in plan.pieces:
         if not len(piece.index):
             target[_at(axis, piece.out)] = 0
-        elif (
-            xp is np
-            and not piece.slices
-            and piece.index.shape[1] == plan.stop - plan.start
-            and target.flags.c_contiguous
-        ):
+            continue
+        whole = len(plan.pieces) == 1 and not piece.slices and target.flags.c_contiguous
+        if xp is np and whole and _takes_cheaply(source, piece.index, axis):
             np.take(source, piece.index[0], axis=axis, out=target, mode="clip")  # the only mode that writes directly
         else:
             target[_at(axis, piece.out)] = _read(xp, source, axis, piece, 0)

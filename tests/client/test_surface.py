@@ -1,0 +1,93 @@
+"""What the SDK promises to the outside: its names, its types, how light it is."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+
+import tensorpost
+from tensorpost import AsyncClient, Client
+
+CALLS = [name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")]
+
+
+def test_the_public_names_are_exactly_these_and_sorted() -> None:
+    assert sorted(tensorpost.__all__) == tensorpost.__all__
+    assert {name for name in dir(tensorpost) if name in tensorpost.__all__} == set(tensorpost.__all__)
+    for name in tensorpost.__all__:
+        assert getattr(tensorpost, name) is not None
+    with pytest.raises(AttributeError, match="Clients"):
+        _ = tensorpost.Clients
+
+
+def test_the_issue_s_import_line_works() -> None:
+    from tensorpost import AsyncClient, BufferTensorDesc, Client, TensorDataType, TileOperatorDesc
+
+    names = [cls.__name__ for cls in (Client, AsyncClient, BufferTensorDesc, TileOperatorDesc, TensorDataType)]
+    assert names == ["Client", "AsyncClient", "BufferTensorDesc", "TileOperatorDesc", "TensorDataType"]
+
+
+def test_both_clients_have_the_same_calls() -> None:
+    async_calls = [name for name, _ in inspect.getmembers(AsyncClient, inspect.isfunction) if not name.startswith("_")]
+
+    assert async_calls == CALLS
+    assert {"tile", "run", "call", "stream", "validate", "operators", "operator", "devices", "limits"} < set(CALLS)
+
+
+@pytest.mark.parametrize("name", ["__init__", *CALLS])
+def test_each_call_has_the_same_signature_in_both(name: str) -> None:
+    blocking = inspect.signature(getattr(Client, name))
+    waiting = inspect.signature(getattr(AsyncClient, name))
+
+    assert blocking.parameters == waiting.parameters
+    if name == "stream":
+        assert (blocking.return_annotation, waiting.return_annotation) == (
+            "Generator[memoryview, None, None]",
+            "AsyncGenerator[memoryview, None]",
+        )
+    else:
+        assert blocking.return_annotation == waiting.return_annotation
+        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)) == (name != "__init__")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_is_documented_and_fully_typed(name: str) -> None:
+    call = getattr(Client, name)
+
+    assert inspect.getdoc(call)
+    assert inspect.getdoc(getattr(AsyncClient, name))
+    assert set(call.__annotations__) == {*inspect.signature(call).parameters, "return"} - {"self"}
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (files("tensorpost") / "py.typed").is_file()
+
+
+def in_a_fresh_interpreter(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def loaded(statement: str, *modules: str) -> list[str]:
+    """Which of these modules a fresh interpreter has loaded after this statement."""
+    code = f"import sys; {statement}; print(*[m for m in {modules!r} if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_whoever_needs_the_values_only_loads_no_network() -> None:
+    assert loaded("import tensorpost", "tensorpost.problems", "httpx", "h11", "asyncio", "typer") == [
+        "tensorpost.problems"
+    ]
+
+
+def test_a_client_for_plain_http_loads_no_httpx_and_nobody_else_s_code() -> None:
+    statement = "from tensorpost import Client; Client('http://127.0.0.1:8000')"
+
+    assert loaded(statement, "h11", "httpx", "tensorpost_server", "fastapi", "typer", "rich", "PIL") == ["h11"]
+
+
+def test_a_client_for_tls_loads_httpx() -> None:
+    assert loaded("from tensorpost import Client; Client('https://127.0.0.1', tls=False)", "httpx") == ["httpx"]
