@@ -11,13 +11,15 @@ import json
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import rich.progress
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +33,7 @@ from .client import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
+from .resampling import Mode, resampling
 from .strict_json import read_json
 
 __all__ = ["app"]
@@ -67,6 +70,43 @@ app = typer.Typer(
 Url = Annotated[str, typer.Option("--url", envvar="TENSORPOST_URL", help="The server.", show_default=True)]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a command computes: a descriptor, its input, and the shape of the result."""
+
+    desc: OperatorDesc
+    array: NDArray[Any]
+    shape: tuple[int, ...]
+    backend: str | None
+    level: str | None
+
+
+def _output_format(output: str) -> str | None:
+    wanted = _usage(format_of, output)
+    if output == "-" and sys.stdout.isatty():
+        raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
+    return wanted
+
+
+def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet: bool) -> None:
+    """Run the call and write its result."""
+    (tensor,) = (getattr(call.desc, field) for field in call.desc.output_fields)
+    total = call.array.nbytes + tensor.data_size_in_bytes
+    options: dict[str, Any] = {"backend": call.backend, "feature_level": call.level}
+    with _progress(total, quiet=quiet) as progress:
+        if out_format == "npy":
+            # Never whole in our memory: mapped in, streamed out.
+            head = encode_npy_head(tensor.data_type.row, call.shape)
+            blocks = client.stream(call.desc, call.array, progress=progress, **options)
+            with destination(output) as file:
+                write_blocks(file, head, blocks)
+        else:
+            array = client.run(call.desc, call.array, progress=progress, **options).reshape(call.shape)
+            content = picture_bytes(array, out_format)
+            with destination(output) as file:
+                file.write(content)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -126,29 +166,64 @@ def tile(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
-    wanted = _usage(format_of, output)
-    if output == "-" and sys.stdout.isatty():
-        raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
+    wanted = _output_format(output)
     copies = _usage(_repeats, repeats)
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
     desc = tile_descriptor(read.array, copies)
-    out_format = wanted or read.format
-    tensor = desc.output_tensor
-    total = read.array.nbytes + tensor.data_size_in_bytes
-    with Client(url, timeout=timeout) as client, _progress(total, quiet=quiet) as progress:
-        if out_format == "npy":
-            # Never whole in our memory: mapped in, streamed out.
-            head = encode_npy_head(tensor.data_type.row, tensor.sizes)
-            blocks = client.stream(desc, read.array, backend=backend, feature_level=level, progress=progress)
-            with destination(output) as file:
-                write_blocks(file, head, blocks)
-        else:
-            array = client.run(desc, read.array, backend=backend, feature_level=level, progress=progress)
-            content = picture_bytes(array, out_format)
-            with destination(output) as file:
-                file.write(content)
+    call = _Call(desc, read.array, desc.output_tensor.sizes, backend, level)
+    with Client(url, timeout=timeout) as client:
+        _compute(client, call, output, wanted or read.format, quiet=quiet)
+
+
+@app.command(epilog="Example: tensorpost resample photo.png -o big.png --scale 2")
+def resample(
+    source: Annotated[str, typer.Argument(metavar="IN", help="npy, PNG, JPEG or WebP file; - for standard input.")],
+    *,
+    scale: Annotated[
+        str | None, typer.Option(help="Factor for every axis of --axes, as in 2 or 0.5; or one for each, as in 2,1.5.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Instead of --scale: elements along each axis of --axes, as in 480,640.")
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(help="Axes to resize, as in -2,-1.  [default: rows and columns of a picture, all axes of an npy]"),
+    ] = None,
+    mode: Annotated[str, typer.Option(help="linear or nearest.")] = "linear",
+    antialias: Annotated[bool, typer.Option("--antialias", help="Filter while shrinking (RESAMPLE3).")] = False,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output."),
+    ] = "-",
+    url: Url = DEFAULT_URL,
+    backend: Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")] = None,
+    level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 5_1.")] = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
+    wanted = _output_format(output)
+    if (scale is None) == (size is None):
+        raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
+    factors = None if scale is None else _usage(_numbers, scale)
+    counts = None if size is None else _usage(_repeats, size)
+    chosen = None if axes is None else _usage(_axes, axes)
+    read = read_array(source)
+    if chosen is None:
+        chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
+    plan = resampling(
+        read.array,
+        scales=factors if factors is None or len(factors) > 1 else factors[0],
+        sizes=counts if counts is None or len(counts) > 1 else counts[0],
+        axes=chosen,
+        mode=cast("Mode", mode),
+        antialias=antialias,
+    )
+    call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, level)
+    with Client(url, timeout=timeout) as client:
+        _compute(client, call, output, wanted or read.format, quiet=quiet)
 
 
 @app.command(epilog="Example: tensorpost validate tile.json --level 2_1")
@@ -257,8 +332,22 @@ def _usage(read: Any, text: str) -> Any:
 def _repeats(text: str) -> tuple[int, ...]:
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise InvalidParameter(f"--repeats is {text[:60]!r}; write one whole number per dimension, as in 1,1,3,3")
+        raise InvalidParameter(f"{text[:60]!r} is no list of whole numbers; write one per dimension, as in 1,1,3,3")
     return tuple(int(part) for part in parts)
+
+
+def _axes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidParameter(f"--axes is {text[:60]!r}; write numbers of axes, as in -2,-1") from None
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidParameter(f"--scale is {text[:60]!r}; write numbers, as in 2 or 0.5,0.5") from None
 
 
 @contextmanager

@@ -300,6 +300,8 @@ def stream(
     def attempt() -> Flow[None]:
         answer = yield from _ask(call.request)
         frame = yield from answer.frame_head(call.output)
+        if frame.body_bytes == 0:
+            yield from answer.finish()
         for start in range(0, frame.body_bytes, block_bytes):
             # Fresh memory for each block: a caller may keep one while the next arrives.
             block = np.empty(min(block_bytes, frame.body_bytes - start), np.uint8).data

@@ -1,8 +1,8 @@
 """TLS and proxies, by httpx. Nothing else imports httpx, and this is loaded only for a server that needs it.
 
-httpx's transports are used without its client: no redirects, cookies or decoding stand
-between a body and its array. A request's body goes out as an iterator of pieces with a Content-Length; given as one
-`bytes` object it would be copied over and over while it is being sent.
+httpx's transports are used without its client: no redirects, cookies or decoding stand between a body and its array.
+A request's body goes out as an iterator of pieces with a Content-Length; given as one `bytes` object it would be copied
+over and over while it is being sent.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias, cast
 
@@ -253,7 +253,7 @@ def opencv_resize(
         )
     if name == "INTER_CUBIC":
         return _node(tensor, axes, **_ONNX_CUBIC)
-    node = _try_node(tensor, axes, mode="linear")
+    node = next(_nodes(tensor, axes, mode="linear"), None)
     if node is not None:
         return node
     if tensor.data_type in DML_TYPES:
@@ -482,7 +482,7 @@ def _tensor(x: object) -> OnnxTensor:
 
 
 def _no_such(name: str, value: object, known: Sequence[str]) -> str:
-    guess = nearest(str(value), known)
+    guess = next((name for name in known if value and name.startswith(str(value))), None) or nearest(str(value), known)
     hint = f". Did you mean {guess!r}?" if guess else ""
     return f"{name} is {str(value)[:40]!r}; it must be one of {', '.join(known)}{hint}"
 
@@ -572,41 +572,41 @@ def _nearest(
         if not misses:
             return desc
     attributes = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
-    # ONNX takes a float32 scale at its word. The one just below the ratio keeps coordinates from falling short.
-    for below in (False, True):
-        node = _try_node(tensor, axes, below=below, **attributes)
-        if node is not None and isinstance(node.meaning, Resizing):
-            pairs = zip(node.meaning.axes, axes, strict=True)
-            if all(
-                np.array_equal(got.nearest(0, got.output_length), want.nearest(0, want.output_length))
-                for got, want in pairs
-            ):
-                return node
+    for node in _nodes(tensor, axes, **attributes):
+        if isinstance(node.meaning, Resizing) and all(map(_picks_the_same, node.meaning.axes, axes)):
+            return node
     raise InvalidParameter(_uneven(tensor))
 
 
+def _picks_the_same(one: ResizeAxis, other: ResizeAxis) -> bool:
+    return np.array_equal(one.nearest(0, one.output_length), other.nearest(0, other.output_length))
+
+
 def _node(tensor: OnnxTensor, axes: Sequence[ResizeAxis], **attributes: Any) -> OnnxNode:
-    node = _try_node(tensor, axes, **attributes)
+    node = next(_nodes(tensor, axes, **attributes), None)
     if node is None:
         raise InvalidParameter(_uneven(tensor))
     return node
 
 
-def _try_node(
-    tensor: OnnxTensor, axes: Sequence[ResizeAxis], *, below: bool = False, **attributes: Any
-) -> OnnxNode | None:
-    """ONNX Resize, by sizes wherever the scale follows from them; None if ONNX gives another size for the scale."""
-    inputs: dict[str, Any] = {"X": tensor}
+def _nodes(tensor: OnnxTensor, axes: Sequence[ResizeAxis], **attributes: Any) -> Iterator[OnnxNode]:
+    """ONNX Resize with these axes: by sizes wherever the scale follows from them, otherwise by scales.
+
+    ONNX takes a float32 scale at its word, so that one a little below 7/10 makes 6 of 10 elements. The next float32
+    below and above are tried too; what has another size is left out.
+    """
+    wanted = tuple(axis.output_length for axis in axes)
     if all(axis.scale * axis.length == axis.output_length for axis in axes):
-        inputs["sizes"] = [axis.output_length for axis in axes]
-    else:
-        scales = np.array([float(axis.scale) for axis in axes], np.float32)
-        if below:
-            above = scales.astype(np.float64) > [float(axis.scale) for axis in axes]
-            scales = np.where(above, np.nextafter(scales, np.float32(0)), scales)
-        inputs["scales"] = scales
-    node = OnnxNode.of("Resize", inputs, opset=_OPSET, **attributes)
-    return node if node.output.shape == tuple(axis.output_length for axis in axes) else None
+        yield OnnxNode.of("Resize", {"X": tensor, "sizes": wanted}, opset=_OPSET, **attributes)
+        return
+    ratios = np.array([float(axis.scale) for axis in axes])
+    rounded = ratios.astype(np.float32)
+    below = np.where(rounded > ratios, np.nextafter(rounded, np.float32(0)), rounded)
+    above = np.where(rounded < ratios, np.nextafter(rounded, np.float32(np.inf)), rounded)
+    for scales in (rounded, below, above):
+        node = OnnxNode.of("Resize", {"X": tensor, "scales": scales}, opset=_OPSET, **attributes)
+        if node.output.shape == wanted:
+            yield node
 
 
 def _uneven(tensor: OnnxTensor) -> str:

@@ -537,7 +537,7 @@ def in_pieces(reader: HeadReader | NpyHeadReader, data: bytes, step: int) -> Non
             break
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.one_of(mutations(SEEDS, 8), st.binary(max_size=40)), step=st.integers(1, 50))
 def test_23_random_frames_are_refused_or_mean_what_the_library_reads(data: bytes, step: int):
     reader = HeadReader(content_length=len(data))
@@ -558,7 +558,7 @@ def test_23_random_frames_are_refused_or_mean_what_the_library_reads(data: bytes
         np.empty(tensor.shape, tensor.data_type.dtype)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     data=st.one_of(mutations(NPY_SEEDS[:1], 10), mutations(NPY_SEEDS[1:], 12), st.binary(max_size=40)),
     step=st.integers(1, 50),
@@ -601,7 +601,7 @@ def near_frames(draw: st.DrawFn) -> bytes:
     return frame_of(text, bytes(at + draw(st.sampled_from([0] * 9 + [1]))))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(data=near_frames())
 def test_23_frames_that_are_nearly_true_are_read_if_and_only_if_the_library_reads_them(data: bytes):
     try:
@@ -634,7 +634,7 @@ def near_npys(draw: st.DrawFn) -> bytes:
     return npy_of(text, bytes(size * math.prod(shape)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(data=near_npys())
 def test_23_npy_files_in_any_spelling_are_read_if_and_only_if_numpy_reads_what_we_carry(data: bytes):
     try:
@@ -658,7 +658,7 @@ DTYPES = st.sampled_from(["F32", "F16", "BF16", "U8", "I64", "BOOL", "C64", "BYT
 SHAPE_VALUES = st.lists(st.integers(-1, 3), max_size=3) | st.lists(st.integers(), max_size=3) | JSON_VALUES
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.fixed_dictionaries({"dtype": DTYPES, "shape": SHAPE_VALUES, "data": JSON_VALUES}) | JSON_VALUES)
 def test_23_random_json_tensors_are_refused_or_of_their_shape(document: Any):
     try:

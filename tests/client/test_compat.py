@@ -221,10 +221,15 @@ def test_factors_of_onnx_keep_their_elements() -> None:
     node = torch_interpolate(x[None, None], scale_factor=0.1)
     assert isinstance(node, OnnxNode)
     assert run(node, x[None, None]).ravel().tolist() == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+    # float32(0.7) is a little less than 7/10, and 10 elements would become 6.
+    cubic = torch_interpolate(zeros(1, 1, 5, 10), scale_factor=0.7, mode="bicubic")
+    assert isinstance(cubic, OnnxNode)
+    assert cubic.output.shape == (1, 1, 3, 7)
 
 
-# ---- WebNN: facts of web-platform-tests, webnn/conformance_tests/resample2d-nearest-half-pixel.https.any.js -------------
+# ---- WebNN -----------------------------------------------------------------------------------------------------------
 
+# Facts of web-platform-tests, webnn/conformance_tests/resample2d-nearest-half-pixel.https.any.js
 TWELVE = list(range(1, 13))
 
 
@@ -300,14 +305,13 @@ IMAGE, BATCH = zeros(4, 6, 3, dtype="uint8"), zeros(1, 3, 4, 6)
         (lambda: torch_interpolate(BATCH, scale_factor=-1), "must be a number above 0"),
         (lambda: torch_interpolate(BATCH, 2, align_corners=False), "align_corners is for linear"),
         (lambda: torch_interpolate(BATCH, 2, antialias=True), "antialias is for 'bilinear' and 'bicubic'"),
-        (lambda: torch_interpolate(BATCH, 2, mode="bilinear", align_corners=True, antialias=True), "use align_corners=F"),
+        (lambda: torch_interpolate(BATCH, 2, mode="bilinear", align_corners=True, antialias=True), "use align_"),
         (lambda: torch_interpolate(BATCH, 2, recompute_scale_factor=True), "needs scale_factor"),
         (lambda: torch_interpolate(zeros(1, 1, 4, dtype="uint8"), 8, mode="linear"), "no 'linear' of uint8"),
         (lambda: torch_interpolate(zeros(1, 1, 4, dtype="int32"), 8, mode="linear"), "no 'linear' of int32"),
         (lambda: torch_interpolate(zeros(1, 1, 4, 4, dtype="uint8"), 2, mode="bicubic"), "convert x to float32 first"),
         (lambda: torch_interpolate(zeros(1, 0, 4), 2), "there is nothing to resize"),
         (lambda: torch_interpolate([[[1.0]]], 2), "tensor.numpy()"),  # pyright: ignore[reportArgumentType] # the mistake
-        (lambda: torch_interpolate(zeros(1, 1, 5, 10, dtype="float64"), scale_factor=0.3, mode="bicubic"), ""),
         (lambda: opencv_resize(IMAGE), "fy is 0.0; give dsize"),
         (lambda: opencv_resize(IMAGE, fx=2), "fy is 0.0"),
         (lambda: opencv_resize(IMAGE, (0, 3)), "every entry must be 1 or more"),
@@ -315,7 +319,7 @@ IMAGE, BATCH = zeros(4, 6, 3, dtype="uint8"), zeros(1, 3, 4, 6)
         (lambda: opencv_resize(IMAGE, (2, 2), interpolation=3), "INTER_AREA averages areas"),
         (lambda: opencv_resize(IMAGE, (2, 2), interpolation="INTER_LANCZOS4"), "8 taps"),
         (lambda: opencv_resize(IMAGE, (2, 2), interpolation="INTER_LINAER"), "Did you mean 'INTER_LINEAR'"),
-        (lambda: opencv_resize(IMAGE, (2, 2), interpolation=9), "interpolation is 9; it must be one of 0 (INTER_NEAREST)"),
+        (lambda: opencv_resize(IMAGE, (2, 2), interpolation=9), "interpolation is 9; it must be one of 0 (INTER_"),
         (lambda: opencv_resize(zeros(1, 2, 3, 4), (2, 2)), "H, W or H, W, C"),
         (lambda: opencv_resize(zeros(4, 4, dtype="int32"), (2, 2)), "no INTER_LINEAR of int32"),
         (lambda: opencv_resize(zeros(7, 7, dtype="float64"), fx=0.5, fy=0.5), "give the size in place of the factor"),

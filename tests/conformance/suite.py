@@ -7,6 +7,7 @@ A check takes an opened backend and a case, and fails by assertion. Expected byt
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import random
@@ -21,10 +22,10 @@ from tests.support import oracles
 from tests.support import strategies as ours
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc, parse_operator
-from tensorpost_server.backends import BACKENDS, Backend, Plan
+from tensorpost_server.backends import BACKENDS, Backend, Plan, Run
 from tensorpost_server.engine import make_plan
 
-__all__ = ["COMPUTING", "ORACLES", "Case", "check_bytes", "expected_failures", "layouts", "runs", "vectors"]
+__all__ = ["COMPUTING", "ORACLES", "Case", "check_bytes", "expected_failures", "layouts", "running", "vectors"]
 
 DO_NOT_COMPUTE = frozenset({"null"})  # answers zeros by design; tests/backends/test_null.py shows that it does
 COMPUTING = tuple(name for name in BACKENDS if name not in DO_NOT_COMPUTE)
@@ -120,8 +121,9 @@ def layouts() -> list[Case]:
 # ---- the checks ------------------------------------------------------------------------------------------------------
 
 
-def runs(backend: Backend, case: Case, slice_bytes: int) -> Iterator[tuple[Plan, Any]]:
-    """Start a run of the case; closed afterwards."""
+@contextlib.contextmanager
+def running(backend: Backend, case: Case, slice_bytes: int) -> Iterator[tuple[Plan, Run]]:
+    """A run of the case, closed afterwards; its inputs must then be as they were."""
     plan = make_plan(case.desc, slice_bytes)
     assert backend.refuses(plan) is None
     memory = [memoryview(bytearray(data)) for data in case.inputs]
@@ -142,7 +144,7 @@ def check_bytes(backend: Backend, case: Case, slice_bytes: int = 1 << 20, *, at_
         slice_bytes: how it is cut.
         at_once: ask for up to `Backend.threads` slices at the same time.
     """
-    for plan, run in runs(backend, case, slice_bytes):
+    with running(backend, case, slice_bytes) as (plan, run):
         indices = range(len(plan.slices))
         if at_once:
             with concurrent.futures.ThreadPoolExecutor(backend.threads) as threads:

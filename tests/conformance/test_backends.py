@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, runs, vectors
+from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, running, vectors
 from tests.support import strategies as ours
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
@@ -47,7 +47,7 @@ def test_any_tile(backend: Backend, call: tuple[Any, bytes], slice_bytes: int, a
 
 def test_slices_may_be_computed_in_any_order_and_twice(backend: Backend):
     case = LAYOUTS[0]
-    for plan, run in runs(backend, case, 100):
+    with running(backend, case, 100) as (plan, run):
         forth = [bytes(run.compute(index)) for index in range(len(plan.slices))]
         back = [bytes(run.compute(index)) for index in reversed(range(len(plan.slices)))]
 
@@ -57,17 +57,16 @@ def test_slices_may_be_computed_in_any_order_and_twice(backend: Backend):
 
 def test_runs_at_the_same_time_do_not_mix(backend: Backend):
     first, second = VECTORS[0], VECTORS[5]
-    for plan, run in runs(backend, first, 1 << 20):
-        for other_plan, other in runs(backend, second, 1 << 20):
-            a, b = run.compute(0), other.compute(0)
+    with running(backend, first, 1 << 20) as (plan, run), running(backend, second, 1 << 20) as (other_plan, other):
+        a, b = run.compute(0), other.compute(0)
 
-            assert first.expected[: plan.output_bytes] == bytes(a)
-            assert second.expected[: other_plan.output_bytes] == bytes(b)
+        assert first.expected[: plan.output_bytes] == bytes(a)
+        assert second.expected[: other_plan.output_bytes] == bytes(b)
 
 
 def test_a_slice_stays_as_it_is_after_the_run_is_closed(backend: Backend):
     case = VECTORS[0]
-    for _plan, run in runs(backend, case, 1 << 20):
+    with running(backend, case, 1 << 20) as (_plan, run):
         block = run.compute(0)
 
     assert case.expected == bytes(block)

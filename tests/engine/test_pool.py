@@ -455,7 +455,7 @@ def test_a_default_that_cannot_be_opened_stops_the_start_and_closes_the_others(b
 
 def test_closing_a_pool_closes_every_backend(backends):
     with opened() as found:
-        made = [worker.backend for worker in found.workers.values()]
+        made: list[Any] = [worker.backend for worker in found.workers.values()]
         assert len(made) == 2
 
     assert [backend.closed for backend in made] == [1, 1]

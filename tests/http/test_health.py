@@ -67,8 +67,7 @@ def test_the_lifespan_opens_the_pool_and_closes_it():
     with http_app(numpy_threads=3) as app:
         pool = app.service.pool
         assert pool is not None
-        large = npy_bytes(b"x" * 300_000, "uint8") if False else npy_bytes(bytearray(300_000), "uint8")
-        assert app.post(TILE, large).status_code == 200
+        assert app.post(TILE, npy_bytes(bytearray(300_000), "uint8")).status_code == 200
         threads = [t for t in threading.enumerate() if t.name.startswith("tensorpost-numpy")]
         assert threads
 
@@ -106,11 +105,10 @@ app = create_app()
 assert set(threading.enumerate()) == before, "a thread was started"
 assert app.state.service.pool is None
 loaded = [m for m in sys.modules if m.startswith("tensorpost_server.backends.")]
-assert loaded == ["tensorpost_server.backends.base", "tensorpost_server.backends.slices"] or sorted(loaded) == sorted(
-    ["tensorpost_server.backends.base", "tensorpost_server.backends.slices"]), loaded
+assert sorted(loaded) == ["tensorpost_server.backends.base", "tensorpost_server.backends.slices"], loaded
 assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost._transport"} & sys.modules.keys()
 """
 
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from tests.support.http_app import AppClient, assert_problem, http_app, npy_array, split_frame
@@ -122,8 +123,6 @@ def test_every_path_that_can_be_fetched_is_there(app: AppClient, document: dict[
 
 
 def test_every_answer_is_described_as_it_is(app: AppClient, document: dict[str, Any]):
-    import jsonschema
-
     for path, method, operation in operations(document):
         responses = operation["responses"]
         assert "200" in responses, f"{method} {path}"

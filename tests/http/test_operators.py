@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from tests.support.http_app import (
     JSON,
     NPY,
     AppClient,
+    Controlled,
     assert_problem,
     frame_bytes,
     http_app,
@@ -25,6 +28,7 @@ from tests.support.http_app import (
     npy_bytes,
     split_frame,
     tile_frame,
+    use_backend,
 )
 
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
@@ -303,10 +307,6 @@ def test_headers_are_complete_and_true(app: AppClient, form: str):
 
 @pytest.mark.parametrize("form", CALLS)
 def test_server_timing_tells_where_the_time_went(app: AppClient, form: str):
-    import time
-
-    from tests.support.http_app import Controlled, use_backend
-
     with use_backend(app.service, Controlled(before=lambda _index: time.sleep(0.05))):
         timing = app.post(*CALLS[form]).headers["server-timing"]
 
@@ -380,8 +380,6 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_one_operator_with_its_json_schema(app: AppClient, cls: Any):
-    import jsonschema
-
     entry = app.get(f"/v1/operators/{cls.operator_type.lower()}").json()
 
     assert f"DML_OPERATOR_{cls.operator_type}" == entry["type"]
@@ -391,8 +389,6 @@ def test_one_operator_with_its_json_schema(app: AppClient, cls: Any):
 
 
 def test_the_schema_of_tile_takes_what_tile_takes(app: AppClient):
-    import jsonschema
-
     schema = jsonschema.Draft202012Validator(app.get("/v1/operators/tile").json()["json_schema"])
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2)).to_json()
 

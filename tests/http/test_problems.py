@@ -311,12 +311,15 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
         422, "invalid-descriptor", ("size-zero", "$.desc.InputTensor.Sizes[0]"), ""
     ),
     "strides that reach outside the buffer": (
-        TILE, framed({"InputTensor": tensor([2, 3], Strides=[9, 1], TotalTensorSizeInBytes=44), **R}, bytes(44), (44,), "U8"),
+        TILE,
+        framed({"InputTensor": tensor([2, 3], Strides=[9, 1], TotalTensorSizeInBytes=44), **R}, bytes(44), (44,), "U8"),
         FRAME, 422, "invalid-descriptor", ("total-size-too-small", "$.desc.InputTensor.TotalTensorSizeInBytes"), "48",
     ),
     "a stride that wraps 32 bits": (
         TILE,
-        framed({"InputTensor": tensor([65536, 2], Strides=[65537, 1], TotalTensorSizeInBytes=4), **R}, bytes(4), (4,), "U8"),
+        framed(
+            {"InputTensor": tensor([65536, 2], Strides=[65537, 1], TotalTensorSizeInBytes=4), **R}, bytes(4), (4,), "U8"
+        ),
         FRAME, 422, "invalid-descriptor", ("too-many-elements", "$.desc.InputTensor.Strides"), "4294967297",
     ),
     "a buffer shorter than described": (

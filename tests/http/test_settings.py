@@ -6,7 +6,7 @@ import os
 
 import pytest
 from pydantic import ValidationError
-from tests.support.http_app import assert_problem, http_app, npy_bytes
+from tests.support.http_app import Controlled, assert_problem, http_app, npy_bytes, use_backend
 
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
@@ -114,8 +114,6 @@ def test_each_limit_holds_and_is_named(setting, query, body, headers, named):
 
 
 def test_the_slice_size_takes_effect():
-    from tests.support.http_app import Controlled, use_backend
-
     for slice_bytes, slices in ((4096, 100), (409_600, 1)):
         backend = Controlled()
         with http_app(slice_bytes=slice_bytes) as app, use_backend(app.service, backend):

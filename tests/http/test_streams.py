@@ -49,15 +49,15 @@ def it_serves_on(server: Serving) -> Iterator[None]:
     server.assert_serves_on()
 
 
-def tile_request(size: int, repeats: int, *, query: str = "", body: bytes | None = None, **headers: str) -> bytes:
+def tile_request(size: int, repeats: int, *, body: bytes | None = None) -> bytes:
     """A Tile of so many bytes."""
     body = npy_bytes(np.zeros(size, np.uint8)) if body is None else body
-    return request_bytes("POST", f"{TILE}?repeats={repeats}{query}", body, NPY | headers)
+    return request_bytes("POST", f"{TILE}?repeats={repeats}", body, NPY)
 
 
-def head_only(size: int, repeats: int, **headers: str) -> bytes:
+def head_only(size: int, repeats: int) -> bytes:
     """The same, up to the last byte before the tensor."""
-    whole = tile_request(size, repeats, **headers)
+    whole = tile_request(size, repeats)
     return whole[: len(whole) - size]
 
 

@@ -21,6 +21,7 @@ from tensorpost_server.operators import kernel_for
 LEVELS = [str(level) for level in FeatureLevel]
 EXACT, TIES, NOT = Verdict.EXACT, Verdict.EXACT_EXCEPT_TIES, Verdict.NOT_EXPRESSIBLE
 CROP = "tf_crop_and_resize"
+CROPS: dict[str, Any] = {"coordinate_transformation_mode": CROP}
 
 
 def tile(data_type: str, shape: Any, repeats: Any) -> OnnxNode:
@@ -181,8 +182,8 @@ def test_rounding_becomes_a_direction_and_an_offset(
 
 @pytest.mark.parametrize(
     ("level", "operator", "rank"),
-    [("1_0", None, 0), ("2_0", "RESAMPLE", 4), ("2_1", "RESAMPLE1", 4), ("3_1", "RESAMPLE1", 4), ("5_0", "RESAMPLE1", 4),
-     ("5_1", "RESAMPLE2", 2), ("6_2", "RESAMPLE2", 2), ("6_4", "RESAMPLE2", 2)],
+    [("1_0", None, 0), ("2_0", "RESAMPLE", 4), ("2_1", "RESAMPLE1", 4), ("3_1", "RESAMPLE1", 4),
+     ("5_0", "RESAMPLE1", 4), ("5_1", "RESAMPLE2", 2), ("6_2", "RESAMPLE2", 2), ("6_4", "RESAMPLE2", 2)],
 )  # fmt: skip
 def test_the_operator_of_each_level(level: str, operator: str | None, rank: int) -> None:
     lowering = lower(resize((4, 4), scales=[1, 2], mode="linear"), level)
@@ -214,9 +215,9 @@ def test_booleans_travel_as_uint8() -> None:
     [
         (resize((4,), scales=[2], mode="cubic"), "6_4", "no cubic"),
         (resize((4,), scales=[0.75], mode="linear", antialias=1), "6_4", "antialias"),
-        (resize((4,), sizes=[3], roi=[0.5, 1.5], mode="linear", coordinate_transformation_mode=CROP), "6_4", "extrapolat"),
-        (resize((4,), sizes=[3], roi=[1, 0], mode="linear", coordinate_transformation_mode=CROP), "6_4", "reversed"),
-        (resize((4,), sizes=[3], roi=[0.5, 0.5], mode="linear", coordinate_transformation_mode=CROP), "6_4", "empty"),
+        (resize((4,), sizes=[3], roi=[0.5, 1.5], mode="linear", **CROPS), "6_4", "extrapolat"),
+        (resize((4,), sizes=[3], roi=[1, 0], mode="linear", **CROPS), "6_4", "reversed"),
+        (resize((4,), sizes=[3], roi=[0.5, 0.5], mode="linear", **CROPS), "6_4", "empty"),
         (resize((0, 4), scales=[1, 2]), "6_4", "no empty tensors"),
         (resize((), opset=10, scales=[]), "6_4", "rank 0"),
         (resize((4,), "int16", scales=[2]), "6_4", "no int16"),
@@ -233,7 +234,7 @@ def test_resize_that_cannot_be_expressed(node: OnnxNode, level: str, words: str)
     lowering = lower(node, level)
     assert lowering.verdict is NOT, lowering
     assert lowering.descriptor is None
-    assert any(word in lowering.reason for word in (words, words.replace("\\", ""))), lowering.reason
+    assert re.search(words, lowering.reason), lowering.reason
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import socket
@@ -80,7 +81,7 @@ class AppClient:
         """GET."""
         return self.request("GET", path, **options)
 
-    def post(self, path: str, content: Any = b"", headers: Mapping[str, str] = NPY, **options: Any) -> httpx.Response:
+    def post(self, path: str, content: Any = b"", headers: Mapping[str, Any] = NPY, **options: Any) -> httpx.Response:
         """POST these bytes, as npy unless the headers say otherwise."""
         return self.request("POST", path, content=content, headers=headers, **options)
 
@@ -287,8 +288,6 @@ def eventually(holds: Callable[[], bool], what: str, within: float = PATIENCE) -
 
 def npy_bytes(array: Any, dtype: str = "float32") -> bytes:
     """An array as NumPy saves it."""
-    import io
-
     buffer = io.BytesIO()
     array = np.asarray(array, dtype) if not isinstance(array, np.ndarray) else array
     np.save(buffer, array, allow_pickle=True)
@@ -297,8 +296,6 @@ def npy_bytes(array: Any, dtype: str = "float32") -> bytes:
 
 def npy_array(data: bytes) -> np.ndarray[Any, Any]:
     """What NumPy loads."""
-    import io
-
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
@@ -366,7 +363,7 @@ class Controlled:
         threads: slices computed at the same time.
     """
 
-    before: Callable[[int], None] = lambda _index: None
+    before: Callable[[int], object] = lambda _index: None
     threads: int = 1
     name: str = "numpy"
     device: str = "a test's"

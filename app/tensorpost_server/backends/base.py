@@ -79,17 +79,22 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
-    """A device that runs plans.
+    """A device that runs plans."""
 
-    Attributes:
-        name: the backend's name in requests and answers: `numpy`, `null`.
-        device: which device it is, in words.
-        threads: how many slices it may compute at the same time.
-    """
+    @property
+    def name(self) -> str:
+        """The backend's name in requests and answers: `numpy`, `null`."""
+        ...
 
-    name: str
-    device: str
-    threads: int
+    @property
+    def device(self) -> str:
+        """Which device it is, in printable ASCII; it travels in a header."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """How many slices it may compute at the same time."""
+        ...
 
     def refuses(self, plan: Plan) -> str | None:
         """Why this backend cannot run the plan exactly; None if it can. Pure and cheap."""

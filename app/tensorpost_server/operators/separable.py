@@ -267,10 +267,10 @@ def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool)
         count = np.count_nonzero(weight, axis=0)
         sizes = np.bincount(count)
         for taps in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
-            where = np.flatnonzero(count == taps)
+            where: NDArray[np.int64] = np.flatnonzero(count == taps)
             if not groups and not _evenly_spaced(where):
                 # The largest group takes the others' places too, so that it is one run; they overwrite theirs later.
-                where = np.arange(where[0], where[-1] + 1)
+                where = np.arange(int(where[0]), int(where[-1]) + 1)
             run = slice(where[0], where[-1] + 1) if where[-1] - where[0] + 1 == where.size else where
             i, w = index[:taps, run], weight[:taps, run]
             groups.append((where, np.where(w != 0, i, i[:1]), w))

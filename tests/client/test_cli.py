@@ -1,0 +1,568 @@
+"""The command line: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.support.raw_server import http_answer, raw_server, read_request
+from typer.testing import CliRunner, Result
+
+from tensorpost._cli import app
+
+COMMANDS = ["serve", "tile", "resample", "validate", "devices", "doctor", "healthcheck", "config"]
+TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}
+X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+Y = np.tile(X, (1, 1, 3, 3))
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TENSORPOST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def url(server_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A real server, which commands find through the environment."""
+    monkeypatch.setenv("TENSORPOST_URL", server_url)
+    return server_url
+
+
+def run(*args: str | Path, input: bytes = b"") -> Result:  # noqa: A002 # the runner's own word
+    return CliRunner().invoke(app, [str(arg) for arg in args], input=input)
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def picture(mode: str = "RGB", kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    gradient = np.arange(4 * 5 * 4, dtype=np.uint8).reshape(4, 5, 4) * 3
+    Image.fromarray(gradient).convert(mode).save(file, kind)
+    return file.getvalue()
+
+
+# ---- help and usage --------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_these() -> None:
+    found = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert found == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_has_an_example_of_it(command: str) -> None:
+    found = run(command, "--help")
+
+    assert found.exit_code == 0
+    assert re.search(rf"Example: .*tensorpost {command}", " ".join(found.stdout.split()))
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert re.fullmatch(r"tensorpost \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("nonesuch",), "nonesuch"),
+        (("tile", "-", "--repeats", "1,x"), "1,x"),
+        (("tile", "-", "--repeats", ""), "--repeats"),
+        (("tile", "-", "--repeats", "-1"), "-1"),
+        (("tile", "-", "-o", "y.gif", "--repeats", "1"), "y.gif"),
+        (("tile", "-"), "--repeats"),
+        (("validate", "-", "--level", "9_9"), "9_9"),
+        (("serve", "--port", "70000"), "65535"),
+        (("healthcheck", "--timeout", "0"), "0"),
+    ],
+)
+def test_a_wrong_command_line_is_status_2(args: tuple[str, ...], said: str) -> None:
+    found = run(*args)
+
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert found.stdout == ""
+
+
+# ---- tile ------------------------------------------------------------------------------------------------------------
+
+
+def test_tile_from_file_to_file(url: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+
+    found = run("tile", tmp_path / "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1,1,3,3")
+
+    assert (found.exit_code, found.stdout, found.stderr) == (0, "", "")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), Y)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "y.npy"]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [X, np.asfortranarray(X[0, 0]), X.astype(">f4"), X.astype(np.float16)],
+    ids=["plain", "fortran", "big-endian", "float16"],
+)
+def test_tile_through_pipes(url: str, x: np.ndarray) -> None:
+    repeats = (1,) * (x.ndim - 1) + (2,)
+
+    found = run("tile", "-", "--repeats", ",".join(map(str, repeats)), input=npy(x))
+
+    assert (found.exit_code, found.stderr) == (0, "")
+    y = np.load(io.BytesIO(found.stdout_bytes))
+    np.testing.assert_array_equal(y, np.tile(x, repeats))
+    assert y.dtype == x.dtype.newbyteorder("<")
+
+
+def test_tile_through_real_pipes(url: str) -> None:
+    command = [sys.executable, "-m", "tensorpost", "tile", "-", "--repeats", "1,1,3,3"]
+
+    found = subprocess.run(command, input=npy(X), capture_output=True, timeout=60, check=True)
+
+    assert found.stderr == b""
+    np.testing.assert_array_equal(np.load(io.BytesIO(found.stdout)), Y)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("PNG", "png"), ("WEBP", "webp"), ("PNG", "npy"), ("WEBP", "png")])
+@pytest.mark.parametrize("repeats", ["2,3", "2x3", "2,3,1"])
+def test_tile_of_a_picture(url: str, tmp_path: Path, kind: str, ending: str, repeats: str) -> None:
+    content = io.BytesIO()
+    pixels = np.asarray(Image.open(io.BytesIO(picture())))
+    Image.fromarray(pixels).save(content, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    (tmp_path / "x").write_bytes(content.getvalue())
+    out = tmp_path / f"y.{ending}"
+
+    found = run("tile", tmp_path / "x", "-o", out, "--repeats", repeats)
+
+    assert (found.exit_code, found.stderr) == (0, "")
+    y = np.load(out) if ending == "npy" else np.asarray(Image.open(out))
+    np.testing.assert_array_equal(y, np.tile(pixels, (2, 3, 1)))
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "1", "P", "CMYK", "I;16"])
+def test_pictures_of_every_mode_through_pipes(url: str, mode: str) -> None:
+    kind = "PNG" if mode != "CMYK" else "JPEG"
+    if mode == "I;16":
+        file = io.BytesIO()
+        Image.fromarray(np.arange(20, dtype=np.uint16).reshape(4, 5) * 1000).save(file, "PNG")
+        content = file.getvalue()
+    else:
+        content = picture(mode, kind)
+
+    found = run("tile", "-", "--repeats", "1,2", input=content)
+
+    assert (found.exit_code, found.stderr) == (0, "")
+    before, after = Image.open(io.BytesIO(content)), Image.open(io.BytesIO(found.stdout_bytes))
+    assert after.format == kind
+    assert after.size == (2 * before.size[0], before.size[1])
+    if kind == "PNG":
+        wanted = before if mode in ("L", "LA", "RGB", "RGBA", "I;16") else before.convert(after.mode)
+        np.testing.assert_array_equal(np.asarray(after), np.concatenate([np.asarray(wanted)] * 2, axis=1))
+
+
+def test_a_picture_is_turned_upright_first(url: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation: to be turned by 90 degrees
+    file = io.BytesIO()
+    Image.open(io.BytesIO(picture())).save(file, "PNG", exif=exif)
+
+    found = run("tile", "-", "--repeats", "1,1", input=file.getvalue())
+
+    assert Image.open(io.BytesIO(found.stdout_bytes)).size == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("array", "ending", "said"),
+    [
+        (X, "png", "float32"),
+        (np.zeros((4, 4, 7), np.uint8), "png", "no picture"),
+        (np.zeros((4, 4, 4), np.uint8), "jpg", "transparency"),
+        (np.zeros((4, 4), np.uint16), "webp", "8 bits"),
+    ],
+)
+def test_an_array_that_is_no_picture_is_not_written_as_one(
+    url: str, tmp_path: Path, array: np.ndarray, ending: str, said: str
+) -> None:
+    out = tmp_path / f"y.{ending}"
+
+    found = run("tile", "-", "-o", out, "--repeats", ",".join("1" * array.ndim), input=npy(array))
+
+    assert found.exit_code == 1
+    assert said in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "neither npy nor"),
+        (b"neither one nor the other", "neither npy nor"),
+        (npy(X)[:-1], "npy"),
+        (npy(X)[:20], "npy"),
+        (npy(np.array([{}], object)), "npy"),
+        (picture()[:50], "picture"),
+    ],
+)
+@pytest.mark.parametrize("pipe", [False, True])
+def test_an_input_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, said: str, pipe: bool) -> None:
+    (tmp_path / "x").write_bytes(content)
+
+    found = run("tile", "-" if pipe else tmp_path / "x", "--repeats", "1", input=content)
+
+    assert found.exit_code == 1
+    assert found.stderr.startswith("error: standard input" if pipe else f"error: {tmp_path / 'x'}")
+    assert said in found.stderr
+    assert found.stdout == ""
+
+
+def test_an_animation_is_refused() -> None:
+    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
+    file = io.BytesIO()
+    frames[0].save(file, "PNG", save_all=True, append_images=frames[1:])
+
+    found = run("tile", "-", "--repeats", "1,1", input=file.getvalue())
+
+    assert found.exit_code == 1
+    assert "animated" in found.stderr
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = run("tile", tmp_path / "x.npy", "--repeats", "1")
+
+    assert (found.exit_code, found.stderr) == (1, f"error: {tmp_path / 'x.npy'}: No such file or directory\n")
+
+
+def test_a_failed_call_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    out = tmp_path / "y.npy"
+    out.write_bytes(b"old")
+
+    def half(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        from safetensors.numpy import save
+
+        whole = http_answer(body=save({"output": Y}), content_type="application/vnd.safetensors")
+        connection.sendall(whole[:-5])
+
+    with raw_server(half) as server:
+        found = run("tile", "-", "-o", out, "--repeats", "1,1,3,3", "--url", server.url, input=npy(X))
+
+    assert found.exit_code == 1
+    assert "incomplete" in found.stderr
+    assert out.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+
+
+def test_a_pipe_with_a_name_is_written_to_and_not_replaced(url: str, tmp_path: Path) -> None:
+    fifo = tmp_path / "y.npy"
+    os.mkfifo(fifo)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()))
+    reader.start()
+
+    found = run("tile", "-", "-o", fifo, "--repeats", "1,1,3,3", input=npy(X))
+
+    reader.join(10)
+    assert found.exit_code == 0
+    assert fifo.is_fifo()
+    np.testing.assert_array_equal(np.load(io.BytesIO(received[0])), Y)
+
+
+def test_what_the_server_refuses_is_one_block_with_its_request_id(url: str) -> None:
+    found = run("tile", "-", "--repeats", "1,1", "--level", "2_1", input=npy(X[0, 0]))
+
+    assert found.exit_code == 1
+    assert found.stdout == ""
+    first, *rest = found.stderr.splitlines()
+    assert first == "error: Not supported at this DirectML feature level"
+    assert all(line.startswith("  ") for line in rest)
+    assert "3_1" in found.stderr
+    assert re.search(r"\n  request id: \S+\n$", found.stderr)
+
+
+def test_a_repeat_of_0_is_refused_offline_with_its_place() -> None:
+    found = run("tile", "-", "--repeats", "1,1,0,1", "--url", "http://127.0.0.1:9", input=npy(X))
+
+    assert found.exit_code == 1
+    assert "$.Repeats[2]: every repeat must be larger than 0" in found.stderr
+    assert "found 0, expected at least 1" in found.stderr
+
+
+def test_the_backend_is_the_one_asked_for(url: str) -> None:
+    found = run("tile", "-", "--repeats", "2", "--backend", "null", input=npy(np.ones(3, np.uint8)))
+
+    assert np.load(io.BytesIO(found.stdout_bytes)).tolist() == [0] * 6
+
+
+def test_no_server_is_said_so() -> None:
+    found = run("devices", "--url", "http://127.0.0.1:9")
+
+    assert found.exit_code == 1
+    assert found.stderr.startswith("error: no connection to http://127.0.0.1:9")
+
+
+def test_what_a_server_says_cannot_steer_the_terminal() -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        body = json.dumps({"title": "T", "detail": "\x1b[2Jred [bold]text[/bold]"}).encode()
+        connection.sendall(http_answer("400 Bad Request", body, "application/problem+json"))
+
+    with raw_server(handle) as server:
+        found = run("devices", "--url", server.url)
+
+    assert found.stderr == "error: \N{REPLACEMENT CHARACTER}[2Jred [bold]text[/bold]\n"
+
+
+def on_a_terminal(*args: str | Path, **streams: Any) -> tuple[int, str]:
+    """Run a command whose standard error, and unless given otherwise output, is a terminal; returns what that shows."""
+    shown, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorpost", *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=streams.get("stdout", terminal),
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(terminal)
+    text = b""
+    while True:
+        try:
+            part = os.read(shown, 65536)
+        except OSError:  # Linux's way to say that nobody holds the terminal's other end any more
+            break
+        if not part:
+            break
+        text += part
+    os.close(shown)
+    return process.wait(30), text.decode()
+
+
+def test_a_result_is_not_poured_into_a_terminal(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+
+    status, shown = on_a_terminal("tile", tmp_path / "x.npy", "--repeats", "1,1,1,1")
+
+    assert status == 2
+    assert "-o" in shown
+
+
+@pytest.mark.parametrize(
+    ("size", "quiet", "bar"), [(40 << 20, False, True), (40 << 20, True, False), (6, False, False)]
+)
+def test_long_work_shows_its_progress_on_a_terminal(
+    url: str, tmp_path: Path, size: int, quiet: bool, bar: bool
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(size, np.uint8))
+    options = ["--quiet"] if quiet else []
+
+    status, shown = on_a_terminal("tile", tmp_path / "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1", *options)
+
+    assert status == 0
+    assert np.load(tmp_path / "y.npy", mmap_mode="r").shape == (size,)
+    assert ("MiB" in shown) == bar
+    assert bar or shown == ""
+
+
+# ---- validate --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["offline", "online"])
+def where(request: pytest.FixtureRequest) -> list[str]:
+    return [] if request.param == "offline" else ["--url", request.getfixturevalue("server_url")]
+
+
+def test_a_valid_document_is_said_to_be_valid(where: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tile.json").write_text(json.dumps(TILE))
+
+    found = run("validate", tmp_path / "tile.json", "--level", "3_1", *where)
+
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert found.stdout == "valid at feature level 3_1 (DML_OPERATOR_TILE; lowest level 3_1)\n"
+
+
+def test_every_violation_is_shown(where: list[str]) -> None:
+    found = run("validate", "-", "--level", "2_1", *where, input=json.dumps(TILE).encode())
+
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert found.stderr.splitlines()[0] == "error: Not supported at this DirectML feature level"
+    assert "$.desc.InputTensor.Sizes: " in found.stderr
+    assert "$.desc.OutputTensor.Sizes: " in found.stderr
+    assert "found [2, 3], expected 4 dimensions (DML_OPERATOR_TILE page, tensor support)" in found.stderr
+
+
+def test_a_broken_document_shows_every_broken_rule(where: list[str]) -> None:
+    broken = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [0, 2, 3]}}
+
+    found = run("validate", "-", *where, input=json.dumps(broken).encode())
+
+    assert found.exit_code == 1
+    assert "$.desc.Repeats: " in found.stderr
+    assert "$.desc.Repeats[0]: " in found.stderr
+
+
+@pytest.mark.parametrize(("level", "valid"), [("2_1", False), ("3_1", True)])
+def test_json_says_the_same_offline_and_online(server_url: str, level: str, valid: bool) -> None:
+    args = ("validate", "-", "--level", level, "--json")
+    offline = run(*args, input=json.dumps(TILE).encode())
+    online = run(*args, "--url", server_url, input=json.dumps(TILE).encode())
+
+    assert offline.exit_code == online.exit_code == (0 if valid else 1)
+    said = json.loads(offline.stdout)
+    assert said == json.loads(online.stdout)
+    assert (said["valid"], said["feature_level"], said["lowest_feature_level"]) == (valid, level, "3_1")
+    assert len(said["violations"]) == (0 if valid else 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(b"{", "not JSON"), (b'{"type":1,"type":2}', "type"), (b'{"type":"TILES","desc":{}}', "TILE")]
+)
+def test_what_is_no_operator_document_is_refused(text: bytes, said: str) -> None:
+    found = run("validate", "-", input=text)
+
+    assert found.exit_code == 1
+    assert said in found.stderr
+
+
+# ---- the server's side -----------------------------------------------------------------------------------------------
+
+
+def test_devices(url: str) -> None:
+    table, as_json = run("devices"), run("devices", "--json")
+
+    assert table.exit_code == 0
+    assert re.search(r"^numpy +\S.* +ready *$", table.stdout, re.MULTILINE)
+    assert table.stdout.endswith("default: auto\n")
+    assert [device["name"] for device in json.loads(as_json.stdout)["devices"]][-1] == "null"
+
+
+def test_doctor_names_every_backend() -> None:
+    table, as_json = run("doctor"), run("doctor", "--json")
+
+    assert table.exit_code == 0
+    assert re.search(rf"^numpy +yes +{re.escape(np.__version__)} +\S", table.stdout, re.MULTILINE)
+    assert {"name", "available", "version", "device", "reason"} <= json.loads(as_json.stdout)[0].keys()
+
+
+def test_config_says_where_each_setting_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORPOST_PORT", "9000")
+
+    table = run("config")
+    rows = {row["name"]: row for row in json.loads(run("config", "--json").stdout)}
+
+    assert re.search(r"^port +9000 +environment +TENSORPOST_PORT *$", table.stdout, re.MULTILINE)
+    assert re.search(r"^host +127\.0\.0\.1 +default +TENSORPOST_HOST *$", table.stdout, re.MULTILINE)
+    assert (rows["port"]["value"], rows["port"]["origin"]) == (9000, "environment")
+
+
+def test_a_setting_that_cannot_be_right_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORPOST_PORT", "many")
+
+    found = run("config")
+
+    assert found.exit_code == 1
+    assert found.stderr.startswith("error: TENSORPOST_PORT is 'many'")
+
+
+def test_healthcheck_is_silent(url: str) -> None:
+    healthy, unhealthy = run("healthcheck"), run("healthcheck", "--url", "http://127.0.0.1:9")
+
+    assert (healthy.exit_code, healthy.output) == (0, "")
+    assert (unhealthy.exit_code, unhealthy.output) == (1, "")
+
+
+def test_healthcheck_does_not_wait_long() -> None:
+    with raw_server(lambda *_: time.sleep(2)) as server:
+        begin = time.monotonic()
+        found = run("healthcheck", "--url", server.url, "--timeout", "0.2")
+        assert time.monotonic() - begin < 1.5
+    assert found.exit_code == 1
+
+
+@pytest.fixture
+def serving() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorpost", "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        yield process, process.stdout.readline().split()[-1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_serve_serves_and_stops_when_asked_to(serving: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = serving
+
+    assert address.startswith("http://127.0.0.1:")
+    assert run("healthcheck", "--url", address).exit_code == 0
+    process.terminate()
+    process.wait(20)
+    assert run("healthcheck", "--url", address).exit_code == 1
+
+
+# ---- parts that are not installed ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_libraries_the_command_says_how_to_install_them(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from tensorpost.__main__ import main; main()"
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (found.returncode, found.stdout) == (1, "")
+    assert f"the package {missing}, which is not installed" in found.stderr
+    assert "pip install 'tensorpost[cli]'" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "config"])
+@pytest.mark.parametrize("missing", ["tensorpost_server", "fastapi"])
+def test_without_the_server_its_commands_say_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, command: str, missing: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tensorpost_server", missing)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)  # how Python notes that there is no such module
+
+    found = run(command)
+
+    assert found.exit_code == 1
+    assert f"{missing} is not installed: pip install 'tensorpost[server]'" in found.stderr
+
+
+def test_without_pillow_arrays_still_work_and_pictures_say_what_is_missing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    png = picture()
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+    array = run("tile", "-", "--repeats", "1", input=npy(np.zeros(3, np.uint8)))
+    pixels = run("tile", "-", "--repeats", "1,1", input=png)
+
+    assert array.exit_code == 0
+    assert pixels.exit_code == 1
+    assert "pip install 'tensorpost[images]'" in pixels.stderr
