@@ -12,10 +12,11 @@ def main() -> None:
     try:
         from . import _cli
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] not in ("click", "rich", "typer"):
+        package = (missing.name or "").partition(".")[0]
+        if package not in ("click", "rich", "typer"):
             raise
         sys.exit(
-            f"error: the command line needs the package {missing.name}, which is not installed\n"
+            f"error: the command line needs the package {package}, which is not installed\n"
             "  install it with: pip install 'tensorpost[cli]'\n"
             "  or with the server: pip install 'tensorpost[server]'"
         )

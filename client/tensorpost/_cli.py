@@ -315,8 +315,11 @@ def _server_commands() -> ModuleType:
     try:
         return importlib.import_module("tensorpost_server.commands")
     except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package in ("tensorpost", "tensorpost_server"):
+            raise  # a file of ours is gone: no extra brings it back
         raise ModuleNotFoundError(
-            f"this command needs the server, and {missing.name} is not installed: pip install 'tensorpost[server]'",
+            f"this command needs the server, and {package} is not installed: pip install 'tensorpost[server]'",
             name=missing.name,
         ) from None
 

@@ -221,8 +221,8 @@ def _prepare(
     feature_level: str | int | FeatureLevel | None,
     report: Report | None,
 ) -> _Prepared:
-    tensors = wire_inputs(subject, inputs)
     head = _frame_head(subject)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
+    tensors = wire_inputs(subject, inputs)
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = backend

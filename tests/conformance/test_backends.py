@@ -37,7 +37,7 @@ def test_every_type_in_every_kind_of_layout(backend: Backend, case: Case):
 
 
 @given(call=ours.tile_cases(), slice_bytes=st.integers(1, 700), at_once=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_tile(backend: Backend, call: tuple[Any, bytes], slice_bytes: int, at_once: bool):
     desc, buffer = call
     case = Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer))

@@ -1,7 +1,7 @@
 """One request in three dialects: a DirectML descriptor, an ONNX node, and `tp.resample`.
 
-Where `lower` says `exact`, the bytes are the same; where it says anything else, it must have a reason. The three ways share
-no coordinate arithmetic: DirectML's is float32, ONNX's exact, and `resample` builds its descriptor by itself.
+Where `lower` says `exact`, the bytes are the same; where it says anything else, it must have a reason. The three ways
+share no coordinate arithmetic: DirectML's is float32, ONNX's exact, and `resample` builds its descriptor by itself.
 """
 
 from __future__ import annotations

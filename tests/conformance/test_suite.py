@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Spoilt:
     name: str = "spoilt"
     device: str = "cpu"
     threads: int = 2
+    block: bytearray = field(default_factory=lambda: bytearray(1000))
 
     def refuses(self, plan: Plan) -> None:
         del plan
@@ -54,8 +55,6 @@ def too_short(spoilt: Spoilt, index: int, block: memoryview) -> memoryview:
 
 
 def one_block_for_all(spoilt: Spoilt, index: int, block: memoryview) -> memoryview:
-    if not hasattr(spoilt, "block"):
-        spoilt.block = bytearray(1000)
     spoilt.block[: block.nbytes] = block
     return memoryview(spoilt.block)[: block.nbytes]
 

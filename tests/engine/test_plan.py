@@ -66,7 +66,7 @@ def test_whatever_differs_makes_another_plan(desc, slice_bytes):
 
 
 @given(desc=ours.tile_descs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_plans_are_picklable_hashable_values(desc):
     plan = make_plan(desc, 4096)
 
@@ -97,7 +97,7 @@ def test_a_plan_runs_in_another_process():
 
 
 @given(tensor=ours.tensor_descs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_layout_addresses_the_tensors_own_elements(tensor):
     layout = tensor.layout
     buffer = np.arange(tensor.total_tensor_size_in_bytes, dtype=np.uint32).astype(np.uint8).tobytes()

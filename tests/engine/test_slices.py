@@ -27,7 +27,7 @@ def outputs(draw: st.DrawFn) -> Layout:
 
 
 @given(layout=outputs(), slice_bytes=st.integers(1, 2000))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_slices_are_a_partition_of_the_bytes_and_of_the_elements_in_memory_order(layout: Layout, slice_bytes: int):
     slices = cut(layout, slice_bytes)
     pieces = list(slices)
@@ -92,7 +92,7 @@ def test_by_hand(sizes, strides, total, slice_bytes, expected):
     sizes=ours.sizes(max_elements=4000),
     slice_bytes=st.integers(4, 4000),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_packed_outputs_have_no_splinters(sizes: tuple[int, ...], slice_bytes: int):
     # A row a little longer than a slice must not make every second slice tiny: tiny slices cost as much as large ones.
     layout = Layout.row_major(F32, sizes)

@@ -1,7 +1,7 @@
 """ONNX Runtime's CPU provider as a peer: a grid of cases, each equal or covered by a named deviation.
 
-The deviations stand in `onnxruntime-deviations.txt` with their reasons; which cases they cover is said here. A case that
-a deviation covers may still agree. One that no deviation covers must.
+The deviations stand in `onnxruntime-deviations.txt` with their reasons; which cases they cover is said here. A case
+that a deviation covers may still agree. One that no deviation covers must.
 """
 
 from __future__ import annotations

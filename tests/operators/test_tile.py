@@ -59,7 +59,7 @@ def views_of(tensor: BufferTensorDesc, buffer: bytes | bytearray) -> NDArray[Any
 
 
 @given(case=ours.tile_cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_against_the_oracle_element_by_element(case: tuple[TileOperatorDesc, bytes]):
     desc, buffer = case
     output = bytearray(desc.output_tensor.total_tensor_size_in_bytes)

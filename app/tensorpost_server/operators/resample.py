@@ -178,7 +178,7 @@ class TriangleAxis(ScaledAxis):
 
         first = np.clip(left, 0, last).astype(np.int64)
         count = np.clip(right, 0, last).astype(np.int64) - first + 1
-        index = first + np.arange(count.max()).reshape((-1, *(1,) * x.ndim))
+        index: Indices = first + np.arange(int(count.max())).reshape((-1, *(1,) * x.ndim))
         total = weight_up_to(right)
         weight = np.maximum(1 - scale * np.abs(index - x), 0)
         weight = np.where(index == 0, weight_up_to(np.zeros_like(x)), weight)

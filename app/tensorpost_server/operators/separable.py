@@ -127,13 +127,16 @@ class SeparableKernel:
         return [axis for axis, _ in sorted(mapped, key=lambda pair: -worth(*pair))]
 
     def _widest(self, order: Sequence[int], converts: bool) -> float:
-        """Elements of the largest array between two axes, and of the converted input, per output element."""
+        """Elements of the largest array of a block per output element: between two axes, or the converted input."""
         widest = elements = 1.0
-        for axis in reversed(order if converts else order[1:]):
+        for axis in reversed(order):
             mapping = self.axes[axis]
-            if mapping is not None:
-                elements *= mapping.input_size / mapping.output_size
+            assert mapping is not None
+            elements *= mapping.input_size / mapping.output_size
+            if axis != order[0]:
                 widest = max(widest, elements)
+            elif converts:
+                widest = max(widest, elements / 4)  # measured: blocks that are smaller still gain nothing
         return widest
 
     def _fill_block(self, xp: ModuleType, x: Any, plans: Sequence[_Plan], order: Sequence[int], out: Any) -> None:
