@@ -21,7 +21,7 @@ check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)lint-imports
 
 bench: .venv/.dev  ## how fast, and how little memory
-	$(RUN)python benchmarks/kernels.py
+	$(RUN)python benchmarks/kernels.py resample
 	$(RUN)python benchmarks/service.py
 	$(RUN)python benchmarks/memory.py
 

@@ -266,11 +266,12 @@ def _not_one_wide(_source: tuple[int, int], target: Target) -> bool:
 
 
 def _height_first(source: tuple[int, int], target: Target) -> bool:
-    return target[0] < source[0] and target[0] * source[1] < target[1] * source[0]
+    return target[0] < source[0] and target[1] > source[1]
 
 
 def _width_first(source: tuple[int, int], target: Target) -> bool:
-    return not _height_first(source, target)
+    # Where both shrink, and the height more, Pillow goes now this way, now that.
+    return target[0] >= source[0] or target[0] * source[1] >= target[1] * source[0]
 
 
 def _shrinks(source: tuple[int, int], target: Target) -> bool:

@@ -210,7 +210,7 @@ def opencv_resize(
       DirectML lacks ONNX Resize.
     * `INTER_LINEAR` and `INTER_LINEAR_EXACT`: ONNX Resize, linear with half_pixel. With `fx` or `fy` and a size that
       OpenCV rounds up, which ONNX does not, it is RESAMPLE2, whose coordinates are float32.
-    * `INTER_CUBIC`: ONNX Resize, cubic with coefficient -0.75.
+    * `INTER_CUBIC`: ONNX Resize, cubic with coefficient -0.75. It has no size that is rounded up: give `dsize` then.
 
     Integer results are truncated, where OpenCV rounds. To be nearer, convert to float32 and round the result.
 
@@ -293,8 +293,9 @@ def pillow_resize(
       `tensorpost.resampling`. For types that DirectML lacks ONNX Resize.
     * `BILINEAR` and `BICUBIC`: ONNX Resize with antialias and exclude_outside, half_pixel; the cubic coefficient is
       -0.5. Integers are rounded after each axis, as in Pillow: first along the width, then along the height. Pillow 13
-      takes the height first if it shrinks, and more so than the width; there integer results differ more. To resize
-      `x.swapaxes(0, 1)` to the reversed size, and to swap back, gives that order.
+      takes the height first where it shrinks and the width grows, and for some sizes where both shrink, the height
+      more; there integer results differ more. To resize `x.swapaxes(0, 1)` to the reversed size, and to swap back,
+      gives that order.
 
     `box` and `reducing_gap` have no counterpart: crop first.
 

@@ -46,8 +46,8 @@ class Bound:
     large: float = 0.0
 
 
-# Nearest: theirs is floating point at a tie, ours exact. The shares are for all pairs up to 96, and twice as much, since
-# a sample of 200 pairs is smaller.
+# Nearest: theirs is floating point at a tie, ours exact. Twice the share of all pairs up to 96, or half as much again
+# as this sample has, where it holds more ties than most.
 NEAREST = {
     "torch interpolate(mode='nearest') float32": Bound(0.0005),
     "torch interpolate(mode='nearest', scale_factor) float32": Bound(0.004),
@@ -60,7 +60,7 @@ NEAREST = {
     "PIL resize(NEAREST) float32": Bound(0.011),
     "scipy zoom(order=0, mode='nearest') float32": Bound(0.0005),
     "scipy zoom(order=0, mode='constant') float32": Bound(0.0015),
-    "scipy zoom(order=0, mode='nearest', grid_mode=True) float32": Bound(0.0006),
+    "scipy zoom(order=0, mode='nearest', grid_mode=True) float32": Bound(0.001),
 }
 FLOATS = {
     # PyTorch computes coordinates in float32, so that its error grows with the axis.
@@ -232,17 +232,17 @@ def test_torch_refuses_it_too(dtype: str, shape: tuple[int, ...], options: dict[
 @pytest.mark.parametrize("channels", [(), (1,), (3,), (4,)])
 def test_opencv_channels(interpolation: int, channels: tuple[int, ...]) -> None:
     cv2 = library("cv2")
-    x = noise(9, 14, *channels)
-    theirs = cv2.resize(x, (21, 6), interpolation=interpolation)
-    ours = run(compat.opencv_resize(x, (21, 6), interpolation=interpolation), x)
+    x = noise(11, 13, *channels)
+    theirs = cv2.resize(x, (23, 7), interpolation=interpolation)
+    ours = run(compat.opencv_resize(x, (23, 7), interpolation=interpolation), x)
     assert ulps(theirs.reshape(ours.shape), ours) <= (18 if interpolation in (1, 2, 5) else 0)
 
 
 @pytest.mark.parametrize("interpolation", ["INTER_NEAREST", "INTER_LINEAR", "INTER_CUBIC", "INTER_NEAREST_EXACT"])
-@pytest.mark.parametrize(("fx", "fy"), [(1.05, 1.05), (1.05, 2), (0.5, 0.5), (1, 1), (0.29, 3.3)])
+@pytest.mark.parametrize(("fx", "fy"), [(1.05, 1.05), (1.05, 2), (0.5, 1.5), (1, 1), (0.25, 3.3)])
 def test_opencv_factors(interpolation: str, fx: float, fy: float) -> None:
     cv2 = library("cv2")
-    x = noise(8, 10)
+    x = noise(7, 9)
     theirs = cv2.resize(x, None, fx=fx, fy=fy, interpolation=getattr(cv2, interpolation))
     ours = run(compat.opencv_resize(x, fx=fx, fy=fy, interpolation=interpolation), x)
     assert ulps(theirs, ours) <= (0 if "NEAREST" in interpolation else 18)
@@ -288,23 +288,23 @@ def pillow(x: Any, size: tuple[int, int], name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["NEAREST", "BILINEAR", "BICUBIC"])
 def test_pillow_resizes_bool_by_nearest(name: str) -> None:
-    x = noise(9, 14) < 0.5
-    np.testing.assert_array_equal(pillow(x, (21, 6), name), run(compat.pillow_resize(x, (21, 6), name), x))
+    x = noise(11, 13) < 0.5
+    np.testing.assert_array_equal(pillow(x, (23, 7), name), run(compat.pillow_resize(x, (23, 7), name), x))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
 @pytest.mark.parametrize("name", ["NEAREST", "BILINEAR", "BICUBIC"])
 def test_pillow_wider_integers(name: str, dtype: str) -> None:
-    x = np.random.default_rng(3).integers(0, 60000, (20, 30)).astype(dtype)
-    theirs, ours = pillow(x, (41, 25), name), run(compat.pillow_resize(x, (41, 25), name), x)
+    x = np.random.default_rng(3).integers(0, 60000, (19, 29)).astype(dtype)
+    theirs, ours = pillow(x, (41, 23), name), run(compat.pillow_resize(x, (41, 23), name), x)
     assert theirs.dtype == ours.dtype == np.dtype(dtype)
     assert np.abs(theirs.astype(int) - ours).max() <= 1
 
 
 @pytest.mark.parametrize("name", ["BILINEAR", "BICUBIC"])
-@pytest.mark.parametrize("size", [(60, 20), (40, 25), (25, 12)])
+@pytest.mark.parametrize("size", [(61, 23), (53, 17), (90, 39)])
 def test_pillow_height_first_is_the_image_on_its_side(name: str, size: tuple[int, int]) -> None:
-    x = noise(40, 50, 3, dtype="uint8")  # the height shrinks, and more so than the width
+    x = noise(40, 50, 3, dtype="uint8")  # the height shrinks and the width grows
     theirs = pillow(x, size, name).astype(int)
     side = np.ascontiguousarray(x.swapaxes(0, 1))
     ours = run(compat.pillow_resize(side, size[::-1], name), side).swapaxes(0, 1)
@@ -317,9 +317,11 @@ def test_pillow_multiplies_by_alpha_unless_it_is_done_already() -> None:
     image = importlib.import_module("PIL.Image")
     x = noise(12, 10, 4, dtype="uint8")
     done = image.frombytes("RGBa", (10, 12), x.tobytes())
-    theirs = np.asarray(done.resize((15, 18), image.Resampling.BICUBIC).getdata()).reshape(18, 15, 4)
+    resized = done.resize((15, 18), image.Resampling.BICUBIC).tobytes()
+    theirs = np.frombuffer(resized, np.uint8).reshape(18, 15, 4).astype(int)
     ours = run(compat.pillow_resize(x, (15, 18), premultiplied=True), x)
-    assert np.abs(theirs - ours).max() <= 1
+    assert np.abs(theirs - ours).max() <= 2
+    assert np.mean(theirs != ours) <= 0.002
     straight = pillow(x, (15, 18), "BICUBIC").astype(int)
     assert np.abs(straight - ours).max() > 20  # which is why it is refused without a word
 
@@ -330,7 +332,7 @@ def test_pillow_multiplies_by_alpha_unless_it_is_done_already() -> None:
 @pytest.mark.parametrize("mode", ["constant", "nearest", "reflect", "grid-mirror", "mirror", "wrap", "grid-wrap"])
 @pytest.mark.parametrize("order", [0, 1])
 def test_scipy_corners_do_not_look_beyond_the_edges(mode: str, order: int) -> None:
-    ndimage = library("scipy.ndimage") if False else pytest.importorskip("scipy.ndimage", reason=REASONS["scipy"])
+    ndimage = pytest.importorskip("scipy.ndimage", reason=REASONS["scipy"])
     x = noise(5, 6, 4)
     zoom = (1.8, 0.5, 2)
     theirs = ndimage.zoom(x, zoom, order=order, mode=mode)

@@ -226,6 +226,7 @@ def test_booleans_travel_as_uint8() -> None:
         (resize((4,), "int8", scales=[2]), "6_1", "6_2"),
         (resize((4,), scales=[2], mode="linear", coordinate_transformation_mode="asymmetric"), "2_0", "half-pixel"),
         (resize((4,), scales=[2], nearest_mode="ceil"), "2_0", "half-pixel"),
+        (resize((2,), sizes=[1], roi=[0, 0.1], mode="linear", **CROPS), "2_0", "half-pixel"),
         (resize((1 << 31, 4), scales=[1, 2]), "6_4", r"2\^32 - 1"),
         (resize((4, 4), opset=10, scales=[2, 0.5]), "6_4", "different ways"),
     ],

@@ -63,8 +63,9 @@ def test_the_python_block(address: str) -> None:
     names: dict[str, object] = {}
     exec(compile(block.replace(ADDRESS, address), "README.md", "exec"), names)
 
-    np.testing.assert_array_equal(np.block([[X] * 3] * 3), np.asarray(names["y"]))
-    np.testing.assert_array_equal(TWICE, np.asarray(names["z"])[0, 0])
+    np.testing.assert_array_equal(np.block([[X] * 3] * 3), np.asarray(names["tiled"]))
+    for name in ("doubled", "resized", "upsampled"):
+        np.testing.assert_array_equal(TWICE, np.asarray(names[name])[0, 0])
     assert names["received"] == 240_000_000
 
 

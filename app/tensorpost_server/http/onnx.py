@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
-from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidParameter, Violation
+from tensorpost.problems import InvalidFrame, InvalidParameter
 
 from . import examples
 from .calls import Call, Tensor, match_names, read_document, read_options
@@ -47,12 +47,14 @@ class OnnxDialect:
         find_schema(name, NEWEST_OPSET)
 
     def lone_tensor(self, name: str, query: str) -> str:
-        """The tensor that the node works on."""
-        return self._schema(name, query).data_input.name
+        """The tensor that the node works on; it has the same name in every version."""
+        del query
+        return _versions(name)[0].data_input.name
 
     def value_names(self, name: str, query: str) -> frozenset[str]:
-        """The inputs that decide the output's shape."""
-        return frozenset(entry.name for entry in self._schema(name, query).value_inputs)
+        """The inputs that decide the output's shape, in any version; the node refuses those that its own has not."""
+        del query
+        return frozenset(entry.name for schema in _versions(name) for entry in schema.value_inputs)
 
     def understand(
         self, name: str, query: str, tensors: Sequence[Tensor], document: str | None, values: Mapping[str, Any]
@@ -66,11 +68,10 @@ class OnnxDialect:
             InvalidFrame: the tensors do not fit the node.
         """
         parameters, options = read_options(query, (), ["backend"])
-        opset = parameters.pop("opset", None)
+        opset = _opset(parameters.pop("opset", None))
         members = read_document(document, parameters)
-        schema = self._schema(name, query)
-        data = schema.data_input.name
-        match_names(tensors, [data], [entry.name for entry in schema.value_inputs])
+        data = self.lone_tensor(name, query)
+        match_names(tensors, [data], sorted(self.value_names(name, query)))
         announced = next(tensor for tensor in tensors if tensor.name == data)
         tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
         if members is None:
@@ -83,21 +84,23 @@ class OnnxDialect:
             )
         return Call(node, node.to_json_text(), options)
 
-    def _schema(self, name: str, query: str) -> OnnxSchema:
-        parameters, _ = read_options(query, (), ["backend"])
-        text = parameters.get("opset", str(NEWEST_OPSET))
-        if not text.isascii() or not text.isdigit() or len(text) > 4:
-            raise InvalidParameter(
-                f"opset {text[:40]!r} is not a number; send one from 1 to {NEWEST_OPSET}", extra={"parameter": "opset"}
-            )
-        schema = find_schema(name, int(text))
-        if isinstance(schema, Violation):
-            raise InvalidDescriptor.of([schema])
-        return schema
+
+def _versions(name: str) -> list[OnnxSchema]:
+    return [schema for schema in ONNX_OPERATORS if schema.op_type == name]
+
+
+def _opset(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 4:
+        raise InvalidParameter(
+            f"opset {text[:40]!r} is not a number; send one from 1 to {NEWEST_OPSET}", extra={"parameter": "opset"}
+        )
+    return int(text)
 
 
 def _completed(
-    members: Mapping[str, Any], name: str, opset: str | None, data: str, tensor: OnnxTensor, values: Mapping[str, Any]
+    members: Mapping[str, Any], name: str, opset: int | None, data: str, tensor: OnnxTensor, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The node document with what the path and the tensors say."""
     if members.get("op_type", name) != name:
@@ -105,7 +108,7 @@ def _completed(
             f"the path names {name} but the document's op_type is {str(members['op_type'])[:60]!r}; "
             "post to the operator that the document describes"
         )
-    if opset is not None and members.get("opset", int(opset)) != int(opset):
+    if opset is not None and members.get("opset", opset) != opset:
         raise InvalidParameter(f"the query says opset {opset}, the document {members['opset']!r}; send it once")
     inputs: Any = members.get("inputs", {})
     if isinstance(inputs, Mapping):
@@ -114,4 +117,4 @@ def _completed(
         if twice:
             raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
         inputs = {data: tensor.to_json(), **given, **values}
-    return {"opset": int(opset or NEWEST_OPSET), **members, "op_type": name, "inputs": inputs}
+    return {"opset": opset or NEWEST_OPSET, **members, "op_type": name, "inputs": inputs}

@@ -377,31 +377,33 @@ def _takes_cheaply(source: Any, index: NDArray[np.int64], axis: int) -> bool:
 def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) -> None:
     """Copy one input per output, bit for bit."""
     for piece in plan.pieces:
-        if not len(piece.index):
-            target[_at(axis, piece.out)] = 0
-            continue
-        whole = len(plan.pieces) == 1 and not piece.slices and target.flags.c_contiguous
+        whole = len(plan.pieces) == 1 and len(piece.index) == 1 and not piece.slices and target.flags.c_contiguous
         if xp is np and whole and _takes_cheaply(source, piece.index, axis):
             np.take(source, piece.index[0], axis=axis, out=target, mode="clip")  # the only mode that writes directly
         else:
-            target[_at(axis, piece.out)] = _read(xp, source, axis, piece, 0)
+            _put(xp, target, axis, piece, _read(xp, source, axis, piece, 0) if len(piece.index) else 0)
+
+
+def _put(xp: ModuleType, target: Any, axis: int, piece: _Piece, values: Any) -> None:
+    where = piece.out if isinstance(piece.out, slice) else xp.asarray(piece.out)
+    target[_at(axis, where)] = values
 
 
 def _blend(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any, anchored: bool) -> None:
     """Sum the weighted taps of every output. `anchored` sums differences to the first tap instead."""
     for piece in plan.pieces:
-        direct = isinstance(piece.out, slice)
-        into = target[_at(axis, piece.out)] if direct else xp.empty_like(target[_at(axis, xp.asarray(piece.out))])
-        if not len(piece.index):
-            into[...] = 0
-        elif piece.weight is None:
-            into[...] = _read(xp, source, axis, piece, 0)
-        elif len(piece.index) >= LONG_SUM:
-            _sum_long(xp, source, axis, piece, into, anchored)
+        if piece.weight is None or not len(piece.index):
+            _put(xp, target, axis, piece, _read(xp, source, axis, piece, 0) if len(piece.index) else 0)
+            continue
+        sum_taps = _sum_long if len(piece.index) >= LONG_SUM else _sum
+        if isinstance(piece.out, slice):
+            sum_taps(xp, source, axis, piece, target[_at(axis, piece.out)], anchored)
         else:
-            _sum(xp, source, axis, piece, into, anchored)
-        if not direct:
-            target[_at(axis, xp.asarray(piece.out))] = into
+            shape = list(target.shape)
+            shape[axis] = piece.out.size
+            sums = xp.empty(shape, target.dtype)
+            sum_taps(xp, source, axis, piece, sums, anchored)
+            _put(xp, target, axis, piece, sums)
 
 
 def _weights(xp: ModuleType, weight: NDArray[Any], tail: int) -> Any:

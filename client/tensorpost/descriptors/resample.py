@@ -25,7 +25,7 @@ import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
@@ -37,6 +37,13 @@ from tensorpost.problems import Violation
 from .base import MAX_DIMENSIONS, UINT_MAX, CEnum, Descriptor, OperatorDesc, UInt, length_of, postponed_rules
 from .feature_levels import FeatureLevel, SupportRow
 from .tensor import BufferTensorDesc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    # What the constructors take is wider than what the fields hold.
+    TensorLike = BufferTensorDesc | Mapping[str, Any]
+    Floats = Sequence[float] | NDArray[np.floating[Any]]
 
 __all__ = [
     "AxisDirection",
@@ -137,6 +144,12 @@ class Size2D(Descriptor):
 
     width: UInt
     height: UInt
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, width: int = ..., height: int = ..., **data: Any) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
 class _ResampleFamily(OperatorDesc):
@@ -253,6 +266,20 @@ class Upsample2DOperatorDesc(OperatorDesc):
     scale_size: Size2D
     interpolation_mode: Interpolation
 
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_tensor: TensorLike = ...,
+            output_tensor: TensorLike = ...,
+            scale_size: Size2D | Mapping[str, int] = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+
     @property
     def scales(self) -> tuple[float, ...]:
         """One factor per dimension, as RESAMPLE has them; 1 for all but the last two."""
@@ -337,6 +364,21 @@ class ResampleOperatorDesc(_ResampleFamily):
     scales: FloatArray
     scale_count: UInt = Field(default_factory=length_of("scales"))
 
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_tensor: TensorLike = ...,
+            output_tensor: TensorLike = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            scales: Floats = ...,
+            scale_count: int = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+
 
 class Resample1OperatorDesc(_ResampleFamily):
     """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up.
@@ -371,6 +413,23 @@ class Resample1OperatorDesc(_ResampleFamily):
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
     dimension_count: UInt = Field(default_factory=length_of("scales"))
+
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_tensor: TensorLike = ...,
+            output_tensor: TensorLike = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            scales: Floats = ...,
+            input_pixel_offsets: Floats = ...,
+            output_pixel_offsets: Floats = ...,
+            dimension_count: int = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
 class Resample2OperatorDesc(_ResampleFamily):
@@ -409,6 +468,24 @@ class Resample2OperatorDesc(_ResampleFamily):
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
     dimension_count: UInt = Field(default_factory=length_of("scales"))
+
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_tensor: TensorLike = ...,
+            output_tensor: TensorLike = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            rounding_direction: AxisDirection | str | int = ...,
+            scales: Floats = ...,
+            input_pixel_offsets: Floats = ...,
+            output_pixel_offsets: Floats = ...,
+            dimension_count: int = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
 class Resample3OperatorDesc(_ResampleFamily):
@@ -451,6 +528,25 @@ class Resample3OperatorDesc(_ResampleFamily):
     dimension_count: UInt = Field(default_factory=length_of("scales"))
     antialiased: Bool = False
 
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_tensor: TensorLike = ...,
+            output_tensor: TensorLike = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            rounding_direction: AxisDirection | str | int = ...,
+            scales: Floats = ...,
+            input_pixel_offsets: Floats = ...,
+            output_pixel_offsets: Floats = ...,
+            dimension_count: int = ...,
+            antialiased: bool = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+
 
 class ResampleGradOperatorDesc(_ResampleFamily):
     """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales and offsets.
@@ -487,6 +583,23 @@ class ResampleGradOperatorDesc(_ResampleFamily):
     output_pixel_offsets: FloatArray
     dimension_count: UInt = Field(default_factory=length_of("scales"))
 
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_gradient_tensor: TensorLike = ...,
+            output_gradient_tensor: TensorLike = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            scales: Floats = ...,
+            input_pixel_offsets: Floats = ...,
+            output_pixel_offsets: Floats = ...,
+            dimension_count: int = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+
 
 class ResampleGrad1OperatorDesc(_ResampleFamily):
     """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the same fields.
@@ -521,3 +634,21 @@ class ResampleGrad1OperatorDesc(_ResampleFamily):
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
     dimension_count: UInt = Field(default_factory=length_of("scales"))
+
+    if TYPE_CHECKING:
+        # What the constructor takes; `data` are the same by DirectML's names.
+        def __init__(
+            self,
+            *,
+            input_gradient_tensor: TensorLike = ...,
+            output_gradient_tensor: TensorLike = ...,
+            interpolation_mode: InterpolationMode | str | int = ...,
+            rounding_direction: AxisDirection | str | int = ...,
+            scales: Floats = ...,
+            input_pixel_offsets: Floats = ...,
+            output_pixel_offsets: Floats = ...,
+            dimension_count: int = ...,
+            **data: Any,
+        ) -> None: ...
+
+        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen

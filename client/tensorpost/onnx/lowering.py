@@ -309,7 +309,8 @@ def _to_resample(placed: Sequence[_Placed], meaning: Resizing, data_type: Tensor
     )
     lowering = _judged(fixed, meaning, data_type, descriptor, _half_up)
     for p in placed:
-        half_pixel = p.axis.offset == (p.axis.step - 1) / 2 or p.axis.output_length == 1 == p.scale
+        lone = p.axis.output_length == 1 == p.scale and p.axis.offset == 0  # x = 0 is what scale 1 gives
+        half_pixel = lone or p.axis.offset == (p.axis.step - 1) / 2
         if meaning.mode == "linear" and not (half_pixel or p.axis.is_copied):
             raise _NotExpressible(f"RESAMPLE has half-pixel offsets only, which {meaning.coordinates} does not have")
         rounds_up = p.axis.nearest_mode in ("round_prefer_ceil", "round_prefer_floor") and half_pixel

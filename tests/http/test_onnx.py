@@ -1,0 +1,131 @@
+"""`/v1/onnx`: nodes by query, by document, and with small inputs as tensors of a frame."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+from tests.support.live_server import live_server
+
+X = np.array([[[[1, 2], [3, 4]]]], np.float32)
+# directml.h's half-pixel linear doubling of [[1, 2], [3, 4]], worked by hand
+DOUBLED = [[1, 1.25, 1.75, 2], [1.5, 1.75, 2.25, 2.5], [2.5, 2.75, 3.25, 3.5], [3, 3.25, 3.75, 4]]
+FRAME = {"content-type": "application/vnd.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with live_server() as url, httpx.Client(base_url=url) as client:
+        yield client
+
+
+def npy(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def framed(tensors: dict[str, np.ndarray[Any, Any]], node: dict[str, Any] | None = None) -> bytes:
+    return save(tensors, None if node is None else {"op": json.dumps(node)})
+
+
+def test_npy_and_a_query(http: httpx.Client) -> None:
+    answer = http.post(
+        "/v1/onnx/Resize?opset=19&mode=linear&scales=1,1,2,2",
+        content=npy(X), headers={"content-type": "application/x-npy"},
+    )  # fmt: skip
+
+    assert answer.status_code == 200, answer.text
+    assert np.load(io.BytesIO(answer.content))[0, 0].tolist() == DOUBLED
+
+
+def test_a_frame_and_a_document(http: httpx.Client) -> None:
+    node = {"opset": 19, "attributes": {"mode": "linear"}, "inputs": {"scales": [1, 1, 2, 2]}}
+
+    answer = http.post("/v1/onnx/Resize", content=framed({"X": X}, node), headers=FRAME)
+
+    assert answer.status_code == 200, answer.text
+    assert load(answer.content)["output"][0, 0].tolist() == DOUBLED
+
+
+def test_small_inputs_may_travel_as_tensors_behind_the_large_one(http: httpx.Client) -> None:
+    """The safetensors library sorts by type and name, so X comes first."""
+    scales = np.array([1, 1, 2, 2], np.float32)
+
+    answer = http.post(
+        "/v1/onnx/Resize?opset=19&mode=linear", content=framed({"X": X, "scales": scales}), headers=FRAME
+    )
+
+    assert answer.status_code == 200, answer.text
+    assert load(answer.content)["output"][0, 0].tolist() == DOUBLED
+    assert http.get("/v1/limits").json()["in_use"] == {"bytes_in_flight": 0, "requests_in_flight": 0}
+
+
+def test_an_opset_in_the_document_picks_the_version(http: httpx.Client) -> None:
+    node = {"opset": 9, "attributes": {"mode": "nearest"}, "inputs": {"scales": [1, 1, 1, 2]}}
+
+    answer = http.post("/v1/onnx/Upsample", content=framed({"X": X}, node), headers=FRAME)
+
+    assert answer.status_code == 200, answer.text
+    assert load(answer.content)["output"][0, 0].tolist() == [[1, 1, 2, 2], [3, 3, 4, 4]]
+
+
+@pytest.mark.parametrize(
+    ("path", "node", "status", "said"),
+    [
+        ("/v1/onnx/Resise", {}, 404, "Resize"),
+        ("/v1/onnx/Resize", {"inputs": {"scales": [1, 1, 0, 2]}}, 422, "scales"),
+        ("/v1/onnx/Resize", {"inputs": {"scales": [1, 1, 2, 2], "sizes": [1, 1, 4, 4]}}, 422, "sizes"),
+        ("/v1/onnx/Resize", {"inputs": {}}, 422, "scales"),
+        ("/v1/onnx/Resize", {"op_type": "Tile", "inputs": {"scales": [1, 1, 2, 2]}}, 400, "Tile"),
+        ("/v1/onnx/Resize?opset=13", {"opset": 19, "inputs": {"scales": [1, 1, 2, 2]}}, 400, "opset"),
+        ("/v1/onnx/Resize?mode=linear", {"inputs": {"scales": [1, 1, 2, 2]}}, 400, "mode"),
+        ("/v1/onnx/Resize?opset=x", None, 400, "opset"),
+        ("/v1/onnx/Resize?opset=99", None, 422, "opset"),
+        ("/v1/onnx/Resize?opset=18&coordinate_transformation_mode=half_pixel_symmetric&scales=1,1,2,2", None, 422,
+         "half_pixel_symmetric"),
+        ("/v1/onnx/Resize?mode=nearest&antialias=1&scales=1,1,2,2", None, 422, "antialias"),
+        ("/v1/onnx/Tile?repeats=1,1,-1,1", None, 400, "input"),
+    ],
+)  # fmt: skip
+def test_bad_nodes_get_a_precise_problem(
+    http: httpx.Client, path: str, node: dict[str, Any] | None, status: int, said: str
+) -> None:
+    answer = http.post(path, content=framed({"X": X}, node), headers=FRAME)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    assert said in answer.json()["detail"] + json.dumps(answer.json().get("violations", []))
+
+
+def test_validate_says_how_directml_can_express_a_node(http: httpx.Client) -> None:
+    node = {
+        "op_type": "Resize", "opset": 19, "attributes": {"mode": "linear"},
+        "inputs": {"X": {"data_type": "float", "shape": [1, 1, 2, 2]}, "scales": [1, 1, 2, 2]},
+    }  # fmt: skip
+
+    exact = http.post("/v1/validate", json=node).json()
+    cubic = http.post("/v1/validate", json=node | {"attributes": {"mode": "cubic"}}).json()
+    wrong = http.post("/v1/validate", json=node | {"attributes": {"mode": "quintic"}}).json()
+
+    assert (exact["valid"], exact["lowering"]["verdict"]) == (True, "exact")
+    assert exact["lowering"]["op"]["type"] == "DML_OPERATOR_RESAMPLE2"
+    assert exact["output"] == {"data_type": "float", "shape": [1, 1, 4, 4]}
+    assert (cubic["valid"], cubic["lowering"]["verdict"]) == (True, "not expressible")
+    assert cubic["lowering"]["reason"]
+    assert (wrong["valid"], wrong["violations"][0]["path"]) == (False, "$.attributes.mode")
+
+
+def test_the_catalogue_lists_every_version(http: httpx.Client) -> None:
+    onnx = {f"{entry['op_type']}-{entry['since_version']}" for entry in http.get("/v1/operators").json()["onnx"]}
+
+    assert onnx == {
+        "Tile-1", "Tile-6", "Tile-13", "Resize-10", "Resize-11", "Resize-13", "Resize-18", "Resize-19",
+        "Upsample-7", "Upsample-9",
+    }  # fmt: skip
+    assert len(http.get("/v1/operators").json()["operators"]) == 8
