@@ -1,6 +1,6 @@
 """How near `tensorpost.compat` comes to the libraries it speaks for: prints the table of docs/compat.md.
 
-    python benchmarks/compat.py                 about a minute; a library that is not installed is left out and named
+    python benchmarks/compat.py                 three minutes; a library that is not installed is left out and named
     python benchmarks/compat.py --only torch
 
 Each row of `ROWS` is one way to call a library. Random cases are resized by the library and, as `tensorpost.compat`
@@ -75,6 +75,11 @@ class Row:
     def name(self) -> str:
         """Unique among the rows."""
         return " ".join(filter(None, (self.library, self.call, self.dtype, self.note)))
+
+    @property
+    def in_table(self) -> str:
+        """The first column."""
+        return f"{self.library} `{self.call}`" + (f", {self.note}" if self.note else "")
 
 
 @dataclass
@@ -344,9 +349,9 @@ def in_words(row: Row, up_to: int) -> tuple[str, str]:
     large = weighted(row, shapes(row, 16, 100, 1000, seed=3))
     sent = _sent(Nearness(sent=small.sent | large.sent))
     if np.dtype(row.dtype).kind == "f":
-        return sent, f"within {small.largest:.4g} ULP; axes of 100 to 1000: {large.largest:.4g}"
-    mean = large.total / large.elements
-    return sent, f"{large.share:.2%} differ, by at most {max(small.largest, large.largest):g}, {mean:+.2f} on average"
+        return sent, f"within {small.largest:.4g} ULP; axes of 100 to 1000: {large.largest:,.4g}"
+    mean = round(large.total / large.elements, 2) + 0.0  # no minus before a zero
+    return sent, f"{large.share:.3%} differ, by at most {max(small.largest, large.largest):g}, {mean:.2f} on average"
 
 
 def _sent(found: Nearness) -> str:
@@ -374,8 +379,7 @@ def main() -> None:
     for row in ROWS:
         if row.library in installed:
             sent, words = in_words(row, options.up_to)
-            note = f", {row.note}" if row.note else ""
-            print(f"| {row.library} `{row.call}`{note} | {row.dtype} | {sent} | {words} |", flush=True)
+            print(f"| {row.in_table} | {row.dtype} | {sent} | {words} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ __all__ = ["NPY_MEDIA_TYPE", "NpyHead", "NpyHeadReader", "encode_npy_head"]
 _NPY_FORMAT = "NumPy's npy format (NEP 1)"
 # By kind and item size, as in "f4". npy has no bfloat16 (NumPy saves it as void); strings would be pickles.
 _TYPES = {row.dtype.str[1:]: row for row in DATA_TYPES if row.numpy_name not in ("bfloat16", "str")}
-_DESCRS = {row: row.dtype.str for row in _TYPES.values()}
+_DESCRS = {row.numpy_name: row.dtype.str for row in _TYPES.values()}
 _EVERY_DESCR = "one of " + ", ".join(_DESCRS.values())
 
 _MAGIC = b"\x93NUMPY"
@@ -99,7 +99,7 @@ def encode_npy_head(data_type: DataType, shape: Sequence[int]) -> bytes:
     Raises:
         InvalidParameter: bfloat16 and strings, which npy cannot carry; a shape that no array can have.
     """
-    descr = _DESCRS.get(data_type)
+    descr = _DESCRS.get(data_type.numpy_name)
     if descr is None:
         other = "; send a frame (safetensors) instead" if data_type.safetensors else ""
         raise InvalidParameter(f"npy cannot carry {data_type.numpy_name}{other}")
@@ -224,9 +224,9 @@ def _data_type(descr: object) -> DataType:
         kind = _KINDS.get(code[:1], "no data type that is read here")
         raise _refused("data-type-unknown", "descr", f"is {kind}", descr, _EVERY_DESCR)
     if row.item_size > 1 and order == ">":
-        raise _refused("byte-order", "descr", f"is big-endian; send x.astype('<{code}')", descr, _DESCRS[row])
+        raise _refused("byte-order", "descr", f"is big-endian; send x.astype('<{code}')", descr, _DESCRS[row.numpy_name])
     if row.item_size > 1 and order != "<":
-        raise _refused("byte-order", "descr", f"must name its byte order; write '<{code}'", descr, _DESCRS[row])
+        raise _refused("byte-order", "descr", f"must name its byte order; write '<{code}'", descr, _DESCRS[row.numpy_name])
     return row
 
 

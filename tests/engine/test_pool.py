@@ -74,6 +74,24 @@ def test_slices_come_in_order_even_if_later_ones_are_ready_first():
     assert backend.most_computing > 1, "the threads did not work at the same time: nothing was shown"
 
 
+def test_closing_early_waits_for_every_slice_at_work():
+    # Slice 1 is done at once, slice 2 is not: the other thread is free to close the run, and must not.
+    go_on = threading.Event()
+    backend = Controlled(threads=2, before=lambda index: index != 2 or go_on.wait(PATIENCE))
+
+    async def take_one(worker: Worker) -> None:
+        async with aclosing(worker.run(LONG, INPUTS)) as blocks:
+            await anext(blocks)
+            while 2 not in backend.begun:
+                await asyncio.sleep(0.001)
+            asyncio.get_running_loop().call_later(0.05, go_on.set)
+
+    with worker_of(backend, 3) as worker:
+        asyncio.run(take_one(worker))
+
+    assert backend.closed_runs == 1  # `Controlled` refuses to be closed while it computes
+
+
 @pytest.mark.parametrize("slices_ahead", [0, 1, 5])
 def test_no_more_slices_exist_than_promised(slices_ahead: int):
     # Admission counts on it: what is being sent, one more, and those ahead.

@@ -76,6 +76,13 @@ def test_slices_are_a_partition_of_the_bytes_and_of_the_elements_in_memory_order
             (2,), (2**30,), 2**32 + 4, 1 << 20,
             [(((0, 1),), 0, 4, 2**32 - 4), (((1, 2),), 2**32, 4, 0)], id="a gap of 4 GiB",
         ),
+        # 64 KiB between two elements are sent as they are; more are not made
+        pytest.param(
+            (2,), (16385,), 65544, 4096, [(((0, 1),), 0, 65540, 0), (((1, 2),), 65540, 4, 0)], id="a gap of 64 KiB"
+        ),
+        pytest.param(
+            (2,), (16386,), 65548, 4096, [(((0, 1),), 0, 4, 65540), (((1, 2),), 65544, 4, 0)], id="a larger gap"
+        ),
         # the buffer goes on for 1 MiB after the only element
         pytest.param((1, 1), (9, 9), 1 << 20, 4096, [(((0, 1), (0, 1)), 0, 4, (1 << 20) - 4)], id="a tail"),
         pytest.param((), (), 4, 4096, [((), 0, 4, 0)], id="rank 0"),

@@ -406,6 +406,15 @@ def test_a_body_that_is_not_as_long_as_its_content_length(app: AppClient, declar
     assert_problem(answer, 400, "body-length-mismatch")
 
 
+@pytest.mark.parametrize("body", [npy_bytes(X)[:-1], npy_bytes(X)[:130], npy_bytes(X) + b"x"])
+def test_a_tensor_that_is_not_as_long_as_head_and_content_length_say(app: AppClient, body: bytes):
+    # Without this, memory that was never written would be computed with, and sent.
+    answer = app.post(Q, body, NPY | {"content-length": "152"})
+
+    problem = assert_problem(answer, 400, "body-length-mismatch")
+    assert problem["expected"] == 24
+
+
 @pytest.mark.parametrize("declared", [-1, 1])
 def test_json_that_is_not_as_long_as_its_content_length(app: AppClient, declared: int):
     body = call(R)

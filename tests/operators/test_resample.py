@@ -1,0 +1,550 @@
+"""The Resample family on arrays: against numbers worked by hand, a slow oracle, and laws that resampling obeys."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.support import resample_oracle as oracle
+
+from tensorpost.descriptors import (
+    BufferTensorDesc,
+    OperatorDesc,
+    Resample1OperatorDesc,
+    Resample2OperatorDesc,
+    Resample3OperatorDesc,
+    ResampleGrad1OperatorDesc,
+    ResampleGradOperatorDesc,
+    ResampleOperatorDesc,
+    Upsample2DOperatorDesc,
+    parse_operator,
+)
+from tensorpost_server.operators import Box, kernel_for, separable
+from tensorpost_server.operators.resample import (
+    AdjointAxis,
+    LinearAxis,
+    Nearest,
+    NearestAxis,
+    TriangleAxis,
+    kernel_for_resample,
+)
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "resample"
+BY_HAND = json.loads((VECTORS / "by_hand.json").read_text(encoding="utf-8"))["vectors"]
+INDICES = json.loads((VECTORS / "nearest_indices.json").read_text(encoding="utf-8"))
+FORWARD = (ResampleOperatorDesc, Resample1OperatorDesc, Resample2OperatorDesc, Resample3OperatorDesc)
+BACKWARD = (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc)
+
+
+@contextmanager
+def tuned(**constants: int) -> Iterator[None]:
+    """Other constants in separable.py: small arrays then take the ways that only large ones take otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(separable, "_PLANS", separable._Plans(1 << 20))
+        for name, value in constants.items():
+            patch.setattr(separable, name, value)
+        yield
+
+
+DEFAULT: dict[str, int] = {}
+SLICES = {"LARGE": 0, "SHORTEST_RUN": 5, "BLOCK": 64}
+LONG_SUMS = {"LONG_SUM": 2, "MOST_TAPS": 16, "BLOCK": 16}
+WAYS = pytest.mark.parametrize("way", [DEFAULT, SLICES, LONG_SUMS], ids=["default", "slices", "long sums"])
+
+
+def tensors(desc: OperatorDesc) -> tuple[BufferTensorDesc, BufferTensorDesc]:
+    source, target = desc.tensors().values()
+    return source, target
+
+
+def run(desc: OperatorDesc, x: NDArray[Any], box: Box | None = None) -> NDArray[Any]:
+    """The box of the output, by default all of it. What is not written stays 77 or NaN, never zero."""
+    target = tensors(desc)[1]
+    box = box or tuple((0, size) for size in target.sizes)
+    out = np.full([stop - start for start, stop in box], 77, target.dtype)
+    kernel_for(desc).fill(np, [x], box, out)
+    return out
+
+
+def bits(array: NDArray[Any]) -> NDArray[Any]:
+    return array.view(f"u{array.itemsize}")
+
+
+def describe(cls: type[OperatorDesc], dtype: str, sizes: Sequence[int], outputs: Sequence[int], **fields: Any) -> Any:
+    """A descriptor; pixel centres are aligned and scales are ratios unless said otherwise."""
+    names = ("OutputGradientTensor", "InputGradientTensor") if cls in BACKWARD else ("InputTensor", "OutputTensor")
+    layouts = [BufferTensorDesc.packed(np.dtype(dtype), shape) for shape in (sizes, outputs)]
+    fields.setdefault("InterpolationMode", "LINEAR")
+    if "rounding_direction" in cls.model_fields:
+        fields.setdefault("RoundingDirection", "DECREASING")
+    return cls.completed({**dict(zip(names, layouts, strict=True)), **fields})
+
+
+SCALES = st.one_of(
+    st.sampled_from([1, 2, 3, 4, 0.5, 0.25, 1.5, 1.7, 0.6, 0.1, 1 / 3]),
+    st.floats(1 / 64, 50, width=32),
+)
+OFFSETS = st.one_of(st.sampled_from([0.5, -0.5, 0, 1, -1]), st.floats(-20, 20, width=32))
+
+
+@st.composite
+def cases(draw: st.DrawFn, classes: Sequence[type[OperatorDesc]], dtypes: Sequence[str]) -> tuple[Any, NDArray[Any]]:
+    """A descriptor and its input: ranks 1 to 4, any scales and offsets, outputs of any size."""
+    cls, dtype = draw(st.sampled_from(classes)), draw(st.sampled_from(dtypes))
+    rank = draw(st.integers(1, 4))
+    lengths = st.integers(1, {1: 40, 2: 12, 3: 6, 4: 4}[rank])
+    sizes, outputs = (draw(st.lists(lengths, min_size=rank, max_size=rank)) for _ in range(2))
+
+    def array(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=rank, max_size=rank))
+
+    fields: dict[str, Any] = {"InterpolationMode": draw(st.sampled_from(["LINEAR", "NEAREST_NEIGHBOR"]))}
+    fields["Scales"] = array(SCALES)
+    if cls is not ResampleOperatorDesc:
+        fields |= {"InputPixelOffsets": array(OFFSETS), "OutputPixelOffsets": array(OFFSETS)}
+    if "rounding_direction" in cls.model_fields:
+        fields["RoundingDirection"] = draw(st.sampled_from(["INCREASING", "DECREASING"]))
+    if cls is Resample3OperatorDesc:
+        fields["Antialiased"] = draw(st.booleans())
+    desc = describe(cls, dtype, sizes, outputs, **fields)
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shape = tensors(desc)[0].sizes
+    if np.dtype(dtype).kind == "f":
+        return desc, random.standard_normal(shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return desc, random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+# ---- numbers worked by hand ------------------------------------------------------------------------------------------
+
+
+@WAYS
+@pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["name"])
+def test_worked_examples(vector: dict[str, Any], way: dict[str, int]) -> None:
+    desc = parse_operator(vector["op"])
+    source, target = tensors(desc)
+    x = np.array(vector["input"], source.dtype).reshape(source.sizes)
+
+    with tuned(**way):
+        result = run(desc, x)
+
+    np.testing.assert_array_equal(result, np.array(vector["output"], target.dtype).reshape(target.sizes))
+
+
+@pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["name"])
+def test_the_oracle_gives_the_worked_examples_too(vector: dict[str, Any]) -> None:
+    desc = parse_operator(vector["op"])
+    source = tensors(desc)[0]
+    x = np.array(vector["input"], source.dtype).reshape(source.sizes)
+    evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
+    values = evaluate(oracle.axes_of(desc), x)[0].ravel()
+    if source.dtype.kind != "f":
+        values = np.trunc(values)
+    np.testing.assert_allclose(values, vector["output"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("row", INDICES["rows"], ids=lambda row: f"{row['input']} to {row['output']}")
+@pytest.mark.parametrize(("column", "how"), INDICES["columns"].items(), ids=list(INDICES["columns"]))
+@pytest.mark.parametrize("newest", [False, True], ids=["", "RESAMPLE3"])
+def test_which_index_nearest_reads(row: dict[str, Any], column: str, how: dict[str, Any], newest: bool) -> None:
+    fields: dict[str, Any] = {"InterpolationMode": "NEAREST_NEIGHBOR", "Scales": [row["Scale"]]}
+    if "InputPixelOffset" in how:
+        fields |= {"InputPixelOffsets": [how["InputPixelOffset"]], "OutputPixelOffsets": [-0.5]}
+    if "RoundingDirection" in how:
+        fields["RoundingDirection"] = how["RoundingDirection"]
+    classes = {"RESAMPLE": FORWARD[0], "RESAMPLE1": FORWARD[1], "RESAMPLE2": FORWARD[3 if newest else 2]}
+    desc = describe(classes[how["type"]], "int8", [row["input"]], [row["output"]], **fields)
+
+    assert run(desc, np.arange(row["input"], dtype=np.int8)).tolist() == row["indices"][column]
+
+
+# ---- the oracle, element by element ----------------------------------------------------------------------------------
+
+
+@WAYS
+@given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]))
+@settings(max_examples=80, deadline=None)
+def test_floats_are_within_the_tolerance(way: dict[str, int], case: tuple[Any, NDArray[Any]]) -> None:
+    desc, x = case
+    evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
+    values, magnitudes = evaluate(oracle.axes_of(desc), x)
+
+    with tuned(**way):
+        result = run(desc, x)
+
+    # WebNN's conformance tests allow 84 and 10 ULP. Where positive and negative terms cancel, ULP of the result would
+    # ask for more than float32 sums can give, so they are counted at the sum of the terms' magnitudes.
+    ulp = np.spacing(np.maximum(magnitudes, np.finfo(x.dtype).tiny).astype(x.dtype)).astype(np.float64)
+    allowed = {"float32": 84, "float16": 10}[x.dtype.name]
+    np.testing.assert_array_less(np.abs(result - values) / ulp, allowed)
+    # Ours is far better than that: rounded once to float16, and a few float32 roundings.
+    np.testing.assert_array_less(np.abs(result - values) / ulp, {"float32": 8, "float16": 0.51}[x.dtype.name])
+
+
+@WAYS
+@given(case=cases(FORWARD, ["uint8", "int8"]))
+@settings(max_examples=60, deadline=None)
+def test_integers_truncate_toward_zero(way: dict[str, int], case: tuple[Any, NDArray[Any]]) -> None:
+    desc, x = case
+    values, _ = oracle.resample(oracle.axes_of(desc), x)
+
+    with tuned(**way):
+        result = run(desc, x)
+
+    # 1 is allowed; ours differs from the exact truncation only where the sum is a whole number but for float32.
+    slack = 1e-3
+    assert ((np.trunc(values - slack) == result) | (np.trunc(values + slack) == result)).all()
+
+
+@WAYS
+@given(case=cases(FORWARD, ["float32", "float16", "uint8"]))
+@settings(max_examples=60, deadline=None)
+def test_nearest_copies_every_bit(way: dict[str, int], case: tuple[Any, NDArray[Any]]) -> None:
+    desc, x = case
+    desc = desc.model_copy(update={"interpolation_mode": "NEAREST_NEIGHBOR"})
+    x = np.random.default_rng(x.size).integers(0, 256, x.nbytes, np.uint8).view(x.dtype).reshape(x.shape)  # NaN too
+
+    with tuned(**way):
+        result = run(desc, x)
+
+    np.testing.assert_array_equal(bits(result), bits(oracle.gather(oracle.axes_of(desc), x)))
+
+
+# ---- any box, any layout ---------------------------------------------------------------------------------------------
+
+
+@WAYS
+@given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_box_has_the_bits_of_the_whole(
+    way: dict[str, int], case: tuple[Any, NDArray[Any]], data: st.DataObject
+) -> None:
+    desc, x = case
+    with tuned(LONG_SUM=way.get("LONG_SUM", separable.LONG_SUM)):
+        whole = run(desc, x)
+    ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in whole.shape]
+    box = tuple((low, high + 1) for low, high in ends)
+
+    with tuned(**way):
+        part = run(desc, x, box)
+
+    np.testing.assert_array_equal(bits(part), bits(whole[tuple(slice(*span) for span in box)].copy()))
+
+
+@given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_strides_of_input_and_output_do_not_matter(case: tuple[Any, NDArray[Any]], data: st.DataObject) -> None:
+    desc, x = case
+    order = data.draw(st.permutations(range(x.ndim)))
+    gap = data.draw(st.integers(1, 3))
+    back = np.argsort(order)
+    spread = np.repeat(x.transpose(order), gap, axis=-1).copy()[..., ::gap].transpose(back)
+    packed = run(desc, x)
+    out = np.full([packed.shape[axis] for axis in order], 77, packed.dtype).repeat(gap, axis=-1)
+    between = out[..., 1::gap].copy() if gap > 1 else None
+    box = tuple((0, size) for size in packed.shape)
+
+    kernel_for(desc).fill(np, [spread], box, out[..., ::gap].transpose(back))
+
+    np.testing.assert_array_equal(bits(out[..., ::gap].transpose(back).copy()), bits(packed))
+    if between is not None:
+        np.testing.assert_array_equal(out[..., 1::gap], between)  # nothing beside the output is written
+
+
+def test_a_broadcast_input() -> None:
+    row = np.array([[1, 5, 9]], np.float32)
+    desc = describe(ResampleOperatorDesc, "float32", [4, 3], [8, 6])
+    np.testing.assert_array_equal(run(desc, np.broadcast_to(row, (4, 3))), run(desc, np.repeat(row, 4, axis=0)))
+
+
+@pytest.mark.parametrize("mode", ["LINEAR", "NEAREST_NEIGHBOR"])
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_shrinking_much_makes_no_copy_of_the_input(mode: str, dtype: str) -> None:
+    x = np.zeros((2048, 2, 2048), dtype)[:, 0]  # strided, so that a careless gather would copy all of it
+    desc = describe(ResampleOperatorDesc, dtype, x.shape, [32, 32], InterpolationMode=mode)
+    run(desc, x)  # whatever is made once
+    tracemalloc.start()
+    try:
+        run(desc, x)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < x.nbytes / 4
+
+
+# ---- laws ------------------------------------------------------------------------------------------------------------
+
+
+@given(case=cases(FORWARD, ["float32", "float16", "uint8"]))
+@settings(max_examples=40, deadline=None)
+def test_scale_1_is_the_identity(case: tuple[Any, NDArray[Any]]) -> None:
+    desc, x = case
+    offsets = [0.25] * x.ndim
+    fields: dict[str, Any] = {"output_tensor": desc.input_tensor, "scales": [1] * x.ndim}
+    if "input_pixel_offsets" in type(desc).model_fields:
+        fields |= {"input_pixel_offsets": offsets, "output_pixel_offsets": [-offset for offset in offsets]}
+    x = np.random.default_rng(x.size).integers(0, 256, x.nbytes, np.uint8).view(x.dtype).reshape(x.shape)
+
+    np.testing.assert_array_equal(bits(run(desc.model_copy(update=fields), x)), bits(x))
+
+
+@given(case=cases([ResampleOperatorDesc], ["float32", "uint8"]))
+@settings(max_examples=40, deadline=None)
+def test_resample_is_resample1_with_pixel_centres_aligned(case: tuple[Any, NDArray[Any]]) -> None:
+    desc, x = case
+    given_fields = {
+        name: getattr(desc, name) for name in ("input_tensor", "output_tensor", "interpolation_mode", "scales")
+    }
+    newer = Resample1OperatorDesc(
+        **given_fields, input_pixel_offsets=[0.5] * x.ndim, output_pixel_offsets=[-0.5] * x.ndim
+    )
+    np.testing.assert_array_equal(run(desc, x), run(newer, x))
+
+
+@given(case=cases([Resample1OperatorDesc], ["float32"]), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_resample1_nearest_is_resample2_decreasing_with_input_offsets_lowered(
+    case: tuple[Any, NDArray[Any]], data: st.DataObject
+) -> None:
+    desc, x = case
+    # With powers of two every step is exact, so that the two ways of writing x cannot round differently.
+    fields = {
+        name: data.draw(st.lists(st.sampled_from(values), min_size=x.ndim, max_size=x.ndim))
+        for name, values in {
+            "scales": [0.25, 0.5, 1, 2, 4],
+            "input_pixel_offsets": [-1, -0.5, 0, 0.25, 0.5, 1],
+            "output_pixel_offsets": [-1, -0.5, 0, 0.25, 0.5, 1],
+        }.items()
+    }
+    older = desc.model_copy(update={**fields, "interpolation_mode": "NEAREST_NEIGHBOR"})
+    lowered = [offset - 0.5 for offset in fields.pop("input_pixel_offsets")]
+    newer = Resample2OperatorDesc(
+        input_tensor=desc.input_tensor,
+        output_tensor=desc.output_tensor,
+        interpolation_mode="NEAREST_NEIGHBOR",
+        rounding_direction="DECREASING",
+        input_pixel_offsets=lowered,
+        **fields,
+    )
+    np.testing.assert_array_equal(run(older, x), run(newer, x))
+
+
+@pytest.mark.parametrize("scale", [2, 0.5])
+def test_for_scales_2_and_a_half_the_pages_way_to_resample2_agrees(scale: float) -> None:
+    fields = {"InterpolationMode": "NEAREST_NEIGHBOR", "Scales": [scale]}
+    sizes, outputs, x = [8], [int(8 * scale)], np.arange(8, dtype=np.float32)
+    older = describe(Resample1OperatorDesc, "float32", sizes, outputs, **fields)
+    newer = describe(Resample2OperatorDesc, "float32", sizes, outputs, **fields, OutputPixelOffsets=[-1.0])
+    assert run(older, x).tolist() == run(newer, x).tolist()
+
+
+@pytest.mark.parametrize("mode", ["LINEAR", "NEAREST_NEIGHBOR"])
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 2, 2, 3, 4)])
+def test_upsample_2d_is_resample(mode: str, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    layout = BufferTensorDesc.packed(x.dtype, shape)
+    older = Upsample2DOperatorDesc.completed(
+        {"InputTensor": layout, "ScaleSize": {"Width": 3, "Height": 2}, "InterpolationMode": mode}
+    )
+    newer = ResampleOperatorDesc(
+        input_tensor=layout,
+        output_tensor=older.output_tensor,
+        scales=[*[1] * (x.ndim - 2), 2, 3],
+        interpolation_mode=mode,
+    )
+    np.testing.assert_array_equal(run(older, x), run(newer, x))
+
+
+@given(case=cases([Resample2OperatorDesc, Resample3OperatorDesc], ["float32"]), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_permuting_the_axes_permutes_the_result(case: tuple[Any, NDArray[Any]], data: st.DataObject) -> None:
+    desc, x = case
+    order = data.draw(st.permutations(range(x.ndim)))
+
+    def permuted(values: Sequence[Any]) -> list[Any]:
+        return [values[axis] for axis in order]
+
+    arrays = ("scales", "input_pixel_offsets", "output_pixel_offsets")
+    turned = desc.model_copy(
+        update={
+            **{name: permuted(getattr(desc, name)) for name in arrays},
+            "input_tensor": BufferTensorDesc.packed(x.dtype, permuted(desc.input_tensor.sizes)),
+            "output_tensor": BufferTensorDesc.packed(x.dtype, permuted(desc.output_tensor.sizes)),
+        }
+    )
+    # The axes may be taken in another order, so sums may round differently.
+    np.testing.assert_allclose(
+        run(turned, x.transpose(order).copy()), run(desc, x).transpose(order), rtol=1e-5, atol=1e-5
+    )
+
+
+@given(case=cases(FORWARD, ["float32"]), constant=st.floats(-100, 100, width=32))
+@settings(max_examples=40, deadline=None)
+def test_a_constant_stays_constant(case: tuple[Any, NDArray[Any]], constant: float) -> None:
+    desc, x = case
+    np.testing.assert_allclose(run(desc, np.full_like(x, constant)), constant, rtol=2e-6)
+
+
+@given(case=cases(FORWARD, ["uint8", "int8"]), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_constant_of_integers_stays_exactly_that(case: tuple[Any, NDArray[Any]], data: st.DataObject) -> None:
+    desc, x = case
+    limits = np.iinfo(x.dtype)
+    constant = data.draw(st.integers(int(limits.min), int(limits.max)))
+    assert (run(desc, np.full_like(x, constant)) == constant).all()
+
+
+@given(case=cases(BACKWARD, ["float32"]))
+@settings(max_examples=80, deadline=None)
+def test_the_gradient_is_the_adjoint(case: tuple[Any, NDArray[Any]]) -> None:
+    """<g, R x> = <R* g, x>, but for float32: each side is a sum of the same products."""
+    desc, g = case
+    forward = (Resample2OperatorDesc if isinstance(desc, ResampleGrad1OperatorDesc) else Resample1OperatorDesc)(
+        input_tensor=desc.output_gradient_tensor,
+        output_tensor=desc.input_gradient_tensor,
+        **{name: getattr(desc, name) for name in type(desc).attribute_fields()},
+    )
+    x = np.random.default_rng(3).standard_normal(desc.output_gradient_tensor.sizes).astype(np.float32)
+    y, back = run(forward, x), run(desc, g)
+    left = np.sum(g.astype(np.float64) * y)
+    right = np.sum(back.astype(np.float64) * x)
+    weights = run(forward, np.abs(x)).astype(np.float64)
+    assert abs(left - right) <= 1e-5 * np.sum(np.abs(g) * weights) + 1e-6
+
+
+# ---- values that are no ordinary numbers -----------------------------------------------------------------------------
+
+
+@WAYS
+def test_a_tap_of_weight_0_is_not_read(way: dict[str, int]) -> None:
+    x = np.array([1, np.inf, 3, np.nan, 5, 6, 7, 8, 9, 10, 11, 12], np.float32)
+    desc = describe(
+        Resample1OperatorDesc, "float32", [12], [25], Scales=[2], InputPixelOffsets=[0], OutputPixelOffsets=[0]
+    )
+    with tuned(**way):
+        result = run(desc, x)
+    np.testing.assert_array_equal(result[::2], [*x, 12])
+    np.testing.assert_array_equal(result[1:6:2], [np.inf, np.inf, np.nan])
+
+
+def test_infinite_edges_are_repeated_and_not_nan() -> None:
+    x = np.array([-np.inf, -np.inf, 1, np.inf, np.inf], np.float32)
+    result = run(describe(ResampleOperatorDesc, "float32", [5], [10], Scales=[2]), x)
+    np.testing.assert_array_equal(result[:4], -np.inf)
+    np.testing.assert_array_equal(result[-4:], np.inf)
+
+
+@pytest.mark.parametrize("mode", ["LINEAR", "NEAREST_NEIGHBOR"])
+@pytest.mark.parametrize(
+    ("scale", "offset", "want"),
+    [
+        (3.4028235e38, 0.0, [1, 1, 1]),  # x = 0, and next to it
+        (3.4028235e38, -1.0, [2, 2, 2]),  # x = 1
+        (1e-45, 0.0, [1, 3, 3]),  # x = 0, then infinity
+        (1.0, 3.4028235e38, [1, 1, 1]),  # far below
+        (1.0, -3.4028235e38, [3, 3, 3]),  # far above
+    ],
+)
+def test_extreme_scales_and_offsets(mode: str, scale: float, offset: float, want: list[float]) -> None:
+    desc = describe(
+        Resample2OperatorDesc, "float32", [3], [3], InterpolationMode=mode, Scales=[scale],
+        InputPixelOffsets=[offset], OutputPixelOffsets=[0],
+    )  # fmt: skip
+    assert run(desc, np.array([1, 2, 3], np.float32)).tolist() == want
+
+
+def test_antialiasing_at_an_extreme_scale_is_the_mean_of_what_is_beyond_both_ends() -> None:
+    # Scale 1e-30 makes the triangle 1e30 wide: half of its weight falls before the input, half behind it.
+    desc = describe(
+        Resample3OperatorDesc, "float32", [4], [1], Scales=[1e-30], Antialiased=True, OutputPixelOffsets=[0],
+        InputPixelOffsets=[0],
+    )  # fmt: skip
+    assert run(desc, np.array([1, 50, 60, 3], np.float32)).tolist() == [2]
+
+
+# ---- the maps --------------------------------------------------------------------------------------------------------
+
+
+def test_an_axis_beyond_2_24_is_evaluated_in_float64() -> None:
+    last = (1 << 25) - 1
+    long = NearestAxis(1 << 25, 1 << 25, 1.0, 0.0, 0.0, Nearest.FLOOR)
+    assert long.taps(last - 2, last + 1)[0].tolist() == [[last - 2, last - 1, last]]
+    assert np.float32(last) == last + 1  # so float32 would read past the end
+
+
+def test_an_axis_up_to_2_24_is_evaluated_in_float32() -> None:
+    axis = LinearAxis(4, 1 << 24, 0.6, 0.5, -0.5)
+    assert axis.coordinates(np.array([1])).dtype == np.float32
+    assert axis.coordinates(np.array([1])).tolist() == [2.0]
+
+
+@given(
+    size=st.integers(1, 60),
+    scale=st.floats(1 / 64, 0.484375, width=32),
+    offset=OFFSETS,
+    o=st.integers(0, 40),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_triangle_is_the_sum_over_every_tap(size: int, scale: float, offset: float, o: int) -> None:
+    index, weight = TriangleAxis(size, 41, scale, 0.5, offset).taps(o, o + 1)
+    assert weight is not None
+    want = np.zeros(size)
+    for i, w in oracle.taps(oracle.OracleAxis(size, 41, scale, 0.5, offset, "triangle"), o):
+        want[i] += w
+    got = np.zeros(size)
+    np.add.at(got, index[:, 0], weight[:, 0])
+    np.testing.assert_allclose(got, want, atol=1e-9)
+
+
+@given(case=cases(BACKWARD, ["float32"]))
+@settings(max_examples=60, deadline=None)
+def test_most_taps_is_no_less_than_what_taps_returns(case: tuple[Any, NDArray[Any]]) -> None:
+    for axis in kernel_for_resample(case[0]).axes:
+        for start, stop in [] if axis is None else [(0, axis.output_size), (0, 1)]:
+            assert axis is not None
+            assert len(axis.taps(start, stop)[0]) <= axis.most_taps(start, stop)
+
+
+def test_where_one_element_collects_many_the_gradient_is_summed_in_float64() -> None:
+    count = 100_000
+    fields = {"Scales": [1.0], "InterpolationMode": "NEAREST_NEIGHBOR"}
+    desc = describe(ResampleGradOperatorDesc, "float32", [2], [count], **fields)  # all but two outputs are past the end
+    g = np.full(count, 0.1, np.float32)
+    assert run(desc, g).tolist() == [np.float32(0.1), np.float32((count - 1) * float(np.float32(0.1)))]
+
+
+def test_a_gradient_of_long_lists_beside_empty_ones_takes_little_memory() -> None:
+    # Every output reads element 7: one list of 50 000 beside 4 999 empty ones. As one rectangle that is 2 GB.
+    count, size = 50_000, 5_000
+    axis = AdjointAxis(LinearAxis(size, count, 3.4028235e38, -7.0, 0.0))
+    assert axis.most_taps(0, size) == count
+    kernel = separable.SeparableKernel((axis,), "float64")
+    out = np.full(size, 77, np.float32)
+    tracemalloc.start()
+    try:
+        kernel.fill(np, [np.ones(count, np.float32)], ((0, size),), out)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert out[7] == count
+    assert np.count_nonzero(out) == 1
+    assert peak < 100e6
+
+
+@example(case=(describe(ResampleOperatorDesc, "float32", [2, 2], [4, 4]), np.zeros((2, 2), np.float32)))
+@given(case=cases(FORWARD + BACKWARD, ["float32", "uint8"]))
+@settings(max_examples=20, deadline=None)
+def test_kernels_are_values(case: tuple[Any, NDArray[Any]]) -> None:
+    kernel = kernel_for_resample(case[0])
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+    assert hash(kernel) == hash(kernel_for_resample(case[0]))
