@@ -2,8 +2,9 @@
 
 It takes what a caller would send (attributes and small inputs), not what the packages under test made of it. Nothing is
 rounded on the way: a float32 scale is the fraction it stands for, weights and sums are fractions, and integers are
-rounded from the exact value. Its own error is therefore 0, except that a size computed from scales is the floor of a
-float64 product, as in ONNX's shape inference.
+rounded from the exact value. Its own error is therefore 0. Two things are as tensorpost defines them: a size computed
+from scales is the floor of a float64 product, and an integer result short of a whole number (or of a tie) by less than
+2^-32 counts as there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 __all__ = ["Axis", "Request", "exact", "resize", "tile"]
 
 HALF = Fraction(1, 2)
+NEAR = Fraction(1, 1 << 32)
 Tap = tuple[int, Fraction]
 
 
@@ -231,7 +233,7 @@ def resize(request: Request, x: NDArray[Any]) -> NDArray[Any]:
                 values[place] = Fraction(_element(_float32(request.extrapolation_value), x.dtype))
         return values
     values = _fill(request, values, axes, np.empty(shape, object))
-    return _mapped(values, lambda v: _saturated(math.trunc(v), x.dtype)) if integer else values
+    return _mapped(values, lambda v: _saturated(_toward_zero(v), x.dtype)) if integer else values
 
 
 def _fill(request: Request, x: NDArray[Any], axes: Sequence[Axis], out: NDArray[Any]) -> NDArray[Any]:
@@ -270,8 +272,13 @@ def _places(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
     return itertools.product(*map(range, shape))
 
 
+def _toward_zero(value: Fraction) -> int:
+    whole = math.floor(abs(value) + NEAR)
+    return whole if value >= 0 else -whole
+
+
 def _half_away(value: Fraction) -> int:
-    whole = math.floor(abs(value) + HALF)
+    whole = math.floor(abs(value) + HALF + NEAR)
     return whole if value >= 0 else -whole
 
 

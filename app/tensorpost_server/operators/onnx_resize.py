@@ -5,8 +5,9 @@ Sources: ONNX Resize-10 to -19, Upsample-7 and -9. Where the text is silent, ten
 * Coordinates are exact: ratios of whole numbers, rounded once, when they become a weight. So nearest never picks a
   neighbour because of rounding, and index 4 of 20 to 6 elements is exactly at 14.5.
 * float16, bfloat16, float32 and complex64 are summed in float32 and rounded once; all other types in float64.
-* Integers: the sum is truncated toward zero and saturated. A sum that float64 arithmetic cannot tell from a whole
-  number counts as that number, so a constant image stays constant (ONNX Runtime's float32 sums turn some 7 into 6).
+* Integers: the sum is truncated toward zero and saturated. A sum that falls short of a whole number by less than
+  float64 arithmetic can tell (2^-32; beyond 2^16, 2^-48 of it) counts as that number, so a constant image stays
+  constant (ONNX Runtime's float32 sums turn some 7 into 6).
 * Integers with antialias: each axis is rounded to the type before the next one, the last axis first, ties away from
   zero. That is what ONNX Runtime's CPU provider does with uint8 and int32.
 * Complex numbers are resampled part by part. A tap of weight 0 is not read, so an infinity beside a grid point stays.
@@ -264,7 +265,9 @@ def kernel_for_resize(meaning: Resizing) -> ResizeKernel:
     crops = meaning.extrapolation_value is not None
     maps: list[AxisMap | None] = []
     for axis in meaning.axes:
-        if axis.is_copied:
+        # The common scale of an aspect ratio may be below 1 on an axis that keeps its length.
+        filtered = meaning.antialias and axis.scale < 1
+        if axis.is_copied and not filtered:
             maps.append(None)
         elif meaning.mode == "nearest":
             maps.append(NearestMap(axis))
