@@ -223,10 +223,11 @@ def _data_type(descr: object) -> DataType:
     if row is None:
         kind = _KINDS.get(code[:1], "no data type that is read here")
         raise _refused("data-type-unknown", "descr", f"is {kind}", descr, _EVERY_DESCR)
+    expected = _DESCRS[row.numpy_name]
     if row.item_size > 1 and order == ">":
-        raise _refused("byte-order", "descr", f"is big-endian; send x.astype('<{code}')", descr, _DESCRS[row.numpy_name])
+        raise _refused("byte-order", "descr", f"is big-endian; send x.astype('<{code}')", descr, expected)
     if row.item_size > 1 and order != "<":
-        raise _refused("byte-order", "descr", f"must name its byte order; write '<{code}'", descr, _DESCRS[row.numpy_name])
+        raise _refused("byte-order", "descr", f"must name its byte order; write '<{code}'", descr, expected)
     return row
 
 

@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from tests.support import oracles
 from tests.support import strategies as ours
 
+from tensorpost.datatypes import data_type
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
+from tensorpost.layout import Layout
+from tensorpost.problems import BodyMismatch
 from tensorpost_server.engine import make_plan
 from tensorpost_server.operators import KERNELS
 
@@ -110,6 +113,73 @@ def test_a_layout_addresses_the_tensors_own_elements(tensor):
         assert layout.size_in_bytes == math.prod(tensor.sizes) * oracles.item_bytes(tensor.data_type)
     else:
         assert layout.size_in_bytes == tensor.total_tensor_size_in_bytes
+
+
+# ---- layouts: the only place that makes a view of a caller's bytes ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "needed"),
+    [
+        ((2, 3), (3, 1), 12),
+        ((2, 3), (5, 1), 16),
+        ((2, 3), (0, 1), 6),
+        ((4,), (0,), 2),
+        ((), (), 2),
+        ((1, 1), (9, 9), 2),
+    ],
+)
+def test_a_view_needs_all_its_bytes(sizes, strides, needed):
+    layout = Layout(data_type("U16"), sizes, strides, needed, packed=False)
+
+    assert layout.data_size_in_bytes == needed
+    assert layout.view(bytes(needed)).shape == sizes
+    assert layout.view(bytes(needed + 7)).shape == sizes
+    with pytest.raises(
+        BodyMismatch, match=f"reaches {needed} bytes into its buffer, which has only {needed - 1}"
+    ) as caught:
+        layout.view(bytes(needed - 1))
+    assert caught.value.extra == {"expected": needed, "actual": needed - 1}
+
+
+def test_a_view_is_the_same_memory():
+    buffer = bytearray(range(1, 13))
+    layout = Layout(data_type("U8"), (2, 3), (5, 2), 12, packed=False)
+
+    view = layout.view(buffer)
+
+    assert view.tolist() == [[1, 3, 5], [6, 8, 10]]
+    view[1, 2] = 99
+    assert buffer[9] == 99
+
+
+@pytest.mark.parametrize(
+    ("strides", "buffer", "writable"),
+    [
+        ((3, 1), bytearray(6), True),
+        ((3, 1), bytes(6), False),
+        ((0, 1), bytearray(6), False),
+        ((1, 1), bytearray(6), False),
+    ],
+)
+def test_a_view_can_be_written_only_if_no_element_is_shared(strides, buffer, writable):
+    layout = Layout(data_type("U8"), (2, 3), strides, 6, packed=strides == (3, 1))
+
+    assert layout.view(buffer).flags.writeable is writable
+
+
+@pytest.mark.parametrize("sizes", [(0,), (3, 0), (0, 4, 2)])
+def test_a_tensor_without_elements_has_no_bytes(sizes):
+    layout = Layout.row_major(data_type("F64"), sizes)
+
+    assert (layout.size_in_bytes, layout.data_size_in_bytes) == (0, 0)
+    assert layout.view(b"").shape == sizes
+
+
+def test_a_view_may_read_the_elements_as_another_type_of_their_size():
+    layout = Layout.row_major(data_type("F32"), (1,))
+
+    assert layout.view(b"\x00\x00\x80\x7f", np.dtype("<u4")).tolist() == [0x7F800000]
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
