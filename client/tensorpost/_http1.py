@@ -52,11 +52,14 @@ class HttpExchange:
     def feed(self, data: bytes) -> None:
         """Take what the socket gave; nothing means that the server closed the connection.
 
+        For the head, and for bodies that `straight` does not let pass.
+
         Raises:
             ConnectionProblem: the connection ended before the answer's head, or it is no HTTP.
         """
         if self.head is None and not data:
             raise ConnectionProblem(f"{self._origin} closed the connection without an answer")
+        assert self._left is None, "a body with a Content-Length is read straight"
         try:
             self._h11.receive_data(data)
             if self.head is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -18,6 +19,7 @@ from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost import BufferTensorDesc, Client, TileOperatorDesc, problems
 from tensorpost._origin import Origin
+from tensorpost._sockets import SocketTransport
 from tensorpost._transport import HttpxTransport, _mapped_errors
 
 Connect = Callable[..., Any]
@@ -68,6 +70,29 @@ def test_a_connection_is_used_again_after_an_error_that_was_read_whole(connect: 
             tp.tile(X, (1, 2))
         tp.tile(X, (1, 2))
         assert server.connections == 1
+
+
+def test_a_connection_is_used_again_after_an_error_without_a_body(connect: Connect) -> None:
+    with raw_server(answers(http_answer("500 X"), OK)) as server:
+        tp = connect(server.url)
+        with pytest.raises(problems.ServerFault):
+            tp.tile(X, (1, 2))
+        tp.tile(X, (1, 2))
+        assert server.connections == 1
+
+
+# httpx does take them for it, and that is for httpx to change.
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
+def test_bytes_behind_an_answer_are_not_taken_for_the_next_one(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        while read_request(connection)[0]:
+            connection.sendall(OK + OK.replace(b"200 OK", b"500 No"))
+
+    with raw_server(handle) as server:
+        tp = connect(server.url, retries=0)
+        for _ in range(3):
+            np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        assert server.connections == 3
 
 
 def test_a_connection_that_the_server_closes_is_replaced(connect: Connect) -> None:
@@ -393,6 +418,20 @@ def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further(connect:
             tp.run(BIG, BIG_X)
         assert time.monotonic() - begin < 2
         release.set()
+
+
+def test_a_server_that_hangs_up_between_looking_and_sending_is_no_error_of_its_own() -> None:
+    """The answer, if there is one, is in the connection still; only reading it shows why the server hung up."""
+
+    class SaysWriteable:
+        def select(self, _: float | None) -> list[tuple[None, int]]:
+            return [(None, selectors.EVENT_WRITE)]
+
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    transport = SocketTransport(Origin.parse("http://x", headers={}, timeout=1, connect_timeout=1, tls=True, uds=None))
+    with ours:
+        assert transport._write_piece(ours, cast("Any", SaysWriteable()), memoryview(b"x")) is False
 
 
 def test_a_refused_call_is_repeated_after_what_the_server_asked_for(connect: Connect) -> None:

@@ -1,0 +1,78 @@
+"""The pinned requirements: each with hashes, no index named, nothing left out that pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
+PINNED = {
+    "dev.txt": (["server", "images"], ["dev"]),
+    "demo.txt": (["server", "images"], ["demo", "build"]),
+    "server.txt": (["server"], []),
+}
+"""Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
+
+
+def pins(name: str) -> list[Requirement]:
+    text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return [Requirement(line.split("--hash", 1)[0].strip()) for line in lines]
+
+
+def asked(extras: Sequence[str], groups: Sequence[str]) -> list[Requirement]:
+    """What pyproject.toml asks for by name, its own extras and groups resolved."""
+    found: list[Requirement] = []
+    for entry in [line for extra in extras for line in EXTRAS[extra]] + [x for group in groups for x in GROUPS[group]]:
+        if isinstance(entry, dict):
+            found += asked([], [entry["include-group"]])
+        elif (requirement := Requirement(entry)).name == PROJECT["project"]["name"]:
+            found += asked(sorted(requirement.extras), [])
+        else:
+            found.append(requirement)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").iterdir()), ids=lambda path: path.name)
+def test_every_line_is_a_pin_with_hashes_and_no_address(path: Path) -> None:
+    text = path.read_text()
+
+    assert "://" not in text
+    assert not re.search(r"^\s*-(?!-hash=sha256:[0-9a-f]{64})", text, re.MULTILINE)
+    for pin in pins(path.name):
+        assert [specifier.operator for specifier in pin.specifier] == ["=="], pin
+    assert len(re.findall(r"^\S+==\S+ ", text, re.MULTILINE)) == len(pins(path.name))
+    assert all("--hash=sha256:" in block for block in re.split(r"\n(?=[a-z0-9])", text))
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_everything_asked_for_is_pinned_within_its_range(name: str) -> None:
+    versions: dict[str, list[str]] = {}
+    for pin in pins(name):
+        versions.setdefault(canonicalize_name(pin.name), []).append(next(iter(pin.specifier)).version)
+
+    wanted = [Requirement(line) for line in PROJECT["project"]["dependencies"]] + asked(*PINNED[name])
+    for requirement in wanted:
+        found = versions.get(canonicalize_name(requirement.name))
+        assert found, f"{requirement.name} is not pinned in {name}: run make requirements"
+        assert all(requirement.specifier.contains(version) for version in found), (requirement, found)
+
+
+def test_all_files_pin_the_same_versions() -> None:
+    dev = {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins("dev.txt")}
+
+    for name in ("demo.txt", "server.txt", "build.txt"):
+        assert {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins(name)} <= dev, name
+
+
+def test_the_build_needs_what_the_build_group_pins() -> None:
+    assert sorted(PROJECT["build-system"]["requires"]) == sorted(GROUPS["build"])
