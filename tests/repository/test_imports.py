@@ -54,9 +54,14 @@ def test_the_sdk_loads_no_server_no_device_and_nothing_heavy(alarms: Path) -> No
     assert {"tensorpost", "numpy", "pydantic"} <= set(report["modules"])
 
 
-def test_the_client_loads_its_http_library_and_still_no_server(alarms: Path) -> None:
-    report = fresh("from tensorpost import Client", alarms)
-    assert "httpx" in report["modules"]
+def test_a_client_loads_no_server_and_httpx_only_where_it_is_needed(alarms: Path) -> None:
+    """Plain HTTP goes over sockets and h11; httpx does TLS and proxies."""
+    plain = fresh("from tensorpost import Client; Client('http://127.0.0.1:9').close()", alarms)
+    secure = fresh("from tensorpost import Client; Client('https://127.0.0.1:9').close()", alarms)
+    assert "h11" in plain["modules"]
+    assert "httpx" not in plain["modules"]
+    assert "httpx" in secure["modules"]
+    report = secure
     assert not (WEB | DEVICES | {"tensorpost_server"}) & set(report["modules"])
 
 
