@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine.plan import make_plan
-
-from tensorpost.descriptors import BufferTensorDesc, ResampleOperatorDesc
-from tensorpost.descriptors.base import OperatorDesc
 
 MIB = 1 << 20
 THREADS = 2
@@ -46,9 +45,10 @@ def ours(desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
     """The timed call, which drops each slice as a server does that has sent it, and one that returns the whole."""
     plan = make_plan(desc, MIB)
     backend = NumpyBackend()
+    sent = memoryview(x.tobytes())
 
     def timed() -> Any:
-        run = backend.start(plan, [memoryview(x).cast("B")])
+        run = backend.start(plan, [sent])
         indices = iter(range(len(plan.slices)))  # a range iterator hands out each index once, whoever asks
 
         def work() -> None:
@@ -59,7 +59,7 @@ def ours(desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
             thread.result()
 
     def whole() -> NDArray[Any]:
-        run = backend.start(plan, [memoryview(x).cast("B")])
+        run = backend.start(plan, [sent])
         flat = np.concatenate([np.frombuffer(run.compute(index), np.uint8) for index in range(len(plan.slices))])
         return flat.view(x.dtype).reshape(desc.tensors()["output_tensor"].sizes)
 
@@ -190,10 +190,9 @@ def resample(options: argparse.Namespace) -> Iterator[list[str]]:
             per_element = {name: f"{value / mine.size * 1e9:.3f}" for name, value in seconds.items()}
             peers = [value for name, value in seconds.items() if name != "ours"]
             target = TARGETS.get((case.mode, dtype), TARGETS.get((case.mode, "any")))
-            yield [
-                str(case), dtype, f"{mine.nbytes / MIB:.1f}", per_element["ours"], per_element.get("torch", "-"),
-                per_element.get("ort", "-"), f"{seconds['ours'] / min(peers):.2f}" if peers else "-", f"{target}", apart,
-            ]  # fmt: skip
+            ratio = f"{seconds['ours'] / min(peers):.2f}" if peers else "-"
+            figures = [per_element.get(name, "-") for name in ("ours", "torch", "ort")]
+            yield [str(case), dtype, f"{mine.nbytes / MIB:.1f}", *figures, ratio, f"{target}", apart]
 
 
 def table(rows: Iterator[list[str]]) -> None:

@@ -4,7 +4,7 @@
     python benchmarks/service.py --quick    a few seconds, for a first look
 
 The peer is what one writes in ten lines: `await request.body()`, `numpy.tile`, `Response(content=...)`. Both servers
-run uvicorn with httptools and uvloop, one process each, and get the same bytes from the same raw-socket client, in turn.
+run uvicorn with httptools and uvloop, one process each, and get the same bytes from the same raw-socket client.
 Figures are medians; only ratios mean anything on a machine that does other things as well.
 """
 

@@ -83,6 +83,12 @@ class Settings(BaseSettings):
         description="Largest output, bytes. Outputs are streamed, so this bounds time and network, not memory. "
         "16 GiB is the largest FLOAT32 tensor that DirectML allows.",
     )
+    max_work: int = Field(
+        default=10**12,
+        ge=1,
+        description="Most elements that one request may have read and added up. A small tensor can ask for much: "
+        "an antialiased or gradient axis reads up to its whole input for each output.",
+    )
     memory_bytes: int = Field(
         default_factory=lambda: _available_memory() // 2,
         ge=1,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .descriptors import FeatureLevel, OperatorDesc
+from .onnx import OnnxNode
 
 __all__ = ["Progress", "Result", "Validation"]
 
@@ -59,7 +60,8 @@ class Validation:
     """What a server says about a descriptor that it would accept.
 
     Attributes:
-        operator: the descriptor as the server understood it, with everything filled in that may be left out.
+        operator: the descriptor or ONNX node as the server understood it, with everything filled in that may be left
+            out. For a node, `document["lowering"]` says how well DirectML can express it.
         feature_level: the level it was checked against.
         lowest_feature_level: the lowest level at which it is legal.
         input_bytes: bytes of all input tensors together.
@@ -67,7 +69,7 @@ class Validation:
         document: the whole answer.
     """
 
-    operator: OperatorDesc
+    operator: OperatorDesc | OnnxNode
     feature_level: FeatureLevel
     lowest_feature_level: FeatureLevel | None
     input_bytes: int

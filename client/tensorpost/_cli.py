@@ -32,6 +32,7 @@ from ._files import destination, format_of, picture_bytes, read_array, write_blo
 from .client import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
+from .onnx import OnnxNode, lower
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
 from .resampling import Mode, resampling
 from .strict_json import read_json
@@ -234,7 +235,7 @@ def validate(
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check an operator document against DirectML's rules and show every violation. Exit status 1 if there is one."""
+    """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
     wanted = _usage(FeatureLevel.parse, level)
     document = read_json(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     try:
@@ -243,15 +244,19 @@ def validate(
         else:
             with Client(url) as client:
                 desc = client.validate(document, feature_level=wanted).operator
+        lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
     except InvalidDescriptor as error:
         if not as_json:
             raise
         _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
         raise typer.Exit(1) from None
-    lowest = str(desc.lowest_feature_level())
+    expressed = lowering.descriptor if lowering else desc
+    lowest = str(expressed.lowest_feature_level()) if isinstance(expressed, OperatorDesc) else None
     if as_json:
         _print_verdict(wanted, lowest, ())
-    else:
+    elif isinstance(desc, OnnxNode) and lowering:
+        typer.echo(f"valid {desc.schema.name}; in DirectML {wanted}: {lowering.verdict.value} ({lowering.reason})")
+    elif isinstance(desc, OperatorDesc):
         typer.echo(f"valid at feature level {wanted} (DML_OPERATOR_{desc.operator_type}; lowest level {lowest})")
 
 
@@ -377,12 +382,14 @@ def _progress(total: int, *, quiet: bool) -> Generator[Any]:
         yield show
 
 
-def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc:
+def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | OnnxNode:
     """What a server would say, from the same rules.
 
     Raises:
         InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
     """
+    if isinstance(document, dict) and "op_type" in document:
+        return OnnxNode.from_json(cast("object", document))
     desc = parse_operator(document, complete=True)
     try:
         desc.validate_for(level)

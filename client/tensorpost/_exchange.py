@@ -164,7 +164,7 @@ class AnswerHead:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request; comes back with its `AnswerHead`. An answer still open is dropped first."""
+    """Send a request; comes back with its `AnswerHead`."""
 
     request: Request
 
@@ -178,7 +178,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait this many seconds."""
+    """Let go of the answer, and wait this many seconds."""
 
     seconds: float
 
@@ -341,12 +341,15 @@ def health(path: str) -> Flow[bool]:
 
 def validate(
     policy: RetryPolicy,
-    operator: OperatorDesc | Mapping[str, Any],
+    operator: Subject | Mapping[str, Any],
     *,
     feature_level: str | int | FeatureLevel | None = None,
 ) -> Flow[Validation]:
     """Ask a server whether it would accept a descriptor."""
-    text = operator.to_document_text() if isinstance(operator, OperatorDesc) else _json_text(operator)
+    if isinstance(operator, OperatorDesc):
+        text = operator.to_document_text()
+    else:
+        text = operator.to_json_text() if isinstance(operator, OnnxNode) else _json_text(operator)
     level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
     headers = {"content-type": "application/json", "accept": "application/json"}
     request = Request("POST", "/v1/validate" + level, headers, (memoryview(text.encode()),))
@@ -380,7 +383,7 @@ def _validation(said: Any, request_id: str | None) -> Validation:
         detail = f"{first.path[0]}: {first.message}{more}"
         raise cls(detail, violations, {"lowest_feature_level": lowest}, request_id=request_id)
     return Validation(
-        operator=parse_operator(said["op"]),
+        operator=OnnxNode.from_json(said["op"]) if "op_type" in said["op"] else parse_operator(said["op"]),
         feature_level=FeatureLevel.parse(said["feature_level"]),
         lowest_feature_level=None if lowest is None else FeatureLevel.parse(lowest),
         input_bytes=int(said["input_bytes"]),

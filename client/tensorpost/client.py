@@ -22,7 +22,7 @@ from ._exchange import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wai
 from ._origin import Origin
 from ._retries import RetryPolicy
 from ._sockets import AsyncSocketTransport, SocketTransport
-from .descriptors import FeatureLevel, OperatorDesc
+from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .problems import ConnectionProblem, InvalidParameter
 from .resampling import Mode
@@ -374,14 +374,14 @@ class Client:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def validate(
-        self, desc: OperatorDesc | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+        self, desc: Subject | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
         """Ask the server whether it would accept a descriptor, or a document that may be none.
 
         `desc.validate_for(feature_level)` answers the same question offline.
 
         Args:
-            desc: a descriptor, or `{"type": ..., "desc": {...}}` as it would be in JSON.
+            desc: a descriptor, an `OnnxNode`, or either as it would be in JSON.
             feature_level: DirectML feature level to check against; default the server's.
 
         Raises:
@@ -471,7 +471,6 @@ class _Talk:
                 assert self._answer is not None
                 return self._answer.read_into(into)
             case Send(request):
-                self._hang_up()
                 self._answer = self._transport.send(request)
                 return self._answer.head
             case Wait(seconds):
@@ -641,7 +640,7 @@ class AsyncClient:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     async def validate(
-        self, desc: OperatorDesc | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+        self, desc: Subject | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
         """As `Client.validate`."""
         return await self._run(exchange.validate(self._policy, desc, feature_level=feature_level))
@@ -723,7 +722,6 @@ class _AsyncTalk:
                 assert self._answer is not None
                 return await self._answer.read_into(into)
             case Send(request):
-                await self._hang_up()
                 self._answer = await self._transport.send(request)
                 return self._answer.head
             case Wait(seconds):

@@ -274,7 +274,7 @@ def test_a_pipe_with_a_name_is_written_to_and_not_replaced(url: str, tmp_path: P
     fifo = tmp_path / "y.npy"
     os.mkfifo(fifo)
     received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()))
+    reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()), daemon=True)
     reader.start()
 
     found = run("tile", "-", "-o", fifo, "--repeats", "1,1,3,3", input=npy(X))
@@ -489,7 +489,11 @@ def test_healthcheck_is_silent(url: str) -> None:
 
 def test_healthcheck_does_not_wait_long() -> None:
     release = threading.Event()
-    with raw_server(lambda *_: bool(release.wait(10)) and None) as server:
+
+    def handle(connection: socket.socket, number: int) -> None:
+        release.wait(10)
+
+    with raw_server(handle) as server:
         begin = time.monotonic()
         found = run("healthcheck", "--url", server.url, "--timeout", "0.2")
         assert time.monotonic() - begin < 5

@@ -114,3 +114,12 @@ def test_the_asynchronous_client_does_the_same(url: str) -> None:
     resampled, resized = asyncio.run(both())
 
     assert resampled.tolist() == resized.tolist() == HALF_PIXEL
+
+
+def test_validate_takes_nodes_too(tp: Client) -> None:
+    node = OnnxNode.of("Tile", {"input": X, "repeats": [3]}, opset=13)
+
+    by_value, by_document = tp.validate(node), tp.validate(node.to_json())
+
+    assert by_value.operator == by_document.operator == node
+    assert by_value.document["lowering"]["verdict"] == "exact"

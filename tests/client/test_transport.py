@@ -434,12 +434,14 @@ def test_a_server_that_hangs_up_between_looking_and_sending_is_no_error_of_its_o
         assert transport._write_piece(ours, cast("Any", SaysWriteable()), memoryview(b"x")) is False
 
 
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)  # the two that wait: one second is enough
 def test_a_refused_call_is_repeated_after_what_the_server_asked_for(connect: Connect) -> None:
     busy = problem(problems.TooBusy("full"), "429 Too Many Requests", headers="retry-after: 1\r\n")
     with raw_server(answers(busy, OK)) as server:
         begin = time.monotonic()
         np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
         assert 1.0 <= time.monotonic() - begin < 3.0
+        assert server.connections == 1
 
 
 # ---- the caller's own doing ------------------------------------------------------------------------------------------

@@ -91,6 +91,31 @@ def test_one_request_more_than_allowed_is_refused_for_now():
     admission.admit(0).release()
 
 
+def test_a_ticket_may_grow_and_stays_one_request():
+    admission = Admission(100, 1, 1)
+
+    with admission.admit(60) as ticket:
+        ticket.grow(30)
+        assert lent_out(admission) == (90, 1)
+        with pytest.raises(LimitExceeded, match="is 101 bytes"):
+            ticket.grow(11)
+        assert (lent_out(admission), ticket.reserved) == ((90, 1), 90)
+
+    assert lent_out(admission) == (0, 0)
+
+
+def test_a_ticket_cannot_grow_into_what_others_have():
+    admission = Admission(100, 9, 1)
+
+    with admission.admit(60), admission.admit(10) as ticket:
+        with pytest.raises(TooBusy, match="needs 31 bytes and 30 of 100"):
+            ticket.grow(31)
+        ticket.grow(30)
+        assert lent_out(admission) == (100, 2)
+
+    assert lent_out(admission) == (0, 0)
+
+
 def test_memory_of_a_ticket_can_be_written_and_is_its_own():
     with Admission(1000, 9, 1).admit(8) as ticket:
         first, second = ticket.memory(4), ticket.memory(4)
@@ -127,6 +152,20 @@ class Counting(RuleBasedStateMachine):
         assert fits
         self.out.append(ticket)
         return ticket
+
+    @rule(ticket=tickets, size=st.integers(0, 60))
+    def grow(self, ticket: Ticket | None, size: int) -> None:
+        if ticket is None:
+            return
+        together, all_together = ticket.reserved + size, sum(each.reserved for each in self.out) + size
+        try:
+            ticket.grow(size)
+        except TooBusy:
+            assert together <= 100 < all_together
+        except LimitExceeded:
+            assert together > 100
+        else:
+            assert all_together <= 100
 
     @rule(ticket=consumes(tickets))
     def release(self, ticket: Ticket | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 import tracemalloc
@@ -17,7 +18,7 @@ from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, Plan
 from tensorpost_server.engine import Pool, Worker, make_plan, pool
-from tensorpost_server.engine.pool import INLINE_BYTES
+from tensorpost_server.engine.pool import INLINE_BYTES, INLINE_WORK
 
 SLICE = 4096
 
@@ -103,7 +104,9 @@ def test_no_more_slices_exist_than_promised(slices_ahead: int):
             sent = 0
             async for _ in blocks:
                 sent += 1
-                await asyncio.sleep(0.001)  # time for the threads to run ahead, if they may
+                while len(backend.begun) < min(80, sent + slices_ahead):
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # time for the threads to run further ahead, if they may
                 most = max(most, len(backend.begun) - sent)
         return most
 
@@ -207,6 +210,14 @@ def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
 
     with worker_of(Controlled()) as worker:
         assert small is worker.is_small(make_plan(desc, SLICE))
+
+
+def test_a_small_output_of_much_work_is_not_small():
+    plan = dataclasses.replace(SHORT, work=INLINE_WORK + 1)
+
+    with worker_of(Controlled()) as worker:
+        assert not worker.is_small(plan)
+        assert worker.is_small(dataclasses.replace(SHORT, work=INLINE_WORK))
 
 
 def test_a_long_plan_is_computed_on_the_workers_threads():

@@ -7,13 +7,16 @@ import threading
 
 import httpx
 from tests.support.http_app import (
+    FRAME,
     NPY,
     PATIENCE,
     Controlled,
     app_settings,
     assert_problem,
+    frame_bytes,
     http_app,
     npy_bytes,
+    split_frame,
     use_backend,
 )
 
@@ -118,6 +121,17 @@ def test_too_busy_says_when_to_come_back():
         problem = assert_problem(second, 429, "too-busy")
         assert ("7", 7, setting) == (second.headers["retry-after"], problem["retry_after_seconds"], problem["setting"])
         assert (first.status_code, again.status_code) == (200, 200)
+
+
+def test_small_inputs_among_the_tensors_do_not_make_two_requests_of_one():
+    # ONNX Tile whose repeats travel as a tensor: it is read before the output's size is known.
+    body = frame_bytes({"input": ("U8", [2], b"ab"), "repeats": ("I64", [1], (3).to_bytes(8, "little"))}, {})
+    with http_app(max_requests=1) as app:
+        answer = app.post("/v1/onnx/Tile?opset=13", body, FRAME)
+        assert app.in_use() == {"bytes_in_flight": 0, "requests_in_flight": 0}
+
+    assert answer.status_code == 200, answer.text
+    assert split_frame(answer.content)[1]["output"] == b"ababab"
 
 
 def test_more_than_the_whole_budget_is_no_matter_of_waiting():

@@ -312,7 +312,6 @@ def test_server_timing_tells_where_the_time_went(app: AppClient, form: str):
 
     took = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", timing)}
     assert 50 <= took["compute"] < 5000
-    assert took["plan"] + took["admit"] < took["compute"]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ TILE = "/v1/operators/tile"
             "TENSORPOST_MAX_JSON_ELEMENTS",
         ),
         ({"max_output_bytes": 15}, "?repeats=4", npy_bytes([1]), {}, "TENSORPOST_MAX_OUTPUT_BYTES"),
+        ({"max_work": 3}, "?repeats=4", npy_bytes([1]), {}, "TENSORPOST_MAX_WORK"),
         ({"memory_bytes": 19}, "?repeats=4", npy_bytes([1]), {}, "TENSORPOST_MEMORY_BYTES"),
     ],
 )  # fmt: skip

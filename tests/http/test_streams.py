@@ -406,16 +406,18 @@ def test_a_caller_that_stops_sending_is_told_so(hasty: Serving, data: bytes, cut
     hasty.assert_serves_on()
 
 
-def test_a_caller_that_sends_slowly_but_steadily_is_served(hasty: Serving):
-    data = tile_request(0, 2, body=npy_bytes(np.arange(40, dtype="<u4")))
-    with hasty.wire() as wire:
-        for at in range(0, len(data), 60):
-            wire.send(data[at : at + 60])
-            time.sleep(0.05)
+def test_a_caller_that_sends_slowly_but_steadily_is_served():
+    # The timeout is for one pause, not for the whole: 12 pauses of 0.1 s with a timeout of 1 s.
+    data = tile_request(0, 2, body=npy_bytes(np.arange(200, dtype="<u4")))
+    with serving(receive_timeout_seconds=1) as patient, patient.wire() as wire:
+        wire.send(data[:-600])
+        for at in range(-600, 0, 50):
+            time.sleep(0.1)
+            wire.send(data[at : at + 50 or None])
         assert wire.answer().status == 200
 
 
-def test_a_caller_that_stops_reading_is_dropped(hasty: Serving):
+def test_a_caller_that_stops_reading_is_dropped(hasty: Serving, caplog: pytest.LogCaptureFixture):
     backend = Controlled()
     with use_backend(hasty.service, backend):
         with hasty.wire(receive_buffer=4096) as wire:
@@ -425,6 +427,7 @@ def test_a_caller_that_stops_reading_is_dropped(hasty: Serving):
             with pytest.raises((EOFError, ConnectionResetError)):
                 wire.read(4000 * SLICE)
         assert backend.closed_runs == 1
+    assert not any(record.exc_info for record in caplog.records), "a slow caller is no fault of ours"
     hasty.assert_serves_on()
 
 

@@ -279,7 +279,7 @@ def test_shrinking_much_makes_no_copy_of_the_input(mode: str, dtype: str) -> Non
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < x.nbytes / 4
+    assert peak < x.nbytes / 8
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_resample1_nearest_is_resample2_decreasing_with_input_offsets_lowered(
 ) -> None:
     desc, x = case
     # With powers of two every step is exact, so that the two ways of writing x cannot round differently.
-    fields = {
+    fields: dict[str, Any] = {
         name: data.draw(st.lists(st.sampled_from(values), min_size=x.ndim, max_size=x.ndim))
         for name, values in {
             "scales": [0.25, 0.5, 1, 2, 4],
@@ -402,6 +402,15 @@ def test_a_constant_of_integers_stays_exactly_that(case: tuple[Any, NDArray[Any]
     limits = np.iinfo(x.dtype)
     constant = data.draw(st.integers(int(limits.min), int(limits.max)))
     assert (run(desc, np.full_like(x, constant)) == constant).all()
+
+
+@pytest.mark.parametrize("constant", [3, 127, 255])
+def test_a_constant_picture_does_not_lose_1_to_rounding(constant: int) -> None:
+    # Rounded products of weights and constant can sum to just below it, which truncation would make one less.
+    x = np.full((90, 91), constant, np.uint8)
+    for sizes in ((37, 13), (20, 29), (41, 33)):
+        desc = describe(Resample3OperatorDesc, "uint8", x.shape, sizes, Antialiased=True)
+        assert (run(desc, x) == constant).all()
 
 
 @given(case=cases(BACKWARD, ["float32"]))
@@ -515,12 +524,13 @@ def test_most_taps_is_no_less_than_what_taps_returns(case: tuple[Any, NDArray[An
             assert len(axis.taps(start, stop)[0]) <= axis.most_taps(start, stop)
 
 
-def test_where_one_element_collects_many_the_gradient_is_summed_in_float64() -> None:
-    count = 100_000
+def test_where_one_element_collects_many_the_sum_does_not_lose_them() -> None:
+    count = 1_000_000
     fields = {"Scales": [1.0], "InterpolationMode": "NEAREST_NEIGHBOR"}
     desc = describe(ResampleGradOperatorDesc, "float32", [2], [count], **fields)  # all but two outputs are past the end
     g = np.full(count, 0.1, np.float32)
-    assert run(desc, g).tolist() == [np.float32(0.1), np.float32((count - 1) * float(np.float32(0.1)))]
+    # One by one in float32 the sum would be 100958.34; pairwise it is right to a few ULP.
+    np.testing.assert_allclose(run(desc, g), np.float32(0.1) * np.array([1.0, count - 1]), rtol=1e-6)
 
 
 def test_a_gradient_of_long_lists_beside_empty_ones_takes_little_memory() -> None:
@@ -528,7 +538,7 @@ def test_a_gradient_of_long_lists_beside_empty_ones_takes_little_memory() -> Non
     count, size = 50_000, 5_000
     axis = AdjointAxis(LinearAxis(size, count, 3.4028235e38, -7.0, 0.0))
     assert axis.most_taps(0, size) == count
-    kernel = separable.SeparableKernel((axis,), "float64")
+    kernel = separable.SeparableKernel((axis,))
     out = np.full(size, 77, np.float32)
     tracemalloc.start()
     try:

@@ -169,6 +169,12 @@ def test_a_tap_of_weight_0_is_not_read() -> None:
     assert fill(SeparableKernel((Listed(4, taps),)), x, "float32").tolist() == [1, 3, 0]
 
 
+def test_absent_taps_do_not_widen_what_is_read() -> None:
+    rows = [((500 + o, 0.5), (0, 0.0), (501 + o, 0.5)) if o % 7 else ((500 + o, 1.0), (999, 0.0)) for o in range(50)]
+    plan = separable._plan(Listed(1000, tuple(rows)), 0, 50, "float32", large=True)
+    assert (plan.low, plan.high) == (500, 550)
+
+
 def test_outputs_without_taps_between_others_are_zero() -> None:
     x = np.full((4, 3), 5, np.float32)
     taps = (((0, 1.0),), (), ((1, 2.0),), (), (), ((3, 1.0),))

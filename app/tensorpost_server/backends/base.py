@@ -41,6 +41,7 @@ class Plan:
         output: tensor to send.
         kernel: fills any box of the output.
         slices: how the output is cut.
+        work: about how many elements are read and added up, all slices together.
         approximate: why the result may differ from DirectML's in more than rounding; None if it does not.
     """
 
@@ -49,6 +50,7 @@ class Plan:
     output: Slot
     kernel: Kernel
     slices: Slices
+    work: int
     approximate: str | None = None
 
     @property

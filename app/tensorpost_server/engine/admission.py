@@ -28,6 +28,17 @@ class Ticket:
         """Writable bytes out of the share; their content is undefined."""
         return np.empty(size_in_bytes, np.uint8).data
 
+    def grow(self, size_in_bytes: int) -> None:
+        """Reserve more for the same request.
+
+        Raises:
+            LimitExceeded: both together are more than the whole budget.
+            TooBusy: more than is left now. The ticket keeps what it had.
+        """
+        assert self._admission is not None, "released"
+        self._admission.lend(size_in_bytes, self.reserved + size_in_bytes)
+        self.reserved += size_in_bytes
+
     def release(self) -> None:
         """Give the share back; a second call does nothing."""
         if self._admission is not None:
@@ -60,15 +71,28 @@ class Admission:
     requests_in_flight: int = 0
 
     def admit(self, size_in_bytes: int) -> Ticket:
-        """Reserve bytes for one request.
+        """Reserve a place and bytes for one request.
 
         Raises:
             LimitExceeded: more than the whole budget; waiting will not help.
             TooBusy: more than is left now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
         """
-        if size_in_bytes > self.memory_bytes:
+        if self.requests_in_flight >= self.max_requests:
+            raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
+        self.lend(size_in_bytes, size_in_bytes)
+        self.requests_in_flight += 1
+        return Ticket(self, size_in_bytes)
+
+    def lend(self, size_in_bytes: int, whole: int) -> None:
+        """Count bytes as lent to a request that then has `whole`; called by its ticket.
+
+        Raises:
+            LimitExceeded: `whole` is more than the budget.
+            TooBusy: as `admit`.
+        """
+        if whole > self.memory_bytes:
             raise LimitExceeded.of(
-                "the memory this request needs (inputs and a few output slices)", size_in_bytes, self.memory_bytes,
+                "the memory this request needs (inputs and a few output slices)", whole, self.memory_bytes,
                 "TENSORPOST_MEMORY_BYTES",
             )  # fmt: skip
         left = self.memory_bytes - self.bytes_in_flight
@@ -77,11 +101,7 @@ class Admission:
                 f"this request needs {size_in_bytes:,} bytes and {left:,} of {self.memory_bytes:,} are free now",
                 "TENSORPOST_MEMORY_BYTES",
             )
-        if self.requests_in_flight >= self.max_requests:
-            raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
         self.bytes_in_flight += size_in_bytes
-        self.requests_in_flight += 1
-        return Ticket(self, size_in_bytes)
 
     def give_back(self, size_in_bytes: int) -> None:
         """Return a ticket's bytes; called by the ticket."""

@@ -13,6 +13,9 @@ from ..operators import kernel_for
 
 __all__ = ["make_plan"]
 
+SLICE_WORK = 1 << 28
+"""Elements read for one slice, beyond which slices are cut smaller; about a second or two."""
+
 
 def make_plan(subject: OperatorDesc | OnnxNode, slice_bytes: int) -> Plan:
     """Decide everything about one operator call.
@@ -26,19 +29,19 @@ def make_plan(subject: OperatorDesc | OnnxNode, slice_bytes: int) -> Plan:
 
 @lru_cache(maxsize=1024)  # descriptors are frozen, hence hashable; type checkers do not see Pydantic's __hash__
 def _make_plan(subject: Any, slice_bytes: int) -> Plan:
+    kernel = kernel_for(subject)
     if isinstance(subject, OnnxNode):
+        name, approximate = subject.schema.name, None
         inputs = (Slot(subject.schema.data_input.name, subject.input.layout),)
         output = subject.output.layout
-        return Plan(subject.schema.name, inputs, Slot("output", output), kernel_for(subject), cut(output, slice_bytes))
-    desc: OperatorDesc = subject
-    field = desc.output_fields[0]
-    output = getattr(desc, field).layout
-    return Plan(
-        operator=desc.operator_type,
-        inputs=tuple(Slot(desc.slot_name(name), getattr(desc, name).layout) for name in desc.input_fields),
-        output=Slot("output", output),
-        kernel=kernel_for(desc),
-        slices=cut(output, slice_bytes),
-        approximate=desc.approximate,
-    )
-
+    else:
+        desc: OperatorDesc = subject
+        name, approximate = desc.operator_type, desc.approximate
+        inputs = tuple(Slot(desc.slot_name(field), getattr(desc, field).layout) for field in desc.input_fields)
+        output = getattr(desc, desc.output_fields[0]).layout
+    work = kernel.work(output.sizes)
+    slices = cut(output, slice_bytes)
+    if work > SLICE_WORK * len(slices) and len(slices):
+        # A slice cannot be interrupted, so a costly one is smaller.
+        slices = cut(output, max(1, slice_bytes * SLICE_WORK * len(slices) // work))
+    return Plan(name, inputs, Slot("output", output), kernel, slices, work, approximate)

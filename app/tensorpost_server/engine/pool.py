@@ -25,6 +25,9 @@ T = TypeVar("T")
 INLINE_BYTES = 256 * 1024
 """Plans up to this size in and out may run on the event loop's thread: a hop to another costs more than they do."""
 
+INLINE_WORK = 1 << 20
+"""Elements that such a plan may read; a small tensor can still be a long sum."""
+
 
 class Worker:
     """Owns one backend and the threads that may touch it."""
@@ -36,7 +39,7 @@ class Worker:
 
     def is_small(self, plan: Plan) -> bool:
         """Whether `run_now` is the right way: a hop to a thread would cost more than the computation."""
-        return max(plan.output_bytes, plan.input_bytes) <= INLINE_BYTES
+        return max(plan.output_bytes, plan.input_bytes) <= INLINE_BYTES and plan.work <= INLINE_WORK
 
     def run_now(self, plan: Plan, inputs: Sequence[memoryview]) -> bytes:
         """The whole output of a small plan, computed on the caller's thread."""

@@ -142,6 +142,7 @@ def match_names(tensors: Sequence[Tensor], required: Sequence[str], optional: Se
     """
     names = [tensor.name for tensor in tensors]
     if any(name not in (*required, *optional) for name in names) or any(name not in names for name in required):
-        said = ", ".join(map(repr, names)) or "none"
+        said = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
+        said += f" and {len(names) - 8} more" if len(names) > 8 else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
         raise InvalidFrame(f"the operator takes the tensors {', '.join(map(repr, required))}{may}; the body has {said}")

@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 from tensorpost import datatypes, frame
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
-from tensorpost.problems import LimitExceeded, NotAcceptable
+from tensorpost.problems import InvalidFrame, LimitExceeded, NotAcceptable
 from tensorpost.strict_json import read_json
 
 from ..backends import Plan
-from ..engine import Stages, Worker, make_plan
+from ..engine import Stages, Ticket, Worker, make_plan
 from .calls import Call, Dialect, Tensor
 from .forms import Form, answer_form, refuse_encoding, request_form, tensors_of_document
 from .lengths import content_length
@@ -31,6 +31,7 @@ __all__ = ["Execution"]
 
 _U8 = datatypes.data_type("U8")
 _EMPTY = memoryview(b"")
+_MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
 
 
 @dataclass(slots=True)
@@ -42,12 +43,14 @@ class _Arrived:
         id: the caller's id for it.
         tensors: what the body announces, in the order of its bytes.
         memory: the tensors' bytes, if understanding the call took reading them; else None.
+        ticket: what was lent out for that.
     """
 
     call: Call
     id: str | None
     tensors: Sequence[Tensor]
     memory: list[memoryview] | None
+    ticket: Ticket | None = None
 
 
 class Execution(Response):
@@ -87,10 +90,14 @@ class Execution(Response):
                 self._check_output(plan, answer)
                 worker = pool.choose(plan, arrived.call.options.backend)
                 stages.done("plan")
-                ticket = tickets.enter_context(admission.admit(self._bytes_needed(plan, arrived)))
+                needed = self._bytes_needed(plan, arrived)
+                if arrived.ticket is None:
+                    arrived.ticket = tickets.enter_context(admission.admit(needed))
+                else:
+                    arrived.ticket.grow(needed)
                 stages.done("admit")
                 if arrived.memory is None:
-                    arrived.memory = [ticket.memory(tensor.size_in_bytes) for tensor in arrived.tensors]
+                    arrived.memory = [arrived.ticket.memory(tensor.size_in_bytes) for tensor in arrived.tensors]
                     await body.into(arrived.memory)
                 stages.done("receive")
                 by_name = {tensor.name: m for tensor, m in zip(arrived.tensors, arrived.memory, strict=True)}
@@ -117,15 +124,23 @@ class Execution(Response):
         await body.head(reader)
         frame_head = reader.finish()
         tensors = [Tensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in frame_head.tensors]
-        memory = None
+        memory = ticket = None
         values = self._dialect.value_names(self._name, self._query)
         if any(tensor.name in values for tensor in tensors):
+            for tensor in tensors:
+                if tensor.name in values and tensor.size_in_bytes > _MOST_VALUE_BYTES:
+                    raise InvalidFrame(
+                        f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
+                        f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
+                    )
             # The body's order is the sender's, so the tensor that is worked on may come before the small ones.
             ticket = tickets.enter_context(self._service.admission.admit(frame_head.body_bytes))
             memory = [ticket.memory(tensor.size_in_bytes) for tensor in tensors]
             await body.into(memory)
         metadata = frame_head.metadata
-        return self._understood(tensors, metadata.get("op"), metadata.get("id"), memory)
+        arrived = self._understood(tensors, metadata.get("op"), metadata.get("id"), memory)
+        arrived.ticket = ticket
+        return arrived
 
     def _understood(
         self,
@@ -150,6 +165,17 @@ class Execution(Response):
             raise LimitExceeded.of(
                 "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
             )
+        if plan.work > settings.max_work:
+            raise LimitExceeded.of(
+                "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+            )
+        row = layout.data_type
+        if (
+            (answer is Form.NPY and row.numpy_name == "bfloat16")
+            or (answer is Form.FRAME and row.safetensors is None)
+            or (answer is Form.JSON and row.numpy_name.startswith("complex"))
+        ):
+            raise NotAcceptable(f"{answer.value} cannot hold {row.numpy_name}; accept another form")
         if answer is not Form.FRAME and not layout.packed:
             raise NotAcceptable(
                 f"{answer.value} holds packed tensors only, and OutputTensor has strides or padding; "

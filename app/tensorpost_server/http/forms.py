@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -72,16 +73,19 @@ def answer_form(accept: str | None, request: Form) -> Form:
     if accept is None or accept == "*/*":
         return request
     wishes: list[tuple[float, int, Form]] = []
+    excluded: set[Form] = set()
     for order, item in enumerate(accept.split(",")):
         media_type, *parameters = [part.strip().lower() for part in item.split(";")]
         quality = next((text[2:] for text in parameters if text.startswith("q=")), "1")
-        try:
-            weight = float(quality)
-        except ValueError:
-            raise InvalidParameter(f"Accept has the malformed quality {quality[:40]!r}; send a number") from None
+        if not re.fullmatch(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", quality):
+            raise InvalidParameter(f"Accept has the malformed quality {quality[:40]!r}; send a number from 0 to 1")
+        weight = float(quality)
         form = request if media_type in ("*/*", "application/*") else _READS.get(media_type)
         if form is not None and weight > 0:
             wishes.append((-weight, order, form))
+        elif form is not None and media_type in _READS:
+            excluded.add(form)
+    wishes = [wish for wish in wishes if wish[2] not in excluded]
     if not wishes:
         known = ", ".join(form.value for form in Form)
         raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; there are {known}")
@@ -117,4 +121,4 @@ def tensors_of_document(document: object) -> tuple[str | None, list[Any], list[T
         array = frame.tensor_from_json(content, path=("tensors", name))
         arrays.append(array)
         tensors.append(Tensor(name, data_type(array.dtype), array.shape, array.nbytes))
-    return json.dumps(members["op"]) if "op" in members else None, arrays, tensors, members.get("id")
+    return json.dumps(members["op"]) if members.get("op") is not None else None, arrays, tensors, members.get("id")

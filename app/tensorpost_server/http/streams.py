@@ -123,6 +123,9 @@ async def send_stream(
         slices: the output.
         stages: timings; `compute` is added here.
         timeout: longest wait for the caller to take one slice, seconds.
+
+    Raises:
+        CallerGone: it took longer.
     """
     async with aclosing(slices):
         block = await anext(slices, None)
@@ -130,10 +133,14 @@ async def send_stream(
         await send(_start(headers, stages))
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
-            await send({"type": "http.response.body", "body": head, "more_body": True})
+            async with asyncio.timeout(timeout):
+                await send({"type": "http.response.body", "body": head, "more_body": True})
             while block is not None and not gone.done():
-                async with asyncio.timeout(timeout):
-                    await send({"type": "http.response.body", "body": block, "more_body": True})
+                try:
+                    async with asyncio.timeout(timeout):
+                        await send({"type": "http.response.body", "body": block, "more_body": True})
+                except TimeoutError:
+                    raise CallerGone from None  # an answer that is not complete makes the server hang up
                 block = await anext(slices, None)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -19,6 +19,10 @@ Box = tuple[tuple[int, int], ...]
 class Kernel(Protocol):
     """An operator with its attributes, ready to run on arrays."""
 
+    def work(self, sizes: Sequence[int]) -> int:
+        """About how many elements are read and added up for an output of these sizes; at least as many as it has."""
+        ...
+
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """Compute the output's elements inside `box` into `out`.
 

@@ -5,6 +5,7 @@ Unlike DirectML's operators, these take empty tensors, rank 0, and more than 8 d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -30,6 +31,10 @@ class OnnxTileKernel:
     """
 
     shape: tuple[int, ...]
+
+    def work(self, sizes: Sequence[int]) -> int:
+        """See `Kernel.work`: one read per element."""
+        return math.prod(sizes)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Strings, which only NumPy has, are copied as references."""

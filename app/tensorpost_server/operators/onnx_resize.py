@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tensorpost.onnx import ResizeAxis, Resizing
 
 from .base import Box
-from .separable import AxisMap, SeparableKernel, Taps
+from .separable import AxisMap, SeparableKernel, Taps, work_along
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
 
@@ -183,6 +183,10 @@ class ResizeKernel:
     inside: tuple[tuple[int, int], ...] = ()
     extrapolation_value: float | None = None
     round_each_axis: bool = False
+
+    def work(self, sizes: Sequence[int]) -> int:
+        """See `Kernel.work`."""
+        return work_along(self.axes, sizes)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`."""

@@ -27,7 +27,7 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
 )
 
-from .separable import LONG_SUM, AxisMap, Rounding, SeparableKernel, Taps
+from .separable import AxisMap, Rounding, SeparableKernel, Taps
 
 __all__ = [
     "AdjointAxis",
@@ -244,8 +244,8 @@ class AdjointAxis:
 def kernel_for_resample(desc: ResampleDesc) -> SeparableKernel:
     """The kernel of any descriptor of the family.
 
-    Nearest copies bit for bit. Linear sums in float32 and casts once: float16 to nearest even, integers toward zero.
-    Gradients sum in float32, or in float64 where one element collects `LONG_SUM` or more along an axis.
+    Nearest copies bit for bit. Everything else sums in float32, long sums pairwise, and casts once: float16 to nearest
+    even, integers toward zero.
     """
     linear = desc.interpolation_mode is InterpolationMode.LINEAR
     scales = desc.scales
@@ -274,13 +274,6 @@ def kernel_for_resample(desc: ResampleDesc) -> SeparableKernel:
         else:
             axes.append(NearestAxis(*numbers, rule))
     if gradient:
-        long = any(isinstance(axis, AdjointAxis) and _collects_many(axis) for axis in axes)
-        return SeparableKernel(tuple(axes), accumulate="float64" if long else "float32")
+        return SeparableKernel(tuple(axes))
     integers = desc.output_tensor.data_type.name.lstrip("U").startswith("INT")
     return SeparableKernel(tuple(axes), rounding=Rounding.TRUNCATE if integers else Rounding.NONE)
-
-
-def _collects_many(axis: AdjointAxis) -> bool:
-    """Whether some element may collect a long sum: an end that is repeated, or any element at a large scale."""
-    ends = max(axis.most_taps(0, 1), axis.most_taps(axis.output_size - 1, axis.output_size))
-    return max(ends, 2 * axis.forward.scale) >= LONG_SUM

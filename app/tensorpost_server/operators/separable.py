@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from .base import Box
 from .float16 import narrow, widen
 
-__all__ = ["AxisMap", "Rounding", "SeparableKernel", "Taps"]
+__all__ = ["AxisMap", "Rounding", "SeparableKernel", "Taps", "work_along"]
 
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
@@ -92,6 +92,10 @@ class SeparableKernel:
     axes: tuple[AxisMap | None, ...]
     accumulate: str = "float32"
     rounding: Rounding = Rounding.NONE
+
+    def work(self, sizes: Sequence[int]) -> int:
+        """See `Kernel.work`."""
+        return work_along(self.axes, sizes)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Temporaries are of the order of a block and of the input it reads."""
@@ -250,6 +254,19 @@ class _Plans:
 _PLANS = _Plans(budget=16 << 20)
 
 
+def work_along(axes: Sequence[AxisMap | None], sizes: Sequence[int]) -> int:
+    """At most so many taps are read, axis after axis in any order, for an output of these sizes."""
+    if 0 in sizes:
+        return 0
+    larger = [max(size, axis.input_size) if axis else size for axis, size in zip(axes, sizes, strict=True)]
+    whole = math.prod(larger)
+    work = math.prod(sizes)
+    for axis, size, large in zip(axes, sizes, larger, strict=True):
+        if axis is not None:
+            work += axis.most_taps(0, size) * size * (whole // large)
+    return work
+
+
 def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]:
     if stop - start > 1 and mapping.most_taps(start, stop) * (stop - start) > MOST_TAPS:
         middle = (start + stop) // 2
@@ -347,7 +364,7 @@ def _piece(out: NDArray[np.int64], index: NDArray[np.int64], weight: NDArray[Any
     gap = int(out[1] - out[0]) if out.size > 1 else 1
     where = slice(int(out[0]), int(out[-1]) + 1, gap) if _evenly_spaced(out) else out
     slices: tuple[slice, ...] = ()
-    if even or out.size == 1:
+    if even or (out.size == 1 and len(index) < LONG_SUM):
         step = int(index[0, 1] - index[0, 0]) if out.size > 1 else 1
         slices = tuple(slice(int(first), int(last) + 1, step) for first, last in index[:, [0, -1]])
     return _Piece(where, index, weight, slices)

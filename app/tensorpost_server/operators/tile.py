@@ -8,6 +8,7 @@ than `LONG_ROW` is moved as a single element of that many bytes.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -35,6 +36,10 @@ class TileKernel:
     """
 
     sizes: tuple[int, ...]
+
+    def work(self, sizes: Sequence[int]) -> int:
+        """See `Kernel.work`: one read per element."""
+        return math.prod(sizes)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Source of the rule: DML_TILE_OPERATOR_DESC, `Output[c] = Input[c mod Input.Sizes]`."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from ..problems import Violation, nearest
 
-__all__ = ["Report", "did_you_mean"]
+__all__ = ["MOST_VIOLATIONS", "Report", "did_you_mean"]
+
+MOST_VIOLATIONS = 64
 
 Path = tuple[str | int, ...]
 
@@ -27,8 +29,9 @@ class Report:
     warnings: list[str] = field(default_factory=list[str])
 
     def add(self, code: str, path: Path, message: str, value: object, expected: str) -> None:
-        """Note a broken rule."""
-        self.found.append(Violation(code, path, message, value, expected, self.source))
+        """Note a broken rule; beyond `MOST_VIOLATIONS` the rest would only repeat them."""
+        if len(self.found) < MOST_VIOLATIONS:
+            self.found.append(Violation(code, path, message, value, expected, self.source))
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

@@ -35,9 +35,9 @@ from .tile import Tiling
 __all__ = ["Lowering", "Verdict", "lower"]
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
-_EVALUATED_AT_ONCE = 1 << 20
+_EVALUATED_AT_ONCE = 1 << 16
+_MOST_COMPARED = 1 << 18  # entries of an axis; comparing takes about a microsecond each
 _EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
-_FLOAT32_INDICES = 1 << 24  # float32 holds every whole number up to here
 
 
 class Verdict(enum.Enum):
@@ -371,8 +371,8 @@ def _judged(
     floats = data_type in (TensorDataType.FLOAT32, TensorDataType.FLOAT16)
     different, total, first = 0, 0, ""
     for number, p in enumerate(placed):
-        if p.axis.output_length > _FLOAT32_INDICES:
-            reason = f"dimension {number} is longer than 2^24, beyond what float32 coordinates were compared for"
+        if p.axis.output_length > _MOST_COMPARED:
+            reason = f"dimension {number} has more than {_MOST_COMPARED} entries, and not all were compared"
             return Lowering(Verdict.EXACT_EXCEPT_TIES, reason, descriptor)
         for start in range(0, p.axis.output_length, _EVALUATED_AT_ONCE):
             stop = min(start + _EVALUATED_AT_ONCE, p.axis.output_length)

@@ -29,12 +29,14 @@ from ..problems import InvalidDescriptor, Violation
 from ._report import Path, Report, did_you_mean
 from .resize import Resizing, resizing
 from .schemas import ONNX_OPERATORS, AttributeType, OnnxAttribute, OnnxInput, OnnxSchema, find_schema
-from .tensor import OnnxTensor
+from .tensor import MAX_RANK, OnnxTensor
 from .tile import Tiling, tiling
 
 __all__ = ["NodeProtoLike", "OnnxNode"]
 
 Number = int | float
+MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimension
+
 Values = tuple[Number, ...]
 Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
 Kind = Literal["int", "float", "either"]
@@ -410,7 +412,7 @@ def _read_value(schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTen
             message = f"{slot.name} has {array.ndim} dimensions; it must have one"
             report.add("input-shape", path, message, list(array.shape), "one dimension")
             return ()
-        given = array.tolist()
+        given = array[: MOST_ENTRIES + 1].tolist() if array.ndim else array.tolist()
     if is_number and not isinstance(given, (list, tuple)):
         given = [given]
     if not isinstance(given, (list, tuple)):
@@ -418,6 +420,10 @@ def _read_value(schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTen
         report.add("not-an-array", path, message, given, "an array of numbers")
         return ()
     items = cast("Sequence[object]", given)
+    if len(items) > MOST_ENTRIES:
+        message = f"{slot.name} has more than {MOST_ENTRIES} entries, and no tensor has so many dimensions"
+        report.add("array-length", path, message, list(items[:8]), f"at most {MOST_ENTRIES} entries")
+        return ()
     if is_number and len(items) != 1:
         message = f"{slot.name} has {len(items)} entries; it must be one number"
         report.add("array-length", path, message, list(items), "one number, of rank 0 or shape [1]")

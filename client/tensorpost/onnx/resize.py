@@ -35,6 +35,7 @@ NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"
 Values = tuple[int | float, ...]
 Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
 
+MOST_STRETCH = 1 << 18  # of an antialiasing filter: its weights for one output take about 50 MB
 _CROP = "tf_crop_and_resize"
 _EXACT_IN_INT64 = 1 << 61  # coordinates are doubled to be rounded
 _ZERO, _ONE, _HALF = Fraction(0), Fraction(1), Fraction(1, 2)
@@ -179,6 +180,16 @@ class _Reader:
                 list(self.values["roi"]), "a roi inside the input",
             )  # fmt: skip
             return None
+        if self.attributes.get("antialias") == 1:
+            for axis, place in enumerate(placed):
+                if place.scale * MOST_STRETCH < 1 and place.output_length:
+                    self.report.add(
+                        "antialias-too-wide", ("attributes", "antialias"),
+                        f"axis {axis} shrinks by {float(1 / place.scale):.3g}, and each output would read twice as "
+                        f"many elements; at most {MOST_STRETCH} can be filtered here", float(place.scale),
+                        f"a scale of at least 1/{MOST_STRETCH}, or antialias 0",
+                    )  # fmt: skip
+                    return None
         meaning = Resizing(
             mode=mode,
             axes=tuple(placed),
