@@ -128,12 +128,12 @@ class Job:
     def ours(self, caller: Caller) -> int:
         head = frame.encode_npy_head(data_type(self.x.dtype), self.x.shape)
         path = f"/v1/operators/tile?repeats={','.join(map(str, self.repeats))}"
-        return caller.post(path, "application/x-npy", [memoryview(head), memoryview(self.x).cast("B")])
+        return caller.post(path, "application/x-npy", [memoryview(head), self.x.data.cast("B")])
 
     def plain(self, caller: Caller) -> int:
         shape, repeats = ",".join(map(str, self.x.shape)), ",".join(map(str, self.repeats))
         path = f"/tile?shape={shape}&repeats={repeats}"
-        return caller.post(path, "application/octet-stream", [memoryview(self.x).cast("B")])
+        return caller.post(path, "application/octet-stream", [self.x.data.cast("B")])
 
 
 def alternately(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

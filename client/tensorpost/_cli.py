@@ -388,7 +388,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
     Raises:
         InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
     """
-    if isinstance(document, dict) and "op_type" in document:
+    if isinstance(document, dict) and "op_type" in cast("dict[str, object]", document):
         return OnnxNode.from_json(cast("object", document))
     desc = parse_operator(document, complete=True)
     try:

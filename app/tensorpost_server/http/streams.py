@@ -133,19 +133,22 @@ async def send_stream(
         await send(_start(headers, stages))
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
-            async with asyncio.timeout(timeout):
-                await send({"type": "http.response.body", "body": head, "more_body": True})
+            await _send_part(send, head, timeout)
             while block is not None and not gone.done():
-                try:
-                    async with asyncio.timeout(timeout):
-                        await send({"type": "http.response.body", "body": block, "more_body": True})
-                except TimeoutError:
-                    raise CallerGone from None  # an answer that is not complete makes the server hang up
+                await _send_part(send, block, timeout)
                 block = await anext(slices, None)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
+
+
+async def _send_part(send: Send, part: bytes | memoryview, timeout: float) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    except TimeoutError:
+        raise CallerGone from None  # an answer that is not complete makes the server hang up
 
 
 async def send_whole(send: Send, headers: list[tuple[bytes, bytes]], body: bytes, stages: Stages) -> None:

@@ -94,19 +94,24 @@ def _to_float32(value: object) -> float:
 
 
 def _to_float_list(value: object) -> object:
-    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not."""
+    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
+
+    The length is checked first, so that a million wrong entries are one error.
+    """
     expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
-    if hasattr(value, "tolist"):
-        value = cast("Any", value).tolist()
-    if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
+    listed = hasattr(value, "tolist") or isinstance(value, Sequence)
+    try:
+        length = len(cast("Any", value)) if listed and not isinstance(value, (str, bytes, bytearray)) else None
+    except TypeError:  # a NumPy scalar
+        length = None
+    if length is None:
         raise PydanticCustomError("not-an-array", "must be an array", expected)
-    entries = cast("Sequence[object]", value)
-    if not 1 <= len(entries) <= MAX_DIMENSIONS:
+    if not 1 <= length <= MAX_DIMENSIONS:
         raise PydanticCustomError(
             "dimension-count", "has {length} entries, not 1 to {most}",
-            {"length": len(entries), "most": MAX_DIMENSIONS, **expected},
+            {"length": length, "most": MAX_DIMENSIONS, **expected},
         )  # fmt: skip
-    return list(entries)
+    return list(cast("Any", value).tolist() if hasattr(value, "tolist") else cast("Sequence[object]", value))
 
 
 def _shortest(value: float) -> float:
