@@ -382,14 +382,18 @@ def _progress(total: int, *, quiet: bool) -> Generator[Any]:
         yield show
 
 
+def _is_node(document: object) -> bool:
+    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
+
+
 def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | OnnxNode:
     """What a server would say, from the same rules.
 
     Raises:
         InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
     """
-    if isinstance(document, dict) and "op_type" in cast("dict[str, object]", document):
-        return OnnxNode.from_json(cast("object", document))
+    if _is_node(document):
+        return OnnxNode.from_json(document)
     desc = parse_operator(document, complete=True)
     try:
         desc.validate_for(level)

@@ -175,20 +175,22 @@ class _ResampleFamily(OperatorDesc):
         desc = dict(desc)
         given = _Given(desc)
         source, target = (given.structure(BufferTensorDesc, name) for name in cls.forward_fields)
-        if source is None:
-            return desc
-        if target is not None and not given.has("scales"):
+        known = source or target
+        if known is not None:
+            for name, value in (("input_pixel_offsets", 0.5), ("output_pixel_offsets", -0.5)):
+                if name in cls.array_fields and not given.has(name):
+                    desc[_pascal(name)] = [value] * len(known.sizes)
+        if source is not None and target is not None and not given.has("scales"):
             pairs = zip(source.sizes, target.sizes, strict=False)
             desc["Scales"] = [out / size if size else 0.0 for size, out in pairs]
-        for name, value in (("input_pixel_offsets", 0.5), ("output_pixel_offsets", -0.5)):
-            if name in cls.array_fields and not given.has(name):
-                desc[_pascal(name)] = [value] * len(source.sizes)
-        if cls.forward_fields[1] in cls.output_fields and not given.has(cls.forward_fields[1]):
-            scales = given.floats("scales")
-            if scales is not None:
-                sizes = [math.floor(size * Fraction(s)) for size, s in zip(source.sizes, scales, strict=False)]
-                sizes += source.sizes[len(sizes) :]  # a wrong count is left for the rules to name
-                desc[_pascal(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
+        scales = given.floats("scales")
+        completes = cls.forward_fields[1] in cls.output_fields and not given.has(cls.forward_fields[1])
+        if completes and source is not None and scales is not None:
+            # What is wrong with a scale or with their count is left for the rules to name.
+            pairs = zip(source.sizes, scales, strict=False)
+            sizes = [math.floor(size * Fraction(scale)) if scale > 0 else size for size, scale in pairs]
+            sizes += source.sizes[len(sizes) :]
+            desc[_pascal(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
         return desc
 
     def rules(self) -> Iterator[Violation]:
@@ -300,8 +302,9 @@ class Upsample2DOperatorDesc(OperatorDesc):
         if source is None or scale is None or given.has("output_tensor") or len(source.sizes) < 2:
             return desc
         *untouched, height, width = source.sizes
-        sizes = [*untouched, height * scale.height, width * scale.width]
-        desc["OutputTensor"] = {"DataType": source.data_type, "Sizes": sizes}
+        # A product that is too large is the scale's fault, which the rules name.
+        products = [min(height * scale.height, UINT_MAX), min(width * scale.width, UINT_MAX)]
+        desc["OutputTensor"] = {"DataType": source.data_type, "Sizes": [*untouched, *products]}
         return desc
 
     def rules(self) -> Iterator[Violation]:
