@@ -73,7 +73,7 @@ SUPPORT: dict[type[OperatorDesc], dict[str, tuple[range, set[str]]]] = {
 
 
 def document(
-    cls: type[OperatorDesc], dtype: str = "FLOAT32", sizes: Any = (1, 3, 4, 6), **fields: Any
+    cls: type[OperatorDesc], dtype: str = "FLOAT32", sizes: Any = (1, 3, 4, 6), /, **fields: Any
 ) -> dict[str, Any]:
     """A legal document of the class, doubling height and width, with these fields instead."""
     sizes = list(sizes)
@@ -145,10 +145,11 @@ def test_enums(field: str, cls: Any, names: dict[str, int]) -> None:
     assert {member.name: member.value for member in cls} == names
     prefix = {"InterpolationMode": "DML_INTERPOLATION_MODE_", "RoundingDirection": "DML_AXIS_DIRECTION_"}[field]
     for name, number in names.items():
-        for spelling in (name, prefix + name, number, cls(number)):
+        spellings: list[Any] = [name, prefix + name, number, cls(number)]
+        for spelling in spellings:
             desc = Resample2OperatorDesc(**document(Resample2OperatorDesc, **{field: spelling}))
             assert desc.to_json()[field] == name
-    for wrong in ("NEAREST", name.lower(), 2, True, None, "DML_" + name):
+    for wrong in ("NEAREST", "linear", "decreasing", 2, True, None, "DML_LINEAR"):
         assert refusal(Resample2OperatorDesc, **{field: wrong}) == [["enum-unknown", f"$.{field}"]]
 
 
@@ -321,8 +322,11 @@ def test_antialiased_is_a_boolean(value: Any) -> None:
 
 def test_upsample_2d_needs_h_and_w() -> None:
     for sizes in ([4], [3, 4], [2, 3, 4], [1, 1, 1, 1, 3, 4]):
-        assert ["dimension-count", "$.InputTensor.Sizes"] in refusal(Upsample2DOperatorDesc, sizes=sizes)
-    assert Upsample2DOperatorDesc(**document(Upsample2DOperatorDesc, sizes=(1, 2, 3, 4, 5))).scales == (1, 1, 1, 2, 2)
+        with pytest.raises(InvalidDescriptor) as error:
+            Upsample2DOperatorDesc(**document(Upsample2DOperatorDesc, "FLOAT32", sizes))
+        assert found(error.value) == [["dimension-count", "$.InputTensor.Sizes"]]
+    desc = Upsample2DOperatorDesc(**document(Upsample2DOperatorDesc, "FLOAT32", (1, 2, 3, 4, 5)))
+    assert desc.scales == (1, 1, 1, 2, 2)
 
 
 @pytest.mark.parametrize(

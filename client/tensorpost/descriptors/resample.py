@@ -100,8 +100,9 @@ def _to_float_list(value: object) -> object:
     """
     expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
     listed = hasattr(value, "tolist") or isinstance(value, Sequence)
+    text = isinstance(value, (str, bytes, bytearray))
     try:
-        length = len(cast("Any", value)) if listed and not isinstance(value, (str, bytes, bytearray)) else None
+        length = len(cast("Any", value)) if listed and not text else None
     except TypeError:  # a NumPy scalar
         length = None
     if length is None:
@@ -111,7 +112,8 @@ def _to_float_list(value: object) -> object:
             "dimension-count", "has {length} entries, not 1 to {most}",
             {"length": length, "most": MAX_DIMENSIONS, **expected},
         )  # fmt: skip
-    return list(cast("Any", value).tolist() if hasattr(value, "tolist") else cast("Sequence[object]", value))
+    items: Any = cast("Any", value)
+    return list(items.tolist() if hasattr(items, "tolist") else items)
 
 
 def _shortest(value: float) -> float:
