@@ -24,6 +24,7 @@ bench: .venv/.dev  ## how fast, and how little memory
 	$(RUN)python benchmarks/kernels.py resample
 	$(RUN)python benchmarks/service.py
 	$(RUN)python benchmarks/memory.py
+	$(RUN)python benchmarks/compat.py
 
 serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost serve
