@@ -306,7 +306,7 @@ def test_linear_is_exact_where_float32_holds_every_coordinate() -> None:
 def test_a_very_long_axis_is_not_vouched_for() -> None:
     lowering = lower(resize(((1 << 24) + 2,), scales=[1.5]))
     assert lowering.verdict is TIES
-    assert "2^24" in lowering.reason
+    assert "not all were compared" in lowering.reason
 
 
 def test_there_is_no_such_level() -> None:

@@ -77,6 +77,7 @@ class Admission:
             LimitExceeded: more than the whole budget; waiting will not help.
             TooBusy: more than is left now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
         """
+        self._refuse_what_never_fits(size_in_bytes)
         if self.requests_in_flight >= self.max_requests:
             raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
         self.lend(size_in_bytes, size_in_bytes)
@@ -90,11 +91,7 @@ class Admission:
             LimitExceeded: `whole` is more than the budget.
             TooBusy: as `admit`.
         """
-        if whole > self.memory_bytes:
-            raise LimitExceeded.of(
-                "the memory this request needs (inputs and a few output slices)", whole, self.memory_bytes,
-                "TENSORPOST_MEMORY_BYTES",
-            )  # fmt: skip
+        self._refuse_what_never_fits(whole)
         left = self.memory_bytes - self.bytes_in_flight
         if size_in_bytes > left:
             raise self._busy(
@@ -107,6 +104,13 @@ class Admission:
         """Return a ticket's bytes; called by the ticket."""
         self.bytes_in_flight -= size_in_bytes
         self.requests_in_flight -= 1
+
+    def _refuse_what_never_fits(self, whole: int) -> None:
+        if whole > self.memory_bytes:
+            raise LimitExceeded.of(
+                "the memory this request needs (inputs and a few output slices)", whole, self.memory_bytes,
+                "TENSORPOST_MEMORY_BYTES",
+            )  # fmt: skip
 
     def _busy(self, why: str, setting: str) -> TooBusy:
         return TooBusy(
