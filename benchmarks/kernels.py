@@ -1,9 +1,9 @@
 """CPU kernels beside torch and ONNX Runtime: same work, same machine, same run.
 
-    python benchmarks/kernels.py resample
+    python benchmarks/kernels.py
     python benchmarks/kernels.py resample --case "linear x2" --dtypes float32 --rounds 21
 
-Ours is what the server runs: slices of about 1 MiB of output, each into fresh memory, on two threads. The peers get the
+Ours is what the server runs: slices of about 1 MiB of output, on two threads. The peers get the
 whole tensor and two threads of their own. All are called in turn, and each figure is the median over the rounds. What
 they return is compared, so that nobody is fast by being wrong. A peer that is not installed is left out and named.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine.plan import make_plan
 
@@ -195,6 +195,59 @@ def resample(options: argparse.Namespace) -> Iterator[list[str]]:
             yield [str(case), dtype, f"{mine.nbytes / MIB:.1f}", *figures, ratio, f"{target}", apart]
 
 
+TILES = {
+    "rows of 256, x2x2": ((1, 256), (2, 2)),
+    "rows of 8, x2x2": ((1, 8), (2, 2)),
+    "batch x8": ((1, 512, 512), (8, 1, 1)),
+}
+
+
+def tile(options: argparse.Namespace) -> Iterator[list[str]]:
+    """One row per case and type: whole rows, short rows, whole batches."""
+    torch, ort, onnx = peer("torch"), peer("onnxruntime"), peer("onnx")
+    if torch is not None:
+        torch.set_num_threads(THREADS)
+    yield ["case", "type", "MiB out", "ours ns", "torch ns", "ort ns", "ours / faster", "target", "same as numpy.tile"]
+    for name, (shape, repeats) in TILES.items():
+        if options.case and options.case not in name:
+            continue
+        for dtype in options.dtypes.split(","):
+            per_input = options.megabytes * MIB // np.dtype(dtype).itemsize // int(np.prod(repeats))
+            sizes = (per_input // int(np.prod(shape)), *shape[1:])
+            x = (np.random.default_rng(7).random(sizes, np.float32) * 255).astype(dtype)
+            timed, whole = ours(TileOperatorDesc.of(BufferTensorDesc.packed(x.dtype, x.shape), repeats), x)
+            mine, runs = whole(), {"ours": timed}
+            if torch is not None:
+                tensor = torch.from_numpy(x)
+                runs["torch"] = lambda tensor=tensor, repeats=repeats: torch.tile(tensor, repeats).numpy()
+            if ort is not None and onnx is not None:
+                runs["ort"] = onnx_tile(ort, onnx, repeats, x)
+            seconds = interleaved(runs, options.rounds)
+            peers = [value for key, value in seconds.items() if key != "ours"]
+            ratio = f"{seconds['ours'] / min(peers):.2f}" if peers else "-"
+            figures = [f"{seconds[k] / mine.size * 1e9:.3f}" if k in seconds else "-" for k in ("ours", "torch", "ort")]
+            same = "yes" if np.array_equal(mine, np.tile(x, repeats)) else "NO"
+            yield [name, dtype, f"{mine.nbytes / MIB:.1f}", *figures, ratio, "1.0", same]
+
+
+def onnx_tile(ort: Any, onnx: Any, repeats: tuple[int, ...], x: NDArray[Any]) -> Run:
+    """ONNX Runtime's Tile-13."""
+    kinds = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "uint8": onnx.TensorProto.UINT8}
+    kind, helper = kinds[x.dtype.name], onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("Tile", ["x", "repeats"], ["y"])],
+        "tile",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [helper.make_tensor("repeats", onnx.TensorProto.INT64, [x.ndim], repeats)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, {"x": x})[0]
+
+
 def table(rows: Iterator[list[str]]) -> None:
     """Print rows as they come; the first is the head."""
     widths = [18, 8, 7, 8, 8, 8, 13, 6, 20]
@@ -206,13 +259,16 @@ def table(rows: Iterator[list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["resample"])
+    parser.add_argument("what", choices=["tile", "resample", "all"], nargs="?", default="all")
     parser.add_argument("--case", default="", help='only cases whose name contains this, for instance "linear x2"')
     parser.add_argument("--dtypes", default="float32,float16,uint8")
     parser.add_argument("--megabytes", type=int, default=16, help="MiB of output")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    table(resample(options))
+    if options.what != "resample":
+        table(tile(options))
+    if options.what != "tile":
+        table(resample(options))
 
 
 if __name__ == "__main__":
