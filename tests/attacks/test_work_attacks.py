@@ -115,3 +115,20 @@ def test_a_long_axis_is_not_compared_index_by_index(url: str) -> None:
 
     assert answer.json()["lowering"]["verdict"] == "exact except ties"
     assert slowest < 5
+
+
+def test_a_gradient_of_billions_is_judged_without_listing_them(url: str) -> None:
+    size = 4_000_000_000
+    tensor = {"DataType": "FLOAT32", "Sizes": [1, 1, 1, size], "Strides": [0, 0, 0, 0], "TotalTensorSizeInBytes": 4}
+    desc = {
+        "InputGradientTensor": tensor, "OutputGradientTensor": {"DataType": "FLOAT32", "Sizes": [1, 1, 1, size]},
+        "InterpolationMode": "LINEAR", "Scales": [1, 1, 1, 1.5],
+    }  # fmt: skip
+    body = save({"input_gradient": np.zeros(4, np.uint8)}, {"op": json.dumps({"type": "RESAMPLE_GRAD", "desc": desc})})
+
+    answer, slowest = slowest_health_check(
+        url, lambda client: client.post("/v1/operators/resample_grad", content=body, headers=FRAME)
+    )
+
+    assert answer.json()["setting"] == "TENSORPOST_MAX_WORK"
+    assert slowest < 5

@@ -210,6 +210,11 @@ class AdjointAxis:
         """The forward input's entries."""
         return self.forward.input_size
 
+    @property
+    def most_reads(self) -> int:
+        """See `CountsReads.most_reads`: every forward output is read once for each of its taps."""
+        return self.input_size * self.forward.most_taps(0, 1)
+
     def most_taps(self, start: int, stop: int) -> int:
         """See `AxisMap.most_taps`."""
         first, last = self._readers(np.arange(start, stop))

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,16 @@ class AxisMap(Protocol):
             a pure gather with k = 1. A tap of weight 0 is absent: its sample is not read, be it infinite or NaN. But
             for absent ones, the taps of an output must not depend on start and stop.
         """
+        ...
+
+
+@runtime_checkable
+class CountsReads(Protocol):
+    """An axis map whose outputs differ much in their taps, so that the most of one says little about all."""
+
+    @property
+    def most_reads(self) -> int:
+        """At least the taps of all outputs together, without looking at any."""
         ...
 
 
@@ -263,7 +273,8 @@ def work_along(axes: Sequence[AxisMap | None], sizes: Sequence[int]) -> int:
     work = math.prod(sizes)
     for axis, size, large in zip(axes, sizes, larger, strict=True):
         if axis is not None:
-            work += axis.most_taps(0, size) * size * (whole // large)
+            reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
+            work += reads * (whole // large)
     return work
 
 
