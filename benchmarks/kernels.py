@@ -28,6 +28,7 @@ from tensorpost_server.engine.plan import make_plan
 
 MIB = 1 << 20
 THREADS = 2
+PAUSE = 0.03  # seconds; the peers' threads spin for a while after their work and would take a core from whoever is next
 POOL = ThreadPoolExecutor(THREADS)
 Run = Callable[[], NDArray[Any]]
 
@@ -160,6 +161,7 @@ def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds + 1):
         for name, run in runs.items():
+            time.sleep(PAUSE)
             begin = time.perf_counter()
             run()
             if turn:  # the first turn warms up
