@@ -29,6 +29,8 @@ from tensorpost_server.engine.plan import make_plan
 MIB = 1 << 20
 THREADS = 2
 PAUSE = 0.03  # seconds; the peers' threads spin for a while after their work and would take a core from whoever is next
+UNTIMED = 5  # calls after each pause, until the scheduler has spread the threads over the cores again
+TIMED = 5
 POOL = ThreadPoolExecutor(THREADS)
 Run = Callable[[], NDArray[Any]]
 
@@ -157,15 +159,16 @@ def difference(mine: NDArray[Any], theirs: NDArray[Any]) -> str:
 
 
 def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """Median seconds of each, called in turn."""
+    """Median seconds of each, called in turn, a few times in a row as in a busy server."""
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 1):
+    for _ in range(rounds):
         for name, run in runs.items():
             time.sleep(PAUSE)
-            begin = time.perf_counter()
-            run()
-            if turn:  # the first turn warms up
-                times[name].append(time.perf_counter() - begin)
+            for call in range(UNTIMED + TIMED):
+                begin = time.perf_counter()
+                run()
+                if call >= UNTIMED:
+                    times[name].append(time.perf_counter() - begin)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
