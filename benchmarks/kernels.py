@@ -3,7 +3,7 @@
     python benchmarks/kernels.py
     python benchmarks/kernels.py resample --case "linear x2" --dtypes float32 --rounds 21
 
-Ours is what the server runs: slices of about 1 MiB of output, on two threads. The peers get the
+Ours is what the server runs: slices of the default size, on two threads. The peers get the
 whole tensor and two threads of their own. All are called in turn, and each figure is the median over the rounds. What
 they return is compared, so that nobody is fast by being wrong. A peer that is not installed is left out and named.
 """
@@ -25,8 +25,10 @@ from numpy.typing import NDArray
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine.plan import make_plan
+from tensorpost_server.settings import Settings
 
 MIB = 1 << 20
+SLICE_BYTES: int = Settings.model_fields["slice_bytes"].default
 THREADS = 2
 PAUSE = 0.03  # seconds; the peers' threads spin for a while after their work and would take a core from whoever is next
 UNTIMED = 5  # calls after each pause, until the scheduler has spread the threads over the cores again
@@ -46,7 +48,7 @@ def peer(name: str) -> Any:
 
 def ours(desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
     """The timed call, which drops each slice as a server does that has sent it, and one that returns the whole."""
-    plan = make_plan(desc, MIB)
+    plan = make_plan(desc, SLICE_BYTES)
     backend = NumpyBackend()
     sent = memoryview(x.tobytes())
 

@@ -98,9 +98,9 @@ class Settings(BaseSettings):
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
     )
     slice_bytes: int = Field(
-        default=_MIB,
+        default=2 * _MIB,
         ge=4096,
-        description="Output made and sent at a time, bytes. 1 MiB is the smallest block at full speed.",
+        description="Output made and sent at a time, bytes. Below 2 MiB, threads wait longer for each other.",
     )
     slices_ahead: int = Field(
         default=3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."

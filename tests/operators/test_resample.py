@@ -57,8 +57,8 @@ def tuned(**constants: int) -> Iterator[None]:
 
 
 DEFAULT: dict[str, int] = {}
-SLICES = {"LARGE": 0, "SHORTEST_RUN": 5, "BLOCK": 64}
-LONG_SUMS = {"LONG_SUM": 2, "MOST_TAPS": 16, "BLOCK": 16}
+SLICES = {"LARGE": 0, "SHORTEST_RUN": 5, "BLOCK": 64, "COPIED_BLOCK": 64}
+LONG_SUMS = {"LONG_SUM": 2, "MOST_TAPS": 16, "BLOCK": 16, "COPIED_BLOCK": 16}
 WAYS = pytest.mark.parametrize("way", [DEFAULT, SLICES, LONG_SUMS], ids=["default", "slices", "long sums"])
 
 

@@ -130,7 +130,9 @@ def fill(kernel: SeparableKernel, x: NDArray[Any], dtype: Any, xp: types.ModuleT
     ("dtype", "accumulate"), [("float32", "float32"), ("float16", "float32"), ("float64", "float64")]
 )
 @pytest.mark.parametrize(
-    "way", [{}, {"LARGE": 0, "SHORTEST_RUN": 5}, {"LONG_SUM": 1}, {"BLOCK": 8, "MOST_TAPS": 4}], ids=str
+    "way",
+    [{}, {"LARGE": 0, "SHORTEST_RUN": 5}, {"LONG_SUM": 1}, {"BLOCK": 8, "COPIED_BLOCK": 8, "MOST_TAPS": 4}],
+    ids=str,
 )
 @given(case=kernels())
 @settings(max_examples=25, deadline=None)
@@ -149,6 +151,24 @@ def test_any_maps_are_products_of_matrices(
         result = fill(SeparableKernel(axes, accumulate), x, dtype, xp)
 
     np.testing.assert_array_equal(result, want.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64", "complex64"])
+@given(factor=st.integers(2, 9), width=st.integers(12, 40), phase=st.integers(0, 20), cut=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_repeated_elements_are_those_of_numpy_repeat(dtype: str, factor: int, width: int, phase: int, cut: int) -> None:
+    raw = np.random.default_rng(3).integers(0, 256, 3 * width * np.dtype(dtype).itemsize, np.uint8)
+    x = (raw & 1).astype(bool).reshape(3, width) if dtype == "bool" else raw.view(dtype).reshape(3, width)
+    want = np.repeat(x, factor, axis=1)[:, phase : width * factor - cut]
+    kernel = SeparableKernel((None, NearestAxis(width, width * factor, factor, 0.5, -0.5, Nearest.HALF_UP)))
+    out = np.empty(want.shape, dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(separable, "_PLANS", separable._Plans(1 << 20))
+        patch.setattr(separable, "LARGE", 0)
+        kernel.fill(np, [x], ((0, 3), (phase, width * factor - cut)), out)
+
+    assert out.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "uint16", "float32", "float64", "complex64", "complex128"])
@@ -240,7 +260,7 @@ def test_the_order_of_axes_is_the_cheapest() -> None:
             return total
 
         best = min(work(order) for order in itertools.permutations(range(rank)))
-        assert work(SeparableKernel(axes)._order()) == pytest.approx(best)
+        assert work(SeparableKernel(axes)._order) == pytest.approx(best)
 
 
 @given(

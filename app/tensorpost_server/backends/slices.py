@@ -73,6 +73,8 @@ class Slices:
         box = self._box(index)
         begin = self._offset(box)
         item = self.layout.data_type.item_size
+        if self.layout.packed:
+            return Piece(box, begin, math.prod([stop - start for start, stop in box]) * item, 0)
         extent = last_index([stop - start for start, stop in box], self.layout.strides) + 1
         end = self._offset(self._box(index + 1)) if index + 1 < len(self) else self.layout.size_in_bytes
         computed = extent * item

@@ -32,8 +32,8 @@ def widen(xp: ModuleType, halves: Any) -> Any:
     np.left_shift(bits, np.int32(13), out=bits)
     np.bitwise_and(bits, _SIGN_AND_HALF, out=bits)
     np.multiply(wide, _REBIAS, out=wide)  # exact, and turns halves below 2^-14 into normal numbers
-    if max(wide.max(), -wide.min()) >= 65536:  # exponent 31: infinities and NaN came out as finite numbers
-        bits[np.abs(wide) >= 65536] |= np.int32(0x7F800000)
+    if np.bitwise_and(halves.view(np.uint16), np.uint16(0x7FFF)).max() >= 0x7C00:
+        bits[np.abs(wide) >= 65536] |= np.int32(0x7F800000)  # infinities and NaN came out as finite numbers
     return wide
 
 

@@ -16,7 +16,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,6 +31,7 @@ __all__ = ["AxisMap", "Rounding", "SeparableKernel", "Taps", "work_along"]
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
 BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
+COPIED_BLOCK = 1 << 20  # the same where elements are only copied: long calls count for more there than the cache does
 MOST_TAPS = 1 << 20  # taps of one axis planned at once; they take 12 to 16 bytes each
 LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
 LARGE = 1 << 15  # elements of a block from which on several slices cost less than one gather
@@ -102,6 +103,13 @@ class SeparableKernel:
     axes: tuple[AxisMap | None, ...]
     accumulate: str = "float32"
     rounding: Rounding = Rounding.NONE
+    _order: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _copies: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_order", _cheapest_order(self.axes))
+        mapped = [axis for axis in self.axes if axis is not None and axis.output_size]
+        object.__setattr__(self, "_copies", all(axis.taps(0, 1)[1] is None for axis in mapped))
 
     def work(self, sizes: Sequence[int]) -> int:
         """See `Kernel.work`."""
@@ -110,56 +118,45 @@ class SeparableKernel:
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Temporaries are of the order of a block and of the input it reads."""
         (x,) = inputs
-        order = self._order()
-        most = max(1, int(BLOCK / self._widest(order, x.dtype != self.accumulate)))
+        block = COPIED_BLOCK if self._copies else BLOCK
+        most = max(1, int(block / self._widest(x.dtype != self.accumulate)))
         with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
             for block in _blocks(box, most):
                 large = math.prod([stop - start for start, stop in block]) >= LARGE
                 spans = [self._spans(mapping, span, large) for mapping, span in zip(self.axes, block, strict=True)]
                 for plans in itertools.product(*spans):
                     inside = [slice(p.start - low, p.stop - low) for p, (low, _) in zip(plans, box, strict=True)]
-                    self._fill_block(xp, x, plans, order, out[tuple(inside)])
+                    self._fill_block(xp, x, plans, out[tuple(inside)])
 
     def _spans(self, mapping: AxisMap | None, span: tuple[int, int], large: bool) -> tuple[_Plan, ...]:
         start, stop = span
         if mapping is None:
-            return (_Plan(start, stop, start, stop, stop - start, False, ()),)
+            return (_Plan(start, stop, start, stop, stop - start, False, None, None, ()),)
         return _PLANS.of(mapping, start, stop, self.accumulate, large)
 
-    def _order(self) -> list[int]:
-        """The mapped axes in the order of least work: shrinking ones first, and of growing ones the last axis first.
-
-        For work c_i per element and ratios r_i = output / input, axis i before j is better where
-        (1 / r_i - 1) / c_i is larger; it holds for any number of axes.
-        """
-
-        def worth(axis: int, mapping: AxisMap) -> float:
-            work = 4 if axis == len(self.axes) - 1 else 1  # elements are gathered one by one only along the last axis
-            return (mapping.input_size / mapping.output_size - 1) / work
-
-        mapped = [(axis, mapping) for axis, mapping in enumerate(self.axes) if mapping is not None]
-        return [axis for axis, _ in sorted(mapped, key=lambda pair: -worth(*pair))]
-
-    def _widest(self, order: Sequence[int], converts: bool) -> float:
+    def _widest(self, converts: bool) -> float:
         """Elements of the largest array of a block per output element: between two axes, or the converted input."""
         widest = elements = 1.0
-        for axis in reversed(order):
+        for axis in reversed(self._order):
             mapping = self.axes[axis]
             assert mapping is not None
             elements *= mapping.input_size / mapping.output_size
-            if axis != order[0]:
+            if axis != self._order[0]:
                 widest = max(widest, elements)
             elif converts:
                 widest = max(widest, elements / 4)  # measured: blocks that are smaller still gain nothing
         return widest
 
-    def _fill_block(self, xp: ModuleType, x: Any, plans: Sequence[_Plan], order: Sequence[int], out: Any) -> None:
+    def _fill_block(self, xp: ModuleType, x: Any, plans: Sequence[_Plan], out: Any) -> None:
         current = x[tuple([slice(plan.low, plan.high) for plan in plans])]
         shape = list(current.shape)
-        for axis in order:
+        for axis in self._order:
             plan = plans[axis]
             shape[axis] = plan.stop - plan.start
-            last = axis == order[-1]
+            last = axis == self._order[-1]
+            if plan.view is not None:
+                current = current[_at(axis, plan.view)]
+                continue
             if not plan.weighted:
                 into_out = last and current.dtype == out.dtype
                 target = out if into_out else xp.empty(shape, current.dtype)
@@ -175,8 +172,25 @@ class SeparableKernel:
             _store(xp, current, self.rounding, out)
 
 
+def _cheapest_order(axes: Sequence[AxisMap | None]) -> tuple[int, ...]:
+    """The mapped axes in the order of least work: shrinking ones first, and of growing ones the last axis first.
+
+    For work c_i per element and ratios r_i = output / input, axis i before j is better where (1 / r_i - 1) / c_i is
+    larger; it holds for any number of axes.
+    """
+
+    def worth(axis: int, mapping: AxisMap) -> float:
+        work = 4 if axis == len(axes) - 1 else 1  # elements are gathered one by one only along the last axis
+        return (mapping.input_size / mapping.output_size - 1) / work
+
+    mapped = [(axis, mapping) for axis, mapping in enumerate(axes) if mapping is not None]
+    return tuple(axis for axis, _ in sorted(mapped, key=lambda pair: -worth(*pair)))
+
+
 def _blocks(box: Box, most: int) -> Iterator[Box]:
     """Cut the box into parts of at most `most` elements, in memory order."""
+    if math.prod([stop - start for start, stop in box]) <= most:
+        return iter((box,))
     ranges: list[list[tuple[int, int]]] = []
     room = most
     for start, stop in reversed(box):
@@ -214,6 +228,9 @@ class _Plan:
         high: one past the last input index read.
         reads: taps of all outputs together.
         weighted: whether any output is more than a copy of one input.
+        view: the input indices as a slice, counted from `low`, if all outputs are copies at a constant stride.
+        repeats: if the outputs are every input from `low` on, copied equally often: how often the first one is, or 0 if
+            not less often, and how often the others are, but for the last.
         pieces: cover every output, counted from `start`, a later piece overwriting an earlier one; none for an axis
             that is copied.
     """
@@ -224,6 +241,8 @@ class _Plan:
     high: int
     reads: int
     weighted: bool
+    view: slice | None
+    repeats: tuple[int, int] | None
     pieces: tuple[_Piece, ...]
 
 
@@ -310,7 +329,23 @@ def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool)
     high = max((int(i.max()) + 1 for i in read), default=low)
     pieces = tuple(piece for out, i, w in groups for piece in _pieces(out, i - low, w, large))
     weighted = any(piece.weight is not None for piece in pieces)
-    return _Plan(start, stop, low, high, sum(i.size for i in read), weighted, pieces)
+    view = pieces[0].slices[0] if len(pieces) == 1 and pieces[0].slices and not weighted else None
+    copies = large and weight is None and stop > start
+    repeats = _repeats(index[0]) if copies else None
+    return _Plan(start, stop, low, high, sum(i.size for i in read), weighted, view, repeats, pieces)
+
+
+def _repeats(index: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Copies of the first input, 0 if all; and of each other one but the last, if these are equal and more than one."""
+    steps = np.diff(index)
+    ends = np.flatnonzero(steps) + 1  # outputs at which another input begins
+    if len(ends) < 2 or steps.min() < 0 or steps.max() > 1:
+        return None
+    factor = int(ends[1] - ends[0])
+    lead = int(ends[0])
+    if factor == 1 or (np.diff(ends) != factor).any() or lead > factor or len(index) - int(ends[-1]) > factor:
+        return None
+    return (0 if lead == factor else lead), factor
 
 
 def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -394,7 +429,12 @@ def _read(xp: ModuleType, source: Any, axis: int, piece: _Piece, tap: int) -> An
 
 def _take(xp: ModuleType, source: Any, index: NDArray[np.int64], axis: int) -> Any:
     where = xp.asarray(index)
-    return xp.take(source, where, axis=axis) if _takes_cheaply(source, index, axis) else source[_at(axis, where)]
+    if not _takes_cheaply(source, index, axis):
+        return source[_at(axis, where)]
+    if xp is np:
+        # No index is out of range, so nothing wraps; the loop of this mode takes two thirds of the others' time.
+        return np.take(source, index, axis=axis, mode="wrap")
+    return xp.take(source, where, axis=axis)
 
 
 def _takes_cheaply(source: Any, index: NDArray[np.int64], axis: int) -> bool:
@@ -404,12 +444,49 @@ def _takes_cheaply(source: Any, index: NDArray[np.int64], axis: int) -> bool:
 
 def _gather(xp: ModuleType, source: Any, axis: int, plan: _Plan, target: Any) -> None:
     """Copy one input per output, bit for bit."""
+    if xp is np and plan.repeats is not None and axis == target.ndim - 1 and _repeat(source, *plan.repeats, target):
+        return
     for piece in plan.pieces:
         whole = len(plan.pieces) == 1 and len(piece.index) == 1 and not piece.slices and target.flags.c_contiguous
         if xp is np and whole and _takes_cheaply(source, piece.index, axis):
-            np.take(source, piece.index[0], axis=axis, out=target, mode="clip")  # the only mode that writes directly
+            np.take(source, piece.index[0], axis=axis, out=target, mode="wrap")  # see _take
         else:
             _put(xp, target, axis, piece, _read(xp, source, axis, piece, 0) if len(piece.index) else 0)
+
+
+def _repeat(source: Any, lead: int, factor: int, target: Any) -> bool:
+    """Write the last axis of `source` with every element `factor` times, the first one only `lead` times.
+
+    One multiplication by 1 + 2^bits + ... repeats the bits of an integer, so several elements are written as one.
+
+    Returns:
+        False if they do not fit one integer, or lie so that NumPy would copy them first; nothing is written then.
+    """
+    item = source.itemsize
+    if item * factor not in _INTEGERS or item not in _INTEGERS or source.strides[-1] != item:
+        return False
+    count = target.shape[-1]
+    groups = (count - lead) // factor
+    middle = target[..., lead : lead + groups * factor]
+    if groups < SHORTEST_RUN or middle.strides[-1] != item:
+        return False
+    wide, narrow_type = _INTEGERS[item * factor], _INTEGERS[item]
+    into = middle.view(wide)
+    if not into.flags.aligned:
+        return False
+    first = 1 if lead else 0
+    bits = source.view(narrow_type)
+    ones = wide(sum(1 << (8 * item * i) for i in range(factor)))
+    np.copyto(into, bits[..., first : first + groups])
+    np.multiply(into, ones, out=into)
+    if lead:
+        target[..., :lead] = source[..., :1]
+    if lead + groups * factor < count:
+        target[..., lead + groups * factor :] = source[..., first + groups : first + groups + 1]
+    return True
+
+
+_INTEGERS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def _put(xp: ModuleType, target: Any, axis: int, piece: _Piece, values: Any) -> None:
