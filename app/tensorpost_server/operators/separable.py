@@ -109,7 +109,9 @@ class SeparableKernel:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_order", _cheapest_order(self.axes))
         mapped = [axis for axis in self.axes if axis is not None and axis.output_size]
-        object.__setattr__(self, "_copies", all(axis.taps(0, 1)[1] is None for axis in mapped))
+        # Many taps are not looked at: a filter of any width may still be refused.
+        copies = all(axis.most_taps(0, 1) == 1 and axis.taps(0, 1)[1] is None for axis in mapped)
+        object.__setattr__(self, "_copies", copies)
 
     def work(self, sizes: Sequence[int]) -> int:
         """See `Kernel.work`."""
