@@ -61,11 +61,11 @@ class DirectmlBackend:
 
     def refuses(self, plan: Plan) -> str | None:
         """See `Backend.refuses`: what one node cannot express, and what the provider has not taken before."""
+        if 0 in plan.output.layout.sizes:
+            return None  # there is nothing to compute
         longest = max(plan.output_bytes, plan.input_bytes)
         if longest > self._most_bytes:
             return f"it moves {longest:,} bytes, and directml makes an output whole; its limit is {self._most_bytes:,}"
-        if 0 in plan.output.layout.sizes:
-            return None  # there is nothing to compute
         node = express(plan)
         return node if isinstance(node, str) else self._sessions.refusal(node)
 

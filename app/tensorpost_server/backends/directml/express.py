@@ -111,7 +111,7 @@ def _resize(kernel: Kernel, source: Layout, target: Layout) -> Node:
         raise _Refused(f"ONNX Runtime's DirectML provider has no {type(kernel).__name__.removesuffix('Kernel')} here")
     _check_type(source.data_type)
     axes = [_forward(axis) for axis in kernel.axes]
-    modes = {_mode(axis) for axis in axes if axis is not None and not _is_indifferent(axis)}
+    modes = {_mode(axis) for axis in axes if axis is not None and axis.input_size > 1}
     if len(modes) > 1:
         raise _Refused("its axes read the input in different ways, and a Resize node has one way for all")
     scales: list[float] = []
@@ -139,8 +139,9 @@ def _check_type(row: DataType) -> None:
 
 
 def _forward(axis: AxisMap | None) -> NearestAxis | LinearAxis | None:
+    """The axis if it is of a kind that can be expressed; None for a copy."""
     if axis is None:
-        return axis
+        return None
     if isinstance(axis, TriangleAxis):
         raise _Refused(
             "with Antialiased TRUE DirectML's own steps are not published, and ONNX's antialias filters every scale "
@@ -150,13 +151,11 @@ def _forward(axis: AxisMap | None) -> NearestAxis | LinearAxis | None:
         raise _Refused("ONNX Runtime has no gradient of Resize")
     if max(axis.input_size, axis.output_size) > LARGEST_FLOAT32_AXIS:
         raise _Refused(f"an axis is longer than {LARGEST_FLOAT32_AXIS:,}, and a shader's float32 skips indices there")
-    return axis
+    return None if _is_copy(axis) else axis
 
 
-def _is_indifferent(axis: NearestAxis | LinearAxis) -> bool:
-    """Whether every coordinate mode and rounding reads the axis alike."""
-    if axis.input_size == 1:
-        return True
+def _is_copy(axis: NearestAxis | LinearAxis) -> bool:
+    """Whether output o reads input o in every coordinate mode and rounding."""
     if axis.scale != 1 or axis.input_size != axis.output_size or isinstance(axis, LinearAxis):
         return False
     shift = -(axis.output_offset + axis.input_offset)  # x = o + shift; it must round to o

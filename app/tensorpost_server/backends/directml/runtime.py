@@ -6,9 +6,9 @@ The module `onnxruntime` comes from several packages that overwrite each other. 
 
 from __future__ import annotations
 
-import importlib
 import struct
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +31,7 @@ PACKAGES = {
     CPU: ("onnxruntime", "onnxruntime-directml", "onnxruntime-windowsml"),
 }
 """Packages that bring a provider, the one to look for first in front."""
+SYSTEM: str = sys.platform
 _FIXED_FILE_INFO = struct.pack("<II", 0xFEEF04BD, 0x00010000)
 """Signature and version that begin a VS_FIXEDFILEINFO, the numbers of a Windows file's version resource."""
 
@@ -43,13 +44,13 @@ def load_runtime(provider: str) -> ModuleType:
             says what to install.
         ImportError: no ONNX Runtime; the message says what to install.
     """
-    if provider == DIRECTML and sys.platform != "win32":
+    if provider == DIRECTML and SYSTEM != "win32":
         raise RuntimeError(
             "DirectML runs on Windows only (10 version 1903 or newer, any DirectX 12 GPU); there, "
             "pip install 'tensorpost[directml]'"
         )
     try:
-        runtime = importlib.import_module("onnxruntime")
+        runtime = import_module("onnxruntime")
     except ImportError as error:
         extra = "'tensorpost[directml]'" if provider == DIRECTML else PACKAGES[CPU][0]
         raise ImportError(f"ONNX Runtime cannot be imported ({error}): pip install {extra}", name=error.name) from None
