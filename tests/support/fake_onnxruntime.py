@@ -46,7 +46,8 @@ class FakeRuntime:
         options.add_session_config_entry = options.entries.__setitem__
         return options
 
-    def InferenceSession(self, model: bytes, options: Any, *, providers: Any) -> _Session:
+    def InferenceSession(self, model: bytes, options: Any, *, providers: Any, enable_fallback: bool) -> _Session:
+        assert not enable_fallback, "ONNX Runtime's Python class would go on with the CPU"
         if self.fails_to_make is not None:
             raise self.fails_to_make
         self.made.append((model, options, providers))

@@ -17,11 +17,12 @@ import pytest
 from tests.support.fake_onnxruntime import FakeRuntime
 
 from tensorpost import descriptors as dml
+from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
 from tensorpost_server.backends import BACKENDS, load_backend
-from tensorpost_server.backends.directml import DirectmlBackend, runtime
+from tensorpost_server.backends.directml import DirectmlBackend, Node, runtime
 from tensorpost_server.engine import Pool, make_plan, pool
 
 CPU = "CPUExecutionProvider"
@@ -192,6 +193,18 @@ def test_a_node_that_the_provider_did_not_take_is_refused_from_then_on() -> None
         backend.start(plan, [memoryview(bytes(64))])
 
     assert str(backend.refuses(plan)).startswith("CPUExecutionProvider does not take this Resize: ")
+
+
+@needs_onnxruntime
+def test_nothing_is_printed_when_a_session_cannot_be_made(capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime's Python class would print that it goes on with the CPU, and do so."""
+    backend = DirectmlBackend(provider=CPU)
+    node = Node("Nonsense", 13, data_type("uint8"), (1,), (1,), ())
+
+    with pytest.raises(NoBackend, match="CPUExecutionProvider does not take this Nonsense"):
+        backend._sessions.get(node)
+
+    assert capfd.readouterr() == ("", "")
 
 
 # Bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -143,7 +143,7 @@ def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Librarie
 @contextmanager
 def _device(
     provider: str, device_id: int, libraries: Libraries | None, runtime: Any
-) -> Iterator[tuple[RawDevice | None, dict[str, object]]]:
+) -> Generator[tuple[RawDevice | None, Mapping[str, object]]]:
     """DirectML itself with what it says of its adapter; or None with the reason why not."""
     if provider != DIRECTML and libraries is None:
         yield None, {"reason": f"needs DirectML itself, which {provider} is not"}

@@ -155,6 +155,7 @@ class Sessions:
                 model_bytes(node),
                 session_options(self._runtime, self._provider),
                 providers=[(self._provider, options)],
+                enable_fallback=False,  # else the Python class tries the CPU after an error, and prints so
             )
         except Exception as error:
             said = " ".join(str(error).split())[:300]
