@@ -21,13 +21,13 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
-from tensorpost.problems import InvalidParameter, nearest
+from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .engine import Pool
 from .main import create_app
 from .settings import ENVIRONMENT_PREFIX, Settings
 
-__all__ = ["config", "doctor", "serve", "unknown_variables"]
+__all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables"]
 
 SHUTDOWN_SECONDS = 30
 """How long requests in flight may go on after the signal to stop: as long as Kubernetes waits before it kills."""
@@ -101,6 +101,29 @@ def doctor() -> list[dict[str, object]]:
         ]
     finally:
         pool.close()
+
+
+def probe_directml(provider: str, device_id: int) -> dict[str, Any]:
+    """Ask DirectML the questions that its documents leave open.
+
+    Args:
+        provider: the execution provider of ONNX Runtime: `DmlExecutionProvider`, or `CPUExecutionProvider` for a check
+            of the command itself.
+        device_id: DXGI's index of the adapter.
+
+    Returns:
+        A JSON document: versions, device and driver, and one answer per probe.
+
+    Raises:
+        NoBackend: the provider is not here; the message says what to install.
+    """
+    # Only here: no other command needs it.
+    from .backends.directml.probes import run_probes
+
+    try:
+        return run_probes(provider, device_id)
+    except (ImportError, RuntimeError) as error:
+        raise NoBackend(str(error)) from None
 
 
 def config() -> list[dict[str, object]]:

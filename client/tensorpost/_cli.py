@@ -287,6 +287,30 @@ def doctor(*, as_json: AsJson = False) -> None:
     _print_table(("backend", "found", "version", "device, or why not"), table)
 
 
+@app.command(name="probe-directml", epilog="Example: tensorpost probe-directml --output directml-answers.json")
+def probe_directml(
+    *,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="JSON file to write. - for standard output.")
+    ] = "-",
+    provider: Annotated[
+        str, typer.Option(help="ONNX Runtime's execution provider; CPUExecutionProvider checks the command itself.")
+    ] = "DmlExecutionProvider",
+    device: Annotated[int, typer.Option(min=0, help="DXGI's index of the adapter.")] = 0,
+) -> None:
+    """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
+    document: Mapping[str, Any] = _server_commands().probe_directml(provider, device)
+    with destination(output) as file:
+        file.write(json.dumps(document, indent=2).encode() + b"\n")
+    answers: Sequence[Mapping[str, object]] = document["answers"]
+    states = [answer["state"] for answer in answers]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("answered", "not asked", "failed"))
+    others = [str(answer["number"]) for answer in answers if answer["agrees"] is False]
+    typer.echo(f"{document['meaning']}; {counts}", err=True)
+    if others:
+        typer.echo(f"not as tensorpost has it: {', '.join(others)}", err=True)
+
+
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")
 def healthcheck(
     *,

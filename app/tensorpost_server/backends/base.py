@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tensorpost.descriptors import OperatorDesc
 from tensorpost.layout import Layout
+from tensorpost.onnx import OnnxNode
 
 from ..operators.base import Kernel
 from .slices import Slices
@@ -43,6 +45,7 @@ class Plan:
         slices: how the output is cut.
         work: about how many elements are read and added up, all slices together.
         approximate: why the result may differ from DirectML's in more than rounding; None if it does not.
+        subject: the descriptor or node that the plan was made of, for a backend that needs its words.
     """
 
     operator: str
@@ -52,6 +55,7 @@ class Plan:
     slices: Slices
     work: int
     approximate: str | None = None
+    subject: OperatorDesc | OnnxNode | None = None
 
     @property
     def input_bytes(self) -> int:

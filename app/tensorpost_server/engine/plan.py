@@ -44,4 +44,4 @@ def _make_plan(subject: Any, slice_bytes: int) -> Plan:
     if work > SLICE_WORK * len(slices) and len(slices):
         # A slice cannot be interrupted, so a costly one is smaller.
         slices = cut(output, max(1, slice_bytes * SLICE_WORK * len(slices) // work))
-    return Plan(name, inputs, Slot("output", output), kernel, slices, work, approximate)
+    return Plan(name, inputs, Slot("output", output), kernel, slices, work, approximate, subject)

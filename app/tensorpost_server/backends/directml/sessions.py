@@ -1,0 +1,189 @@
+"""Sessions of one node, made once and kept: bounded in number and in bytes, one run at a time each."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorpost.problems import NoBackend, ServerFault, Unavailable
+
+from .model import INPUT, OUTPUT, Node, model_bytes
+from .runtime import DIRECTML, session_options
+
+__all__ = ["Session", "Sessions"]
+
+MOST_SESSIONS = 64
+"""Sessions kept. Each is some compiled shaders; making one anew costs milliseconds."""
+MOST_SESSION_BYTES = 1 << 30
+"""Input and output bytes of all kept sessions: DirectML's provider keeps a session's buffers for its next run."""
+MOST_REFUSALS = 1024
+"""Nodes remembered that the provider did not take; a sentence each."""
+
+_LOST = ("887A0005", "887A0006", "887A0007", "887A0020", "DEVICE_REMOVED", "DEVICE_HUNG", "DEVICE_RESET")
+"""DXGI_ERROR_DEVICE_REMOVED, _HUNG, _RESET and _DRIVER_INTERNAL_ERROR, as they stand in ONNX Runtime's messages."""
+_NO_MEMORY = ("8007000E", "OUT_OF_MEMORY", "Failed to allocate memory", "bad allocation")
+"""E_OUTOFMEMORY, in the same messages."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One session and its lock: ONNX Runtime lets one thread at a time run a session of DirectML's provider.
+
+    Attributes:
+        node: what it runs.
+        device: ONNX Runtime's word for the device, `dml` or `cpu`, and its index.
+    """
+
+    node: Node
+    device: tuple[str, int]
+    _runtime: ModuleType
+    _session: Any
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes of the input and the output, which the provider keeps on the device."""
+        elements = math.prod(self.node.shape) + math.prod(self.node.output_shape)
+        return elements * self.node.data_type.item_size
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """The array on the device, to be run on as often as needed. On the CPU it is the array's own memory."""
+        return self._runtime.OrtValue.ortvalue_from_numpy(array, *self.device)
+
+    def run(self, value: Any) -> NDArray[Any]:
+        """The output in new host memory."""
+        out = np.empty(self.node.output_shape, self.node.data_type.dtype)
+        with self._lock:
+            binding = self._session.io_binding()
+            binding.bind_ortvalue_input(INPUT, value)
+            binding.bind_output(OUTPUT, "cpu", 0, out.dtype, out.shape, out.ctypes.data)
+            self._session.run_with_iobinding(binding)
+        return out
+
+
+class Sessions:
+    """The sessions of one device.
+
+    Args:
+        runtime: the module `onnxruntime`.
+        provider: the execution provider.
+        device_id: DirectML's adapter index; unused on the CPU.
+        most: sessions kept.
+        most_bytes: bytes they may keep on the device together; the newest stays whatever its size.
+    """
+
+    def __init__(
+        self,
+        runtime: ModuleType,
+        provider: str,
+        device_id: int,
+        *,
+        most: int = MOST_SESSIONS,
+        most_bytes: int = MOST_SESSION_BYTES,
+    ) -> None:
+        self._runtime, self._provider, self._device_id = runtime, provider, device_id
+        self._most, self._most_bytes = most, most_bytes
+        self._kept: OrderedDict[Node, Session] = OrderedDict()
+        self._refusals: OrderedDict[Node, str] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def refusal(self, node: Node) -> str | None:
+        """What the provider said when it did not take this node; None if it was not asked, or took it."""
+        return self._refusals.get(node)
+
+    def get(self, node: Node) -> Session:
+        """The node's session, made now if it is not there.
+
+        Raises:
+            NoBackend: the provider does not take the node; from now on `refusal` says so.
+            Unavailable: the device has no memory for it.
+            ServerFault: the device was lost.
+        """
+        with self._lock:
+            session = self._kept.get(node)
+            if session is None:
+                session = self._make(node)
+                self._kept[node] = session
+            self._kept.move_to_end(node)
+            while len(self._kept) > 1 and self._too_many():
+                self._kept.popitem(last=False)
+            return session
+
+    def run(self, session: Session, value: Any) -> NDArray[Any]:
+        """`session.run`, with what the device says turned into an answer.
+
+        Raises:
+            Unavailable: the device has no memory for it.
+            ServerFault: the device failed; what it kept is dropped, and the next request makes it anew.
+        """
+        try:
+            return session.run(value)
+        except Exception as error:
+            raise self._failed(session.node, error) from error
+
+    def upload(self, session: Session, array: NDArray[Any]) -> Any:
+        """`session.upload`, with the same errors as `run`."""
+        try:
+            return session.upload(array)
+        except Exception as error:
+            raise self._failed(session.node, error) from error
+
+    def clear(self) -> None:
+        """Drop every session."""
+        with self._lock:
+            self._kept.clear()
+
+    def _too_many(self) -> bool:
+        total = sum(session.bytes_kept for session in self._kept.values())
+        return len(self._kept) > self._most or total > self._most_bytes
+
+    def _make(self, node: Node) -> Session:
+        options: Mapping[str, str] = {"device_id": str(self._device_id)} if self._provider == DIRECTML else {}
+        try:
+            made = self._runtime.InferenceSession(
+                model_bytes(node),
+                session_options(self._runtime, self._provider),
+                providers=[(self._provider, options)],
+                enable_fallback=False,  # else the Python class tries the CPU after an error, and prints so
+            )
+        except Exception as error:
+            said = " ".join(str(error).split())[:300]
+            if _mentions(said, _LOST) or _mentions(said, _NO_MEMORY):
+                self._kept.clear()
+                raise _problem(node, said) from error
+            self._refusals[node] = f"{self._provider} does not take this {node.op_type}: {said}"
+            if len(self._refusals) > MOST_REFUSALS:
+                self._refusals.popitem(last=False)
+            raise NoBackend(
+                f"directml: {self._refusals[node]}; ask for another backend, or for auto",
+                extra={"refused": {"directml": self._refusals[node]}},
+            ) from error
+        device = ("dml", self._device_id) if self._provider == DIRECTML else ("cpu", 0)
+        return Session(node, device, self._runtime, made)
+
+    def _failed(self, node: Node, error: Exception) -> ServerFault | Unavailable:
+        """Drop what the failure may have spoilt: everything, since a lost device takes all its sessions with it."""
+        self.clear()
+        return _problem(node, " ".join(str(error).split())[:300])
+
+
+def _mentions(text: str, words: tuple[str, ...]) -> bool:
+    return any(word.lower() in text.lower() for word in words)
+
+
+def _problem(node: Node, said: str) -> ServerFault | Unavailable:
+    if _mentions(said, _NO_MEMORY):
+        return Unavailable(f"the DirectML device has no memory for this {node.op_type}; send it again, or in parts")
+    what = "was lost" if _mentions(said, _LOST) else "failed"
+    return ServerFault(f"the DirectML device {what} in a {node.op_type}: {said}")
