@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -588,6 +587,8 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]{1,9}", text):
         return float(text)
+    from email.utils import parsedate_to_datetime  # here, because it is rarely needed and takes a while to load
+
     try:
         until: datetime = parsedate_to_datetime(text)
         return max(0.0, (until - parsedate_to_datetime(headers.get("date", ""))).total_seconds())

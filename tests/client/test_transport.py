@@ -17,10 +17,11 @@ import pytest
 from safetensors.numpy import save as write_safetensors
 from tests.support.raw_server import http_answer, raw_server, read_request
 
-from tensorpost import BufferTensorDesc, Client, TileOperatorDesc, problems
+from tensorpost import BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
 from tensorpost._origin import Origin
+from tensorpost._pool import Pool
 from tensorpost._sockets import SocketTransport
-from tensorpost._transport import HttpxTransport, _mapped_errors
+from tensorpost._transport import OverHttpx, _mapped_errors
 
 Connect = Callable[..., Any]
 
@@ -429,7 +430,9 @@ def test_a_server_that_hangs_up_between_looking_and_sending_is_no_error_of_its_o
 
     ours, theirs = socket.socketpair()
     theirs.close()
-    transport = SocketTransport(Origin.parse("http://x", headers={}, timeout=1, connect_timeout=1, tls=True, uds=None))
+    transport = SocketTransport(
+        Origin.parse("http://x", headers={}, timeout=Timeout(), tls=True, uds=None), Pool(Limits())
+    )
     with ours:
         assert transport._write_piece(ours, cast("Any", SaysWriteable()), memoryview(b"x")) is False
 
@@ -488,7 +491,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
-    origin = Origin.parse("http://x", headers={}, timeout=None, connect_timeout=5.0, tls=True, uds=None)
+    origin = Origin.parse("http://x", headers={}, timeout=Timeout.of(None), tls=True, uds=None)
     classes, todo = set(), [httpx.TransportError]
     while todo:
         classes.add(cls := todo.pop())
@@ -508,6 +511,6 @@ def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
 
 def test_the_httpx_way_is_the_one_for_tls() -> None:
     with Client("https://127.0.0.1:1", retries=0) as tp:
-        assert isinstance(tp._transport, HttpxTransport)
+        assert isinstance(tp._transport, OverHttpx)
         with pytest.raises(problems.ConnectFailed):
             tp.limits()
