@@ -5,10 +5,10 @@
     python benchmarks/sdk.py --json results.json  the figures as well
 
 The peer is a bare socket server in a process of its own: it takes a body with `recv_into` and answers a frame from
-fixed memory, so that the client is the limit. `receive` sends 3 KiB and gets the size, `send` the other way round, `both`
-sends and gets it. Every row's results are compared, before and after it is timed: what came byte by byte, what was sent
-by the CRC that the peer saw. Figures are lower quartiles; only ratios mean anything on a machine that does other things
-as well.
+fixed memory, so that the client is the limit. `receive` sends 3 KiB and gets the size, `send` the other way round,
+`both` sends and gets it. Every row's results are compared, before and after it is timed: what came byte by byte, what
+was sent by the CRC that the peer saw. Figures are lower quartiles; only ratios mean anything on a machine that does
+other things as well.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,17 @@ def pattern(count: int) -> np.ndarray[Any, Any]:
 # ---- the peer --------------------------------------------------------------------------------------------------------
 
 
+@lru_cache
+def answer_head(shape: tuple[int, ...]) -> bytes:
+    return encode_head([("output", data_type("uint8"), shape)], METADATA)
+
+
 def serve(path: str) -> None:
     """Serve on a TCP port and on this Unix socket; print the port; end when standard input does.
 
     A request's path is `/<plain|crc>/<sizes of the output>/...`.
     """
-    source = memoryview(pattern(LARGEST))
+    source = pattern(LARGEST).data
     tcp = socket.create_server(("127.0.0.1", 0), backlog=64)
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(path)
@@ -89,7 +95,7 @@ def serve(path: str) -> None:
                 if check == b"crc":
                     crc = zlib.crc32(room[:count], crc)
             shape = tuple(int(size) for size in sizes.split(b"x"))
-            frame = encode_head([("output", data_type("uint8"), shape)], METADATA)
+            frame = answer_head(shape)
             total = len(frame) + int(np.prod(shape))
             lines = (f"content-type: {MEDIA_TYPE}", f"content-length: {total}", f"x-request-id: {crc}")
             whole = "\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + frame
@@ -179,7 +185,7 @@ def raw(url: str, job: Job) -> Call:
     host, port = url.removeprefix("http://").split(":")
     sock = socket.create_connection((host, int(port)))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    room = memoryview(np.empty(job.frame_head_bytes + job.expected.size, np.uint8))
+    room = np.empty(job.frame_head_bytes + job.expected.size, np.uint8).data
     room[:] = bytes(len(room))
 
     def call(check: bool) -> Said:
@@ -213,7 +219,7 @@ def ours(url: str, job: Job, *, out: bool, uds: str | None = None) -> Call:
     return call
 
 
-def ours_async(url: str, job: Job, runner: asyncio.Runner) -> Call:
+def ours_async(url: str, job: Job, loop: asyncio.AbstractEventLoop) -> Call:
     """`tensorpost.AsyncClient` on asyncio's own loop."""
     clients = [AsyncClient(url + job.path(check=check)) for check in (False, True)]
 
@@ -221,7 +227,7 @@ def ours_async(url: str, job: Job, runner: asyncio.Runner) -> Call:
         result = await clients[check].call(job.desc, job.x, out=job.out)
         return Said(result.array, int(result.request_id or 0))
 
-    return lambda check: runner.run(ask(check))
+    return lambda check: loop.run_until_complete(ask(check))
 
 
 def content(http: httpx.Client, url: str, job: Job) -> Call:
@@ -258,17 +264,18 @@ def parts(http: httpx.Client, url: str, job: Job) -> Call:
 def into(http: httpx.Client, url: str, job: Job) -> Call:
     """Our transport in an httpx client, with `read_into`."""
     room = bytearray(job.frame_head_bytes + job.expected.size)
+    body: Any = job.body  # httpx's type says bytes; it passes views on as they are
 
     def call(check: bool) -> Said:
         url_ = url + job.path(check=check)
-        with http.stream("POST", url_, content=job.body, headers=job.headers) as response:
+        with http.stream("POST", url_, content=body, headers=job.headers) as response:
             read_into(response, room)
         return Said(memoryview(room)[job.frame_head_bytes :], int(response.headers["x-request-id"]))
 
     return call
 
 
-def parts_async(http: httpx.AsyncClient, url: str, job: Job, runner: asyncio.Runner, *, direct: bool) -> Call:
+def parts_async(http: httpx.AsyncClient, url: str, job: Job, loop: asyncio.AbstractEventLoop, *, direct: bool) -> Call:
     """The same with httpx on asyncio; `direct` is our transport's `aread_into`."""
     room = memoryview(bytearray(job.frame_head_bytes + job.expected.size))
 
@@ -287,14 +294,14 @@ def parts_async(http: httpx.AsyncClient, url: str, job: Job, runner: asyncio.Run
                     got += len(part)
         return Said(room[job.frame_head_bytes :], int(response.headers["x-request-id"]))
 
-    return lambda check: runner.run(ask(check))
+    return lambda check: loop.run_until_complete(ask(check))
 
 
 RAW, STOCK, PARTS = "sockets, bare", "httpx: .content, content=bytes", "httpx: iter_raw, 1 MiB parts"
 PLAIN = "tensorpost.Client"
 
 
-def ways(url: str, uds: str, job: Job, runner: asyncio.Runner, kept: contextlib.ExitStack) -> dict[str, Call]:
+def ways(url: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: contextlib.ExitStack) -> dict[str, Call]:
     """Every way, with a connection of its own that is used again."""
 
     def http(**options: Any) -> httpx.Client:
@@ -302,7 +309,7 @@ def ways(url: str, uds: str, job: Job, runner: asyncio.Runner, kept: contextlib.
 
     def ahttp(**options: Any) -> httpx.AsyncClient:
         client = httpx.AsyncClient(timeout=None, trust_env=False, **options)
-        kept.callback(lambda: runner.run(client.aclose()))
+        kept.callback(lambda: loop.run_until_complete(client.aclose()))
         return client
 
     return {
@@ -310,15 +317,15 @@ def ways(url: str, uds: str, job: Job, runner: asyncio.Runner, kept: contextlib.
         PLAIN: ours(url, job, out=False),
         "tensorpost.Client, out=": ours(url, job, out=True),
         "tensorpost.Client, out=, Unix socket": ours(url, job, out=True, uds=uds),
-        "tensorpost.AsyncClient, out=": ours_async(url, job, runner),
+        "tensorpost.AsyncClient, out=": ours_async(url, job, loop),
         "httpx with HttpxTransport: read_into, views": into(http(transport=HttpxTransport()), url, job),
         "httpx with HttpxTransport: .content, content=bytes": content(http(transport=HttpxTransport()), url, job),
         STOCK: content(http(), url, job),
         PARTS: parts(http(), url, job),
         "httpx async with AsyncHttpxTransport: aread_into, 1 MiB parts": parts_async(
-            ahttp(transport=AsyncHttpxTransport()), url, job, runner, direct=True
+            ahttp(transport=AsyncHttpxTransport()), url, job, loop, direct=True
         ),
-        "httpx async: aiter_raw, 1 MiB parts": parts_async(ahttp(), url, job, runner, direct=False),
+        "httpx async: aiter_raw, 1 MiB parts": parts_async(ahttp(), url, job, loop, direct=False),
     }
 
 
@@ -396,7 +403,7 @@ def main() -> None:
                 if arguments.only not in direction or (size == SMALL and direction != "both"):
                     continue
                 with contextlib.ExitStack() as kept:
-                    calls = ways(url, uds, job, runner, kept)
+                    calls = ways(url, uds, job, runner.get_loop(), kept)
                     took = alternately(calls, job, 1.0 if arguments.quick else 4.0 if size < LARGEST else 15.0)
                 show(direction, size, took)
                 rows += [

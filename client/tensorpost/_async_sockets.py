@@ -9,12 +9,12 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from ._exchange import AnswerHead, Request
 from ._http1 import HttpExchange, exchange_of
 from ._options import Limits
 from ._origin import Address, Origin
 from ._pool import IdleConnections
 from ._sockets import RECEIVE_BYTES, SMALL_PIECE_BYTES, connecting, talking
+from ._steps import AnswerHead, Request
 
 __all__ = ["AsyncPool", "AsyncSocketAnswer", "AsyncSocketTransport"]
 

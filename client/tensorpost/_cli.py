@@ -27,10 +27,10 @@ from typer.core import TyperGroup
 
 from ._answers import Progress
 from ._arrays import tile_descriptor
-from ._exchange import PIECE_BYTES
 from ._files import destination, format_of, picture_bytes, read_array, write_blocks
 from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
 from ._setup import DEFAULT_RETRIES, DEFAULT_URL
+from ._steps import PIECE_BYTES
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head

@@ -7,12 +7,12 @@ once, between the socket and their array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 import h11
 
-from ._exchange import AnswerHead, Request
 from ._origin import Origin
+from ._steps import AnswerHead, Request
 from .problems import ConnectionProblem
 
 __all__ = ["HttpExchange", "exchange_of"]
@@ -26,10 +26,12 @@ def exchange_of(origin: Origin, request: Request) -> HttpExchange:
     headers = {"host": origin.authority, **origin.headers, **request.headers}
     if request.body:
         headers["content-length"] = str(request.content_length)
-    fields = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
-    return HttpExchange(
-        origin, request.method.encode("ascii"), (origin.prefix + request.target).encode("ascii"), fields
-    )
+    return HttpExchange(origin, _event(request.method, origin.prefix + request.target, tuple(headers.items())))
+
+
+@lru_cache(maxsize=256)  # proving a head right takes longer than sending it, and the next call's is the same
+def _event(method: str, target: str, fields: tuple[tuple[str, str], ...]) -> h11.Request:
+    return h11.Request(method=method, target=target, headers=list(fields))
 
 
 class HttpExchange:
@@ -37,9 +39,7 @@ class HttpExchange:
 
     Args:
         origin: the server, for messages.
-        method: of the request; CONNECT and upgrades are not exchanges.
-        target: path and query.
-        fields: all headers of the request, in order.
+        request: the request's head; CONNECT and upgrades are not exchanges.
 
     Attributes:
         request_head: the bytes to send before the request's body.
@@ -49,11 +49,11 @@ class HttpExchange:
             keeps the connection open. (Whether the request was sent to its end is the sender's to know.)
     """
 
-    def __init__(self, origin: Origin, method: bytes, target: bytes, fields: Sequence[tuple[bytes, bytes]]) -> None:
+    def __init__(self, origin: Origin, request: h11.Request) -> None:
         self._origin = origin
-        self._method = method
+        self._method = request.method
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LONGEST_HEAD_BYTES)
-        sent = self._h11.send(h11.Request(method=method, target=target, headers=list(fields)))
+        sent = self._h11.send(request)
         assert sent is not None
         self.request_head: bytes = sent
         self.head: AnswerHead | None = None

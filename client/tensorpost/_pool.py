@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
+import select
 import socket
 import threading
 import time
@@ -13,11 +13,16 @@ from ._options import Limits
 from ._origin import CLOSED, Address
 from .problems import RequestTimeout
 
-__all__ = ["IdleConnections", "Pool", "Selector"]
+__all__ = ["IdleConnections", "Pool"]
 
-# Neither takes a file descriptor of its own, as epoll would. select() is the only one on Windows, where it has no
-# highest descriptor.
-Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+def _is_readable(sock: socket.socket) -> bool:
+    """Whether something came: bytes, or the end."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([sock], [], [], 0)[0])  # Windows, where it has no highest descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,8 @@ class IdleConnections:
                     self._make_room()
                     return None
                 self._idle.remove(found)
-            with Selector() as selector:
-                selector.register(found.socket, selectors.EVENT_READ)
-                if not selector.select(0):
-                    return found.socket
+            if not _is_readable(found.socket):
+                return found.socket
             found.socket.close()  # readable without a request: the server has hung up
 
     def close(self) -> None:

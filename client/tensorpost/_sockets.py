@@ -12,10 +12,10 @@ import socket
 from collections.abc import Generator, Iterable, Iterator
 from typing import Literal
 
-from ._exchange import AnswerHead, Request
 from ._http1 import HttpExchange, exchange_of
 from ._origin import Origin
-from ._pool import Pool, Selector
+from ._pool import Pool
+from ._steps import AnswerHead, Request
 from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
 
 __all__ = [
@@ -30,6 +30,10 @@ __all__ = [
 
 RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be read straight into their memory
 SMALL_PIECE_BYTES = 1 << 16  # goes out in one send together with the head
+
+# Neither takes a file descriptor of its own, as epoll would. select() is the only one on Windows, where it has no
+# highest descriptor.
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 # ---- shared with asyncio's side --------------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ class SocketTransport:
 
     def _write(self, sock: socket.socket, pieces: Iterator[memoryview]) -> bool:
         """Send; False if the server answered or hung up before everything was sent."""
-        with Selector() as selector:
+        with _Selector() as selector:
             selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
             # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
             return all(self._write_piece(sock, selector, piece) for piece in pieces)

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import httpx
 
-from ._exchange import AnswerHead, Request
 from ._options import Limits
 from ._origin import CLOSED, Origin
 from ._sockets import talking
+from ._steps import AnswerHead, Request
 from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
 
 __all__ = ["AsyncOverHttpx", "OverHttpx"]

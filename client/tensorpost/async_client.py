@@ -14,10 +14,10 @@ from . import _exchange as exchange
 from ._answers import Progress, Result, Validation
 from ._arrays import Subject, TensorData, onnx_node, resample_arrays, tile_descriptor
 from ._async_sockets import AsyncPool, AsyncSocketTransport
-from ._exchange import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wait, resume
 from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
 from ._origin import Origin
 from ._setup import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, set_up
+from ._steps import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wait, resume
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .problems import ConnectionProblem

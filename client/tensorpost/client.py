@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from . import _exchange as exchange
 from ._answers import Progress, Result, Validation
 from ._arrays import Subject, TensorData, onnx_node, resample_arrays, tile_descriptor
-from ._exchange import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wait, resume
 from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
 from ._origin import Origin
 from ._pool import Pool
 from ._setup import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, set_up
 from ._sockets import SocketTransport
+from ._steps import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wait, resume
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .problems import ConnectionProblem

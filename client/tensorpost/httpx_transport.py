@@ -132,7 +132,8 @@ def _outgoing(request: httpx.Request, uds: str | None) -> _Outgoing:
     origin = Origin("http", url.raw_host.decode("ascii"), url.port or 80, "", {}, timeout, False, uds)
     target = request.extensions.get("target", url.raw_path)
     try:
-        exchange = HttpExchange(origin, request.method.encode("ascii"), target, request.headers.raw)
+        head = h11.Request(method=request.method, target=target, headers=request.headers.raw)
+        exchange = HttpExchange(origin, head)
     except h11.LocalProtocolError as error:
         raise httpx.LocalProtocolError(str(error), request=request) from error
     length = request.headers.get("content-length")
