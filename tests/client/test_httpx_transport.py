@@ -101,6 +101,7 @@ class Streamed(httpx.SyncByteStream):
 
 # ---- the same as httpx -----------------------------------------------------------------------------------------------
 
+MULTIPART = "multipart/form-data; boundary=b"
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "get": ("GET", {"params": {"a": "b c", "d": "\u00e4"}}),
     "head": ("HEAD", {}),
@@ -108,7 +109,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "large": ("PUT", {"content": BODY}),
     "form": ("POST", {"data": {"k": "v"}}),
     "json": ("PATCH", {"json": {"k": [1, 2]}}),
-    "file": ("POST", {"files": {"f": ("n.bin", b"\0\1")}, "headers": {"content-type": "multipart/form-data; boundary=b"}}),
+    "file": ("POST", {"files": {"f": ("n.bin", b"\0\1")}, "headers": {"content-type": MULTIPART}}),
     "nothing": ("DELETE", {}),
 }  # fmt: skip
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
@@ -254,13 +255,13 @@ def test_memory_that_cannot_be_written_is_refused(open_client: Callable[..., Fac
 
 
 def test_a_response_of_another_transport_is_copied() -> None:
-    http = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=Streamed())))
     memory = bytearray(7)
-    with http, http.stream("GET", "http://x") as response:
-        assert read_into(response, memory) == 5
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=Streamed()))) as http:
+        with http.stream("GET", "http://x") as response:
+            assert read_into(response, memory) == 5
+        with pytest.raises(problems.InvalidParameter, match="5 bytes"), http.stream("GET", "http://x") as response:
+            read_into(response, bytearray(4))
     assert memory == b"hello\0\0"
-    with pytest.raises(problems.InvalidParameter, match="5 bytes"), http.stream("GET", "http://x") as response:
-        read_into(response, bytearray(4))
 
 
 def test_views_are_sent_as_they_are() -> None:
@@ -353,7 +354,11 @@ def test_silence(open_client: Callable[..., Face], where: str, cls: type[Excepti
 
 def test_a_server_that_does_not_read(open_client: Callable[..., Face]) -> None:
     release = threading.Event()
-    with raw_server(lambda _, __: release.wait(10) and None) as server:
+
+    def handle(connection: socket.socket, number: int) -> None:
+        release.wait(10)
+
+    with raw_server(handle) as server:
         with pytest.raises(httpx.WriteTimeout):
             open_client(timeout=httpx.Timeout(10, write=0.2)).request("POST", server.url, content=BIG)
         release.set()

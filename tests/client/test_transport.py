@@ -298,9 +298,10 @@ def test_a_failed_call_gives_its_connection_s_place_back(connect: Connect) -> No
         with pytest.raises(problems.IncompleteBody):
             tp.tile(X, (1, 2))
         tp.tile(X, (1, 2))
-        for _ in range(2):
-            with pytest.raises(problems.ConnectionProblem, match="without an answer"):
+        for _ in range(2):  # the server answers nothing; how that is noticed depends on when
+            with pytest.raises(problems.ConnectionProblem) as caught:
                 tp.tile(X, (1, 2))
+            assert caught.value.extra.get("phase") != "pool"
 
 
 @pytest.mark.parametrize(("phase", "wait"), [("read", Timeout(read=0.1)), ("write", Timeout(write=0.1))])
