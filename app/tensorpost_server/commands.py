@@ -14,6 +14,7 @@ import socket
 import sys
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -40,7 +41,9 @@ _FASTER_WITH = ("httptools",) if sys.platform == "win32" else ("httptools", "uvl
 _log = logging.getLogger(__name__)
 
 
-def serve(*, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:
+def serve(
+    *, host: str | None = None, port: int | None = None, uds: Path | None = None, log_level: str = "info"
+) -> None:
     """Run the server until it is told to stop (SIGINT, SIGTERM).
 
     When it takes requests it prints one line with its address to standard output. Everything else goes to standard
@@ -50,6 +53,7 @@ def serve(*, host: str | None = None, port: int | None = None, log_level: str = 
     Args:
         host: address to listen on. Default: the setting `host`.
         port: TCP port to listen on; 0 picks a free one. Default: the setting `port`.
+        uds: path of a Unix socket to listen on, instead of host and port. Default: the setting `uds`.
         log_level: the least important messages to show: critical, error, warning, info or debug.
 
     Raises:
@@ -59,7 +63,7 @@ def serve(*, host: str | None = None, port: int | None = None, log_level: str = 
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
     _log_to_standard_error(log_level)
-    chosen = {"host": host, "port": port}
+    chosen = {"host": host, "port": port, "uds": uds}
     settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
     for sentence in unknown_variables():
         _log.warning(sentence)
@@ -67,9 +71,9 @@ def serve(*, host: str | None = None, port: int | None = None, log_level: str = 
     if missing:
         _log.warning("large tensors will move slowly: install %s", " and ".join(missing))
     app = _Application(create_app(settings))
-    with _listen(settings.host, settings.port) as listener:
-        address = _address(listener)
-        if not _is_loopback(address):
+    with _Listener(settings) as listener:
+        address = _address(listener.socket)
+        if settings.uds is None and not _is_loopback(address):
             _log.warning("others can reach %s, and there is no authentication: put a proxy in front of it", address)
         _Server(_uvicorn_config(app, settings, log_level), address).run_until_stopped(app, listener)
 
@@ -186,6 +190,71 @@ def _log_to_standard_error(log_level: str) -> None:
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
 
 
+class _Listener:
+    """A bound socket. A Unix socket's file goes with it.
+
+    Raises:
+        InvalidParameter: the system refuses the address.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.uds
+        self.socket = _listen(settings.host, settings.port) if self._path is None else _listen_unix(self._path)
+        self._file = None if self._path is None else self._path.stat()
+
+    def __enter__(self) -> _Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it; may be repeated."""
+        self.socket.close()
+        path, file = self._path, self._file
+        if path is not None and file is not None:
+            self._file = None
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), file):  # and not of another server that took the path over
+                    path.unlink()
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A Unix socket bound to this path. The file of a server that is gone is replaced.
+
+    Raises:
+        InvalidParameter: somebody listens there, the file is something else, or the system refuses the path.
+    """
+    hint = f"choose another --uds ({_variable('uds')})"
+    if not hasattr(socket, "AF_UNIX"):
+        raise InvalidParameter(f"there are no Unix sockets for Python on {sys.platform}; use --host and --port")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            if _is_answered(path):
+                raise InvalidParameter(f"cannot listen on {path}: another server does already; {hint}")
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        reason = "the file exists and is no socket" if path.exists() else error.strerror or str(error)
+        raise InvalidParameter(f"cannot listen on {path}: {reason}; {hint}") from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """A bound socket.
 
@@ -205,6 +274,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _address(listener: socket.socket) -> str:
+    if listener.family == getattr(socket, "AF_UNIX", None):
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -255,18 +326,25 @@ class _Application:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which says where it listens once it does."""
+    """uvicorn, which says where it listens once it does, and takes a Unix socket away when it has stopped."""
 
     def __init__(self, config: uvicorn.Config, address: str) -> None:
         super().__init__(config)
         self._address = address
+        self._listener: _Listener | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, then say so."""
         await super().startup(sockets)
         print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
 
-    def run_until_stopped(self, app: _Application, listener: socket.socket) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; here, because uvicorn then ends the process by the signal that it got."""
+        await super().shutdown(sockets)
+        if self._listener is not None:
+            self._listener.close()
+
+    def run_until_stopped(self, app: _Application, listener: _Listener) -> None:
         """Serve, then return quietly after Ctrl+C.
 
         Raises:
@@ -274,7 +352,8 @@ class _Server(uvicorn.Server):
         """
         try:
             with suppress(KeyboardInterrupt):  # uvicorn stops in order, then raises the signal again
-                self.run(sockets=[listener])
+                self._listener = listener
+                self.run(sockets=[listener.socket])
         except SystemExit:
             if app.error is not None:
                 raise app.error from None

@@ -47,6 +47,11 @@ class Settings(BaseSettings):
         description="Address to listen on. Loopback, because the service has no authentication of its own yet.",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
+    uds: Path | None = Field(
+        default=None,
+        description="Unix socket to listen on, instead of host and port. Who may connect is decided by the permissions "
+        "of its folder and by the umask.",
+    )
     backend: str = Field(
         default="auto",
         description="Backend for requests that name none: auto, or a backend's name, which is then forced.",

@@ -1,33 +1,41 @@
 """tensorpost: POST a DirectML operator and a tensor, get the result back as raw bytes.
 
-The descriptors, data types and errors are plain values that need no network. `Client` and `AsyncClient` are loaded when
-they are first asked for, so that whoever needs the values only (the server is one) does not load an HTTP library.
+The descriptors, data types and errors are plain values that need no network. Every name here is loaded when it is first
+asked for, so that nobody waits for what they do not use: Pydantic and NumPy for the descriptors, sockets for the
+clients, httpx for TLS, proxies and `HttpxTransport`.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._answers import Progress, Result, Validation
-from .datatypes import TensorDataType
-from .descriptors import (
-    BufferTensorDesc,
-    FeatureLevel,
-    OperatorDesc,
-    TensorFlags,
-    TileOperatorDesc,
-    parse_operator,
-)
-from .problems import TensorpostError, Violation
-
 if TYPE_CHECKING:
-    from .client import AsyncClient, Client
+    from . import compat, datatypes, descriptors, frame, npy, onnx, problems, resampling
+    from ._answers import Progress, Result, Validation
+    from ._options import Limits, Timeout
+    from .async_client import AsyncClient
+    from .client import Client
+    from .datatypes import TensorDataType
+    from .descriptors import (
+        BufferTensorDesc,
+        FeatureLevel,
+        OperatorDesc,
+        TensorFlags,
+        TileOperatorDesc,
+        parse_operator,
+    )
+    from .httpx_transport import AsyncHttpxTransport, HttpxTransport
+    from .problems import TensorpostError, Violation
 
 __all__ = [
     "AsyncClient",
+    "AsyncHttpxTransport",
     "BufferTensorDesc",
     "Client",
     "FeatureLevel",
+    "HttpxTransport",
+    "Limits",
     "OperatorDesc",
     "Progress",
     "Result",
@@ -35,18 +43,49 @@ __all__ = [
     "TensorFlags",
     "TensorpostError",
     "TileOperatorDesc",
+    "Timeout",
     "Validation",
     "Violation",
+    "compat",
+    "datatypes",
+    "descriptors",
+    "frame",
+    "npy",
+    "onnx",
     "parse_operator",
+    "problems",
+    "resampling",
 ]
+
+_NAMES_BY_MODULE = {
+    "_answers": ("Progress", "Result", "Validation"),
+    "_options": ("Limits", "Timeout"),
+    "async_client": ("AsyncClient",),
+    "client": ("Client",),
+    "datatypes": ("TensorDataType",),
+    "descriptors": (
+        "BufferTensorDesc",
+        "FeatureLevel",
+        "OperatorDesc",
+        "TensorFlags",
+        "TileOperatorDesc",
+        "parse_operator",
+    ),
+    "httpx_transport": ("AsyncHttpxTransport", "HttpxTransport"),
+    "problems": ("TensorpostError", "Violation"),
+}
+_HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("AsyncClient", "Client"):
-        from . import client
-
-        return getattr(client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _HOMES:
+        found = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    elif name in __all__:
+        found = importlib.import_module(f".{name}", __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found  # asked for once
+    return found
 
 
 def __dir__() -> list[str]:

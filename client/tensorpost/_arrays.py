@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
+from .layout import Layout
 from .onnx import OnnxNode, OnnxTensor, find_schema
 from .problems import InvalidDescriptor, InvalidParameter, Violation
 from .resampling import Resampling, resampling
@@ -24,6 +25,7 @@ __all__ = [
     "TensorData",
     "check_out",
     "input_tensors",
+    "layout_of",
     "onnx_node",
     "output_memory",
     "output_tensor",
@@ -60,9 +62,16 @@ def output_tensor(subject: Subject) -> Tensor:
     return getattr(subject, field)
 
 
+# Hashable, because frozen; Pydantic does not say so.
+@lru_cache(maxsize=1024)
+def layout_of(tensor: Tensor) -> Layout:
+    """`tensor.layout`, worked out once; callers send the next array of the same shape."""
+    return tensor.layout
+
+
 def wire_form(tensor: Tensor) -> tuple[DataType, tuple[int, ...]]:
     """Type and shape of a tensor in a frame: its own if packed, otherwise its whole buffer as bytes."""
-    layout = tensor.layout
+    layout = layout_of(tensor)
     if layout.packed:
         return layout.data_type, layout.sizes
     return _UINT8, (layout.size_in_bytes,)
@@ -93,7 +102,7 @@ def _bytes_of(name: str, tensor: Tensor, data: object) -> memoryview:
     if not isinstance(data, np.ndarray):
         return _bytes_of_buffer(name, tensor, data)
     array = _plain(name, cast("NDArray[Any]", data))
-    layout = tensor.layout
+    layout = layout_of(tensor)
     dtype, sizes = layout.data_type.dtype, layout.sizes
     if layout.packed:
         if array.dtype.newbyteorder("<") != dtype or array.shape != sizes:
@@ -123,9 +132,9 @@ def _bytes_of_buffer(name: str, tensor: Tensor, data: object) -> memoryview:
     except TypeError:
         raise InvalidParameter(
             f"{name} must be a NumPy array or bytes-like, not {type(data).__name__}; for lists and other array types, "
-            f"np.asarray(x, dtype=np.{tensor.layout.data_type.numpy_name}) makes one"
+            f"np.asarray(x, dtype=np.{layout_of(tensor).data_type.numpy_name}) makes one"
         ) from None
-    return _first_bytes(name, memory, tensor.layout.size_in_bytes)
+    return _first_bytes(name, memory, layout_of(tensor).size_in_bytes)
 
 
 def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
@@ -157,7 +166,7 @@ def check_out(tensor: Tensor, out: NDArray[Any] | None) -> None:
     if not isinstance(cast("object", out), np.ndarray) or out.dtype != row.dtype or out.shape != shape:
         is_array = isinstance(cast("object", out), np.ndarray)
         found = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
-        why = "" if tensor.layout.packed else ", the output's whole buffer"
+        why = "" if layout_of(tensor).packed else ", the output's whole buffer"
         raise InvalidParameter(f"out must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise InvalidParameter("out must be C-contiguous and writeable: the answer is received straight into it")
@@ -167,7 +176,7 @@ def output_memory(tensor: Tensor, out: NDArray[Any] | None) -> tuple[memoryview,
     """Where the output's bytes go, and the array to give back for them: `out` or new memory."""
     row, shape = wire_form(tensor)
     block = np.empty(shape, row.dtype) if out is None else out
-    return _memory(block), block if tensor.layout.packed else tensor.layout.view(block)
+    return _memory(block), block if layout_of(tensor).packed else layout_of(tensor).view(block)
 
 
 _SAME_BITS: Mapping[str, str] = {

@@ -27,9 +27,11 @@ from typer.core import TyperGroup
 
 from ._answers import Progress
 from ._arrays import tile_descriptor
-from ._exchange import PIECE_BYTES
 from ._files import destination, format_of, picture_bytes, read_array, write_blocks
-from .client import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Client
+from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
+from ._setup import DEFAULT_RETRIES, DEFAULT_URL
+from ._steps import PIECE_BYTES
+from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
 from .onnx import OnnxNode, lower
@@ -69,7 +71,11 @@ app = typer.Typer(
 )
 
 Url = Annotated[str, typer.Option("--url", envvar="TENSORPOST_URL", help="The server.", show_default=True)]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
+Uds = Annotated[
+    Path | None,
+    typer.Option("--uds", metavar="PATH", help="Unix socket of a server on this machine, instead of the URL's host."),
+]
+Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -142,10 +148,17 @@ def serve(
         int | None,
         typer.Option(min=0, max=65535, help="Port to listen on.  [default: setting TENSORPOST_PORT, or 8000]"),
     ] = None,
+    uds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Unix socket to listen on instead of a port.  [default: setting TENSORPOST_UDS, or none]",
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "info",
 ) -> None:
     """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
-    _server_commands().serve(host=host, port=port, log_level=log_level)
+    _server_commands().serve(host=host, port=port, uds=uds, log_level=log_level)
 
 
 @app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
@@ -161,9 +174,10 @@ def tile(
         typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output."),
     ] = "-",
     url: Url = DEFAULT_URL,
+    uds: Uds = None,
     backend: Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")] = None,
     level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.")] = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
@@ -174,7 +188,7 @@ def tile(
         copies = (*copies, 1)
     desc = tile_descriptor(read.array, copies)
     call = _Call(desc, read.array, desc.output_tensor.sizes, backend, level)
-    with Client(url, timeout=timeout) as client:
+    with _client(url, uds, timeout) as client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
 
 
@@ -199,9 +213,10 @@ def resample(
         typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output."),
     ] = "-",
     url: Url = DEFAULT_URL,
+    uds: Uds = None,
     backend: Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")] = None,
     level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 5_1.")] = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
@@ -223,7 +238,7 @@ def resample(
         antialias=antialias,
     )
     call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, level)
-    with Client(url, timeout=timeout) as client:
+    with _client(url, uds, timeout) as client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
 
 
@@ -233,16 +248,17 @@ def validate(
     *,
     level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
+    uds: Uds = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
     wanted = _usage(FeatureLevel.parse, level)
     document = read_json(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     try:
-        if url is None:
+        if url is None and uds is None:
             desc = _validate_offline(document, wanted)
         else:
-            with Client(url) as client:
+            with _client(url or DEFAULT_URL, uds) as client:
                 desc = client.validate(document, feature_level=wanted).operator
         lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
     except InvalidDescriptor as error:
@@ -261,9 +277,11 @@ def validate(
 
 
 @app.command(epilog="Example: tensorpost devices --url http://127.0.0.1:8000")
-def devices(*, url: Url = DEFAULT_URL, timeout: Timeout = DEFAULT_TIMEOUT_SECONDS, as_json: AsJson = False) -> None:
+def devices(
+    *, url: Url = DEFAULT_URL, uds: Uds = None, timeout: Silence = DEFAULT_TIMEOUT_SECONDS, as_json: AsJson = False
+) -> None:
     """List a server's backends and devices, and why some cannot be used."""
-    with Client(url, timeout=timeout) as client:
+    with _client(url, uds, timeout) as client:
         answer = client.devices()
     if as_json:
         _print_json(answer)
@@ -315,10 +333,12 @@ def probe_directml(
 def healthcheck(
     *,
     url: Url = DEFAULT_URL,
+    uds: Uds = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds to wait for an answer.")] = 2.0,
 ) -> None:
     """Exit with status 0 if the server takes requests and 1 if not, saying nothing. For containers."""
-    with Client(url, timeout=timeout, connect_timeout=timeout, retries=0) as client:
+    patience = Timeout(connect=timeout, read=timeout, write=timeout, pool=timeout)
+    with _client(url, uds, patience, retries=0) as client:
         if not client.ready():
             raise typer.Exit(1)
 
@@ -351,6 +371,12 @@ def _server_commands() -> ModuleType:
             f"this command needs the server, and {package} is not installed: pip install 'tensorpost[server]'",
             name=missing.name,
         ) from None
+
+
+def _client(
+    url: str, uds: Path | None, timeout: float | Timeout = DEFAULT_TIMEOUT_SECONDS, *, retries: int = DEFAULT_RETRIES
+) -> Client:
+    return Client(url, uds=None if uds is None else str(uds), timeout=timeout, retries=retries)
 
 
 def _usage(read: Any, text: str) -> Any:

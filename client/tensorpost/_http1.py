@@ -7,43 +7,76 @@ once, between the socket and their array.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import h11
 
-from ._exchange import AnswerHead, Request
 from ._origin import Origin
+from ._steps import AnswerHead, Request
 from .problems import ConnectionProblem
 
-__all__ = ["HttpExchange"]
+__all__ = ["HttpExchange", "exchange_of"]
 
 _LONGEST_HEAD_BYTES = 1 << 16
 _NO_BODY = (204, 304)  # RFC 9110 section 6.4.1: whatever their headers say
 
 
+def exchange_of(origin: Origin, request: Request) -> HttpExchange:
+    """The exchange of a request to this server."""
+    headers = {"host": origin.authority, **origin.headers, **request.headers}
+    if request.body:
+        headers["content-length"] = str(request.content_length)
+    return HttpExchange(origin, _event(request.method, origin.prefix + request.target, tuple(headers.items())))
+
+
+@lru_cache(maxsize=256)  # proving a head right takes longer than sending it, and the next call's is the same
+def _event(method: str, target: str, fields: tuple[tuple[str, str], ...]) -> h11.Request:
+    return h11.Request(method=method, target=target, headers=list(fields))
+
+
 class HttpExchange:
     """A request and the answer to it.
+
+    Args:
+        origin: the server, for messages.
+        request: the request's head; CONNECT and upgrades are not exchanges.
 
     Attributes:
         request_head: the bytes to send before the request's body.
         head: the answer's head, once enough was fed.
+        response: the same as h11 has it: every header by itself, with the version and the reason.
         reusable: whether the connection can serve another request: the answer was read to its end, and the server
             keeps the connection open. (Whether the request was sent to its end is the sender's to know.)
     """
 
-    def __init__(self, origin: Origin, request: Request) -> None:
-        headers = {"host": origin.authority, **origin.headers, **request.headers}
-        if request.body:
-            headers["content-length"] = str(request.content_length)
+    def __init__(self, origin: Origin, request: h11.Request) -> None:
         self._origin = origin
+        self._method = request.method
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LONGEST_HEAD_BYTES)
-        event = h11.Request(method=request.method, target=origin.prefix + request.target, headers=list(headers.items()))
-        sent = self._h11.send(event)
+        sent = self._h11.send(request)
         assert sent is not None
         self.request_head: bytes = sent
         self.head: AnswerHead | None = None
+        self.response: h11.Response | None = None
         self._keep_alive = False
         self._left: int | None = None  # bytes of a body with Content-Length that have not been given out
         self._here = memoryview(b"")  # bytes of the body that have come and have not been given out
         self._ended = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the body was given out to its end."""
+        return self._ended
+
+    @property
+    def left(self) -> int | None:
+        """Bytes of the body that have not been given out; None without a Content-Length."""
+        return self._left
+
+    @property
+    def waiting(self) -> bool:
+        """Whether bytes of the body have come, with the head for instance, and were not given out."""
+        return bool(self._here)
 
     @property
     def reusable(self) -> bool:
@@ -80,10 +113,11 @@ class HttpExchange:
         for raw_name, raw_value in event.headers:
             name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        self.head = AnswerHead(event.status_code, headers)
+        self.head, self.response = AnswerHead(event.status_code, headers), event
         asked_to_close = "close" in headers.get("connection", "").lower()
         self._keep_alive = event.http_version >= b"1.1" and not asked_to_close
-        if "content-length" in headers and "transfer-encoding" not in headers and event.status_code not in _NO_BODY:
+        bodiless = event.status_code in _NO_BODY or self._method == b"HEAD"
+        if "content-length" in headers and "transfer-encoding" not in headers and not bodiless:
             self._left = int(headers["content-length"])
             rest, _ = self._h11.trailing_data
             self._here = memoryview(rest)[: self._left]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import ssl
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
+from ._options import Timeout
 from .problems import InvalidParameter
 
-__all__ = ["CLOSED", "Origin"]
+if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
+    import ssl
+
+__all__ = ["CLOSED", "Address", "Origin"]
 
 CLOSED = "the client has been closed; make a new one"
+
+Address: TypeAlias = tuple[str, int] | str
+"""Host and port, or the path of a Unix socket."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -28,8 +34,7 @@ class Origin:
         port: TCP port.
         prefix: path that stands before every target; empty or beginning with a slash.
         headers: sent with every request, names in lower case.
-        timeout: the longest silence in seconds while sending or receiving; None waits for ever.
-        connect_timeout: seconds to make a connection.
+        timeout: the longest wait in each phase of a call.
         tls: the context for https, or whether to verify certificates.
         uds: path of a Unix domain socket to connect to instead of host and port.
     """
@@ -39,8 +44,7 @@ class Origin:
     port: int
     prefix: str
     headers: Mapping[str, str]
-    timeout: float | None
-    connect_timeout: float
+    timeout: Timeout
     tls: ssl.SSLContext | bool
     uds: str | None
 
@@ -50,16 +54,15 @@ class Origin:
         base_url: str,
         *,
         headers: Mapping[str, str],
-        timeout: float | None,
-        connect_timeout: float,
+        timeout: Timeout,
         tls: ssl.SSLContext | bool,
         uds: str | None,
     ) -> Origin:
         """Read a base URL such as `http://127.0.0.1:8000` or `https://example.org/tensors`.
 
         Raises:
-            InvalidParameter: no http or https URL, or one with a query, a fragment or credentials; a timeout that is no
-                positive number; a header that would break the request.
+            InvalidParameter: no http or https URL, or one with a query, a fragment or credentials; a header that would
+                break the request.
         """
         hint = "; write, for instance, http://127.0.0.1:8000"
         try:
@@ -75,9 +78,6 @@ class Origin:
             raise InvalidParameter("base_url must have no query, fragment or credentials; credentials go into headers=")
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
-        for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
-            if seconds is not None and not seconds > 0:
-                raise InvalidParameter(f"{name} is {seconds}; it must be more than 0 seconds, or None to wait for ever")
         for name, value in headers.items():
             if not name or not (name + value).isprintable() or not (name + value).isascii() or ":" in name:
                 raise InvalidParameter(
@@ -90,7 +90,6 @@ class Origin:
             prefix=url.path.rstrip("/"),
             headers={name.lower(): value for name, value in headers.items()},
             timeout=timeout,
-            connect_timeout=connect_timeout,
             tls=tls,
             uds=uds,
         )
@@ -100,16 +99,15 @@ class Origin:
         return f"{self.scheme}://{self.authority}{self.prefix}{socket}"
 
     @property
+    def address(self) -> Address:
+        """What a socket is connected to."""
+        return (self.host, self.port) if self.uds is None else self.uds
+
+    @property
     def authority(self) -> str:
         """Host and, unless it is the scheme's own, port: what the Host header says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def silence(self) -> str:
-        """What a timeout means here, for messages."""
-        # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
-        return "was silent for too long" if self.timeout is None else f"was silent for {self.timeout:g} seconds"
 
     @property
     def is_direct(self) -> bool:
@@ -121,7 +119,11 @@ class Origin:
 
         None for Unix sockets and for this very machine, which no proxy could reach.
         """
-        if self.uds or _is_loopback(self.host) or urllib.request.proxy_bypass(self.host):
+        if self.uds or _is_loopback(self.host):
+            return None
+        import urllib.request  # here, because it takes longer to load than all of this package's own sockets
+
+        if urllib.request.proxy_bypass(self.host):
             return None
         proxies = urllib.request.getproxies()
         return proxies.get(self.scheme) or proxies.get("all")

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from dataclasses import asdict
 from typing import Any, cast
 
 import httpx
 
-from ._exchange import AnswerHead, Request
+from ._options import Limits
 from ._origin import CLOSED, Origin
+from ._sockets import talking
+from ._steps import AnswerHead, Request
 from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
 
-__all__ = ["AsyncHttpxTransport", "HttpxTransport"]
+__all__ = ["AsyncOverHttpx", "OverHttpx"]
 
 
 class _Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -38,9 +41,7 @@ def _httpx_request(origin: Origin, request: Request) -> httpx.Request:
         headers["content-length"] = str(request.content_length)
     url = httpx.URL(scheme=origin.scheme, host=origin.host, port=origin.port)
     url = url.copy_with(raw_path=(origin.prefix + request.target).encode("ascii"))
-    wait = origin.timeout
-    timeout = httpx.Timeout(connect=origin.connect_timeout, read=wait, write=wait, pool=None)
-    extensions = {"timeout": timeout.as_dict()}
+    extensions = {"timeout": asdict(origin.timeout)}  # the names are httpx's own
     return httpx.Request(request.method, url, headers=headers, stream=_Pieces(request), extensions=extensions)
 
 
@@ -48,12 +49,15 @@ def _answer_head(response: httpx.Response) -> AnswerHead:
     return AnswerHead(response.status_code, {name.lower(): value for name, value in response.headers.items()})
 
 
-def _options(origin: Origin) -> dict[str, Any]:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=60.0)
+def _options(origin: Origin, limits: Limits) -> dict[str, Any]:
     proxy = origin.proxy()
     if proxy is not None and httpx.URL(proxy).scheme not in ("http", "https"):
         raise InvalidParameter(f"the proxy {proxy[:100]!r} from the environment is not http or https; see NO_PROXY")
-    return {"verify": origin.tls, "proxy": proxy, "limits": limits}
+    return {"verify": origin.tls, "proxy": proxy, "limits": httpx.Limits(**asdict(limits))}
+
+
+def _reason(origin: Origin) -> str:
+    return "httpx, for " + ("TLS" if origin.proxy() is None else "a proxy")
 
 
 class _Chunk:
@@ -75,13 +79,16 @@ class _Chunk:
         return count
 
 
-class HttpxTransport:
+class OverHttpx:
     """Blocking httpx."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, limits: Limits) -> None:
         self._origin = origin
-        self._http = httpx.HTTPTransport(**_options(origin))
+        self._http = httpx.HTTPTransport(**_options(origin, limits))
         self._closed = False
+
+    def __str__(self) -> str:
+        return _reason(self._origin)
 
     def send(self, request: Request) -> _HttpxAnswer:
         """Send a request and wait for the head of its answer."""
@@ -118,13 +125,16 @@ class _HttpxAnswer:
         self._stream.close()
 
 
-class AsyncHttpxTransport:
+class AsyncOverHttpx:
     """asyncio's side of httpx."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, limits: Limits) -> None:
         self._origin = origin
-        self._http = httpx.AsyncHTTPTransport(**_options(origin))
+        self._http = httpx.AsyncHTTPTransport(**_options(origin, limits))
         self._closed = False
+
+    def __str__(self) -> str:
+        return _reason(self._origin)
 
     async def send(self, request: Request) -> _AsyncHttpxAnswer:
         """Send a request and wait for the head of its answer."""
@@ -172,8 +182,15 @@ def _mapped_errors(origin: Origin) -> Generator[None]:
             f"no connection to {origin}: {str(error) or type(error).__name__}; is the server running, and is this its "
             "address?"
         ) from error
+    except httpx.PoolTimeout as error:
+        raise RequestTimeout(
+            f"all connections were in use for {origin.timeout.pool} seconds; raise max_connections or the timeout's "
+            "pool, or close streams that are not read to their end",
+            extra={"phase": "pool"},
+        ) from error
     except httpx.TimeoutException as error:
-        raise RequestTimeout(f"{origin} {origin.silence}") from error
+        with talking(origin, "write" if isinstance(error, httpx.WriteTimeout) else "read"):
+            raise TimeoutError from error
     except httpx.LocalProtocolError:
         raise  # a request that is no HTTP is a mistake in this file, not a problem of the connection
     except httpx.RemoteProtocolError as error:
@@ -182,4 +199,5 @@ def _mapped_errors(origin: Origin) -> Generator[None]:
         raise ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({error})") from error
     except httpx.TransportError as error:
         said = str(error) or type(error).__name__
-        raise ConnectionProblem(f"the connection to {origin} failed: {said}") from error
+        phase = "write" if isinstance(error, httpx.WriteError) else "read"
+        raise ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": phase}) from error

@@ -11,7 +11,8 @@ import pytest
 from tests.support.live_server import live_server
 
 from tensorpost import AsyncClient, Client
-from tensorpost._transport import AsyncHttpxTransport, HttpxTransport
+from tensorpost._setup import DEFAULT_LIMITS
+from tensorpost._transport import AsyncOverHttpx, OverHttpx
 
 
 class BlockingAsyncClient:
@@ -57,14 +58,14 @@ def httpx_client(url: str, **options: Any) -> Client:
     """A `Client` as it is for https and behind proxies."""
     client = Client(url, tls=False, **options)  # reading the certificates, for nothing here, would take longest
     client._transport.close()
-    client._transport = HttpxTransport(client._origin)
+    client._transport = OverHttpx(client._origin, options.get("limits", DEFAULT_LIMITS))
     return client
 
 
 def async_httpx_client(url: str, **options: Any) -> BlockingAsyncClient:
     """An `AsyncClient` as it is for https and behind proxies."""
     client = BlockingAsyncClient(url, tls=False, **options)
-    client._client._transport = AsyncHttpxTransport(client._client._origin)
+    client._client._transport = AsyncOverHttpx(client._client._origin, options.get("limits", DEFAULT_LIMITS))
     return client
 
 

@@ -22,6 +22,7 @@ from PIL import Image
 from tests.support.raw_server import http_answer, raw_server, read_request
 from typer.testing import CliRunner, Result
 
+from tensorpost import parse_operator
 from tensorpost._cli import app
 
 COMMANDS = [
@@ -480,6 +481,31 @@ def test_a_setting_that_cannot_be_right_is_one_block(monkeypatch: pytest.MonkeyP
 
     assert found.exit_code == 1
     assert found.stderr.startswith("error: TENSORPOST_PORT is 'many'")
+
+
+@pytest.mark.parametrize(
+    ("args", "answer", "said"),
+    [
+        (("healthcheck",), b"{}", ""),
+        (("devices", "--json"), b'{"devices": [], "default": "numpy"}', '"numpy"'),
+        (("validate", "-"), None, "valid at feature level"),
+    ],
+)
+def test_a_unix_socket_will_do(tmp_path: Path, args: tuple[str, ...], answer: bytes | None, said: str) -> None:
+    path = str(tmp_path / "s")
+    desc = parse_operator(TILE, complete=True)
+    verdict = {"valid": True, "op": json.loads(desc.to_document_text()), "feature_level": "6_4"}
+    verdict |= {"lowest_feature_level": "2_1", "input_bytes": 24, "output_bytes": 48}
+    body = answer or json.dumps(verdict).encode()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(http_answer(body=body))
+
+    with raw_server(handle, uds=path) as server:
+        found = run(*args, "--uds", path, input=json.dumps(TILE).encode())
+        assert (found.exit_code, found.stderr, server.connections) == (0, "", 1)
+    assert said in found.stdout
 
 
 def test_healthcheck_is_silent(url: str) -> None:

@@ -258,7 +258,7 @@ def test_devices_and_limits(tp: Any) -> None:
 
 
 def test_health(connect: Connect, server_url: str) -> None:
-    there, nowhere = connect(server_url), connect("http://127.0.0.1:9", connect_timeout=1)
+    there, nowhere = connect(server_url), connect("http://127.0.0.1:9", timeout=1)
 
     assert (there.live(), there.ready()) == (True, True)
     assert (nowhere.live(), nowhere.ready()) == (False, False)

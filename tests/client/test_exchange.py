@@ -14,6 +14,7 @@ from safetensors.numpy import save as write_safetensors
 
 from tensorpost import BufferTensorDesc, Progress, TileOperatorDesc, problems
 from tensorpost import _exchange as exchange
+from tensorpost import _steps as steps
 from tensorpost._retries import RetryPolicy
 
 DESC = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))
@@ -43,12 +44,12 @@ class Played:
     """What a call did."""
 
     result: Any
-    requests: list[tuple[exchange.Request, bytes]]
+    requests: list[tuple[steps.Request, bytes]]
     waits: list[float]
     blocks: list[bytes]
 
 
-def play(flow: exchange.Flow[Any], answers: Iterable[Scripted | problems.ConnectionProblem]) -> Played:
+def play(flow: steps.Flow[Any], answers: Iterable[Scripted | problems.ConnectionProblem]) -> Played:
     """Drive a call with these answers, in order."""
     left = list(answers)
     played = Played(None, [], [], [])
@@ -58,24 +59,24 @@ def play(flow: exchange.Flow[Any], answers: Iterable[Scripted | problems.Connect
         while True:
             outcome: object = None
             match step:
-                case exchange.Send(request):
+                case steps.Send(request):
                     played.requests.append((request, b"".join(request.pieces())))
                     taken = left.pop(0)
                     if isinstance(taken, problems.ConnectionProblem):
                         outcome = taken
                     else:
                         answer, at = taken, 0
-                        outcome = exchange.AnswerHead(answer.status, answer.all_headers())
-                case exchange.Read(into):
+                        outcome = steps.AnswerHead(answer.status, answer.all_headers())
+                case steps.Read(into):
                     part = answer.body[at : at + min(len(into), answer.chunk)]
                     into[: len(part)] = part
                     at += len(part)
                     outcome = answer.breaks if not part and answer.breaks else len(part)
-                case exchange.Wait(seconds):
+                case steps.Wait(seconds):
                     played.waits.append(seconds)
-                case exchange.HandOut(block):
+                case steps.HandOut(block):
                     played.blocks.append(bytes(block))
-            step = exchange.resume(flow, outcome)
+            step = steps.resume(flow, outcome)
     except StopIteration as done:
         played.result = done.value
     assert left == []
@@ -136,15 +137,15 @@ def test_a_level_that_does_not_exist_is_refused_before_anything_is_sent() -> Non
 
 def test_a_large_body_is_cut_into_views_and_a_small_one_is_one_piece() -> None:
     array = np.arange(3 << 20, dtype=np.uint8)
-    large = exchange.Request("POST", "/", {}, (memoryview(b"head"), array.data))
-    small = exchange.Request("POST", "/", {}, (memoryview(b"head"), memoryview(b"tail")))
+    large = steps.Request("POST", "/", {}, (memoryview(b"head"), array.data))
+    small = steps.Request("POST", "/", {}, (memoryview(b"head"), memoryview(b"tail")))
 
     pieces = list(large.pieces())
 
     assert [len(piece) for piece in pieces] == [4, 1 << 20, 1 << 20, 1 << 20]
     assert all(np.shares_memory(array, np.frombuffer(piece, np.uint8)) for piece in pieces[1:])
     assert [bytes(piece) for piece in small.pieces()] == [b"headtail"]
-    assert list(exchange.Request("GET", "/", {}).pieces()) == []
+    assert list(steps.Request("GET", "/", {}).pieces()) == []
 
 
 def test_a_name_in_a_path_cannot_leave_its_segment() -> None:
@@ -344,9 +345,9 @@ def test_an_endless_error_is_read_in_part_only() -> None:
         nonlocal reads
         flow = exchange.compute(NO_RETRIES, DESC, X)
         next(flow)
-        step = flow.send(exchange.AnswerHead(500, {"content-type": "text/plain"}))
+        step = flow.send(steps.AnswerHead(500, {"content-type": "text/plain"}))
         while True:
-            assert isinstance(step, exchange.Read)
+            assert isinstance(step, steps.Read)
             reads += 1
             yield len(step.into)
             step = flow.send(len(step.into))
@@ -429,7 +430,7 @@ def test_a_stream_is_repeated_only_before_its_first_block() -> None:
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
-def ask(flow: Callable[..., exchange.Flow[Any]], *args: Any, said: bytes, kind: str = "application/json") -> Any:
+def ask(flow: Callable[..., steps.Flow[Any]], *args: Any, said: bytes, kind: str = "application/json") -> Any:
     return play(flow(NO_RETRIES, *args), [Scripted(headers={"content-type": kind}, body=said)]).result
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tensorpost._exchange import Request
-from tensorpost._http1 import HttpExchange
+from tensorpost._http1 import HttpExchange, exchange_of
+from tensorpost._options import Timeout
 from tensorpost._origin import Origin
+from tensorpost._steps import Request
 from tensorpost.problems import ConnectionProblem
 
-ORIGIN = Origin.parse(
-    "http://example.org:8000/p", headers={"X-A": "b"}, timeout=1.0, connect_timeout=1.0, tls=True, uds=None
-)
+ORIGIN = Origin.parse("http://example.org:8000/p", headers={"X-A": "b"}, timeout=Timeout(), tls=True, uds=None)
 
 
 def begin() -> HttpExchange:
-    return HttpExchange(ORIGIN, Request("POST", "/v1/x?y=1", {"accept": "a/b"}, (memoryview(b"12"), memoryview(b"3"))))
+    return exchange_of(ORIGIN, Request("POST", "/v1/x?y=1", {"accept": "a/b"}, (memoryview(b"12"), memoryview(b"3"))))
 
 
 def read(answer: bytes, size: int, *, ends: bool = False) -> tuple[HttpExchange, bytes]:

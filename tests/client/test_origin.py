@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
-from tensorpost import AsyncClient, Client
+from tensorpost import AsyncClient, Client, Timeout
+from tensorpost._async_sockets import AsyncSocketTransport
 from tensorpost._origin import Origin
-from tensorpost._sockets import AsyncSocketTransport, SocketTransport
-from tensorpost._transport import AsyncHttpxTransport, HttpxTransport
+from tensorpost._sockets import SocketTransport
+from tensorpost._transport import AsyncOverHttpx, OverHttpx
 from tensorpost.problems import InvalidParameter
 
 
@@ -19,7 +21,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def origin(url: str, **options: Any) -> Origin:
-    defaults: dict[str, Any] = {"headers": {}, "timeout": 60.0, "connect_timeout": 5.0, "tls": True, "uds": None}
+    defaults: dict[str, Any] = {"headers": {}, "timeout": Timeout(), "tls": True, "uds": None}
     return Origin.parse(url, **{**defaults, **options})
 
 
@@ -68,7 +70,9 @@ def test_what_is_no_base_url_is_refused(cls: type[Client] | type[AsyncClient], u
     [
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": -1}, "timeout is -1"),
-        ({"connect_timeout": 0}, "connect_timeout is 0"),
+        ({"timeout": True}, "timeout is True"),
+        ({"timeout": "5"}, "timeout is '5'"),
+        ({"timeout": httpx.Timeout(5.0)}, "tensorpost.Timeout"),
         ({"retries": -1}, "retries is -1"),
         ({"headers": {"a": "b\r\nc: d"}}, "header 'a'"),
         ({"headers": {"a\n": "b"}}, "header"),
@@ -86,8 +90,8 @@ def test_settings_that_cannot_be_right_are_refused(options: dict[str, Any], said
 def test_plain_http_goes_through_sockets_and_tls_through_httpx() -> None:
     assert isinstance(Client("http://example.org")._transport, SocketTransport)
     assert isinstance(AsyncClient("http://example.org")._transport, AsyncSocketTransport)
-    assert isinstance(Client("https://example.org")._transport, HttpxTransport)
-    assert isinstance(AsyncClient("https://example.org")._transport, AsyncHttpxTransport)
+    assert isinstance(Client("https://example.org")._transport, OverHttpx)
+    assert isinstance(AsyncClient("https://example.org")._transport, AsyncOverHttpx)
 
 
 def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +101,7 @@ def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch
     assert origin("http://example.org").proxy() == "http://proxy.example:3128"
     assert origin("https://example.org").proxy() is None
     assert origin("http://inside.example").proxy() is None
-    assert isinstance(Client("http://example.org")._transport, HttpxTransport)
+    assert isinstance(Client("http://example.org")._transport, OverHttpx)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.9.9.9", "http://localhost:1", "http://[::1]:1"])

@@ -17,10 +17,11 @@ import pytest
 from safetensors.numpy import save as write_safetensors
 from tests.support.raw_server import http_answer, raw_server, read_request
 
-from tensorpost import BufferTensorDesc, Client, TileOperatorDesc, problems
+from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
 from tensorpost._origin import Origin
+from tensorpost._pool import Pool
 from tensorpost._sockets import SocketTransport
-from tensorpost._transport import HttpxTransport, _mapped_errors
+from tensorpost._transport import OverHttpx, _mapped_errors
 
 Connect = Callable[..., Any]
 
@@ -265,6 +266,60 @@ def test_a_slow_server_is_no_timeout_while_it_goes_on(connect: Connect) -> None:
         np.testing.assert_array_equal(connect(server.url, timeout=0.4).tile(X, (1, 2)), Y)
 
 
+def test_a_call_more_than_there_are_connections_is_a_timeout_too(connect: Connect) -> None:
+    limits, patience = Limits(max_connections=1), Timeout(pool=0.05)
+    with raw_server(answers(OK)) as server:
+        tp = connect(server.url, limits=limits, timeout=patience, retries=0)
+        blocks = tp.stream(DESC, X, block_bytes=8)
+        next(blocks)
+        with pytest.raises(problems.RequestTimeout, match=r"in use for 0\.05 seconds") as caught:
+            tp.tile(X, (1, 2))
+        assert caught.value.extra == {"phase": "pool"}
+        assert len(list(blocks)) == 5
+        np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+        assert server.connections == 1
+
+
+def test_as_many_idle_connections_are_kept_as_the_limits_say(connect: Connect) -> None:
+    with raw_server(answers(OK)) as server:
+        tp = connect(server.url, limits=Limits(max_keepalive_connections=0))
+        tp.tile(X, (1, 2))
+        tp.tile(X, (1, 2))
+        assert server.connections == 2
+
+
+def test_a_failed_call_gives_its_connection_s_place_back(connect: Connect) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(OK[: len(OK) // (2 if number == 1 else 1)] if number < 3 else b"")
+
+    with raw_server(handle) as server:
+        tp = connect(server.url, limits=Limits(max_connections=1), timeout=Timeout(pool=0.5), retries=0)
+        with pytest.raises(problems.IncompleteBody):
+            tp.tile(X, (1, 2))
+        tp.tile(X, (1, 2))
+        for _ in range(2):  # the server answers nothing; how that is noticed depends on when
+            with pytest.raises(problems.ConnectionProblem) as caught:
+                tp.tile(X, (1, 2))
+            assert caught.value.extra.get("phase") != "pool"
+
+
+@pytest.mark.parametrize(("phase", "wait"), [("read", Timeout(read=0.1)), ("write", Timeout(write=0.1))])
+def test_a_timeout_says_which_wait_it_was(connect: Connect, phase: str, wait: Timeout) -> None:
+    release = threading.Event()
+
+    def handle(connection: socket.socket, number: int) -> None:
+        if phase == "read":
+            read_request(connection)
+        release.wait(10)
+
+    with raw_server(handle) as server:
+        with pytest.raises(problems.RequestTimeout, match=r"silent for 0\.1 seconds") as caught:
+            connect(server.url, timeout=wait).run(BIG, BIG_X)
+        release.set()
+    assert caught.value.extra == {"phase": phase}
+
+
 # ---- broken answers --------------------------------------------------------------------------------------------------
 
 
@@ -429,7 +484,9 @@ def test_a_server_that_hangs_up_between_looking_and_sending_is_no_error_of_its_o
 
     ours, theirs = socket.socketpair()
     theirs.close()
-    transport = SocketTransport(Origin.parse("http://x", headers={}, timeout=1, connect_timeout=1, tls=True, uds=None))
+    transport = SocketTransport(
+        Origin.parse("http://x", headers={}, timeout=Timeout(), tls=True, uds=None), Pool(Limits())
+    )
     with ours:
         assert transport._write_piece(ours, cast("Any", SaysWriteable()), memoryview(b"x")) is False
 
@@ -488,7 +545,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
-    origin = Origin.parse("http://x", headers={}, timeout=None, connect_timeout=5.0, tls=True, uds=None)
+    origin = Origin.parse("http://x", headers={}, timeout=Timeout.of(None), tls=True, uds=None)
     classes, todo = set(), [httpx.TransportError]
     while todo:
         classes.add(cls := todo.pop())
@@ -508,6 +565,30 @@ def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
 
 def test_the_httpx_way_is_the_one_for_tls() -> None:
     with Client("https://127.0.0.1:1", retries=0) as tp:
-        assert isinstance(tp._transport, HttpxTransport)
+        assert isinstance(tp._transport, OverHttpx)
         with pytest.raises(problems.ConnectFailed):
             tp.limits()
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("http://127.0.0.1:1", {}, "own sockets, TCP"),
+        ("http://localhost", {"uds": "/no/such"}, "own sockets, Unix"),
+        ("https://127.0.0.1:1", {"tls": False}, "httpx, for TLS"),
+        ("http://tensors.example", {}, "httpx, for a proxy"),
+    ],
+)
+@pytest.mark.parametrize("cls", [Client, AsyncClient])
+def test_a_client_says_how_its_calls_travel(
+    cls: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, url: str, options: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://user:secret@proxy.example:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    client = cls(url, **options)
+
+    assert client.transport == said
+    assert repr(client).startswith(f"<{cls.__name__} of {url}")
+    assert repr(client).endswith(f" over {said}>")
+    assert "secret" not in repr(client)

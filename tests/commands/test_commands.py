@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -23,7 +24,7 @@ from tensorpost_server.backends import BACKENDS
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Settings
 
-ADDRESS = re.compile(r"tensorpost \S+ listens on (http://(\S+):(\d+))\n")
+ADDRESS = re.compile(r"tensorpost \S+ listens on (http://(\S+):(\d+)|unix:.+)\n")
 PATIENCE = 30  # seconds; a busy machine is slow, not wrong
 
 
@@ -117,6 +118,62 @@ def test_arguments_win_over_the_environment() -> None:
 def test_without_arguments_the_settings_hold() -> None:
     with serving(TENSORPOST_HOST="localhost", TENSORPOST_PORT="0") as (_, url):
         assert httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code == 200
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets there")
+@pytest.mark.parametrize("how", ["argument", "setting"])
+def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "s"
+    arguments, env = (["--uds", str(path)], {}) if how == "argument" else ([], {"TENSORPOST_UDS": str(path)})
+    x = np.arange(1 << 20, dtype=np.uint8)
+    with serving(*arguments, **env) as (server, address):
+        assert address == f"unix:{path}"
+        with Client(uds=str(path)) as tp:
+            np.testing.assert_array_equal(tp.tile(x, (4,)), np.tile(x, 4))
+        with pytest.raises(InvalidParameter, match="another server does already"):
+            commands._Listener(Settings(uds=path))
+        assert path.is_socket()
+        server.terminate()
+        _, err = server.communicate(timeout=PATIENCE)
+
+    assert err == ""
+    assert not path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets there")
+def test_the_socket_of_a_server_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+    with serving("--uds", str(path)), Client(uds=str(path)) as tp:
+        assert tp.ready()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets there")
+def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_text("mine")
+
+    for path, said in (
+        (file, "is no socket"),
+        (tmp_path / "no" / "s", "No such file"),
+        (tmp_path / ("s" * 200), "long"),
+    ):
+        with pytest.raises(InvalidParameter, match=rf"cannot listen on .*{said}.*; choose another --uds"):
+            commands._Listener(Settings(uds=path))
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets there")
+def test_a_path_that_another_server_took_over_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listener = commands._Listener(Settings(uds=path))
+    path.unlink()
+    with commands._Listener(Settings(uds=path)):
+        listener.close()
+        assert path.is_socket()
+    assert not path.exists()
 
 
 def test_it_warns_when_others_can_reach_it() -> None:

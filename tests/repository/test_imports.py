@@ -48,8 +48,12 @@ def alarms(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_sdk_loads_no_server_no_device_and_nothing_heavy(alarms: Path) -> None:
-    report = fresh("import tensorpost", alarms)
+def test_the_package_alone_loads_nothing(alarms: Path) -> None:
+    assert not {"numpy", "pydantic", "httpx", "h11", "asyncio"} & set(fresh("import tensorpost", alarms)["modules"])
+
+
+def test_the_descriptors_load_no_server_no_device_and_nothing_heavy(alarms: Path) -> None:
+    report = fresh("from tensorpost import TileOperatorDesc", alarms)
     assert not (WEB | DEVICES | HEAVY | {"tensorpost_server"}) & set(report["modules"])
     assert {"tensorpost", "numpy", "pydantic"} <= set(report["modules"])
 

@@ -1,0 +1,429 @@
+"""The SDK against stock httpx and bare sockets, in one run on loopback, all taken in turn.
+
+    python benchmarks/sdk.py                      two to three minutes
+    python benchmarks/sdk.py --quick              half a minute: no 256 MiB
+    python benchmarks/sdk.py --json results.json  the figures as well
+
+The peer is a bare socket server in a process of its own: it takes a body with `recv_into` and answers a frame from
+fixed memory, so that the client is the limit. `receive` sends 3 KiB and gets the size, `send` the other way round,
+`both` sends and gets it. Every row's results are compared, before and after it is timed: what came byte by byte, what
+was sent by the CRC that the peer saw. Figures are lower quartiles; only ratios mean anything on a machine that does
+other things as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from tensorpost import AsyncClient, AsyncHttpxTransport, BufferTensorDesc, Client, HttpxTransport, TileOperatorDesc
+from tensorpost.datatypes import data_type
+from tensorpost.descriptors import OperatorDesc
+from tensorpost.frame import MEDIA_TYPE, encode_head
+from tensorpost.httpx_transport import aread_into, read_into
+from tensorpost.resampling import resampling
+
+HERE = Path(__file__).resolve()
+KIB, MIB = 1 << 10, 1 << 20
+SMALL = 3 * KIB  # the other direction of a one-way job
+LARGEST = 256 * MIB
+METADATA = {"backend": "none", "device": "none"}
+
+
+def pattern(count: int) -> np.ndarray[Any, Any]:
+    """Bytes that are wrong when shifted, repeated or left out."""
+    return np.resize(np.arange(251, dtype=np.uint8), count)
+
+
+# ---- the peer --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def answer_head(shape: tuple[int, ...]) -> bytes:
+    return encode_head([("output", data_type("uint8"), shape)], METADATA)
+
+
+def serve(path: str) -> None:
+    """Serve on a TCP port and on this Unix socket; print the port; end when standard input does.
+
+    A request's path is `/<plain|crc>/<sizes of the output>/...`.
+    """
+    source = pattern(LARGEST).data
+    tcp = socket.create_server(("127.0.0.1", 0), backlog=64)
+    unix = socket.socket(socket.AF_UNIX)
+    unix.bind(path)
+    unix.listen(64)
+
+    def converse(connection: socket.socket) -> None:
+        if connection.family == socket.AF_INET:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        room = memoryview(bytearray(4 * MIB))
+        while True:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                more = connection.recv(64 * KIB)
+                if not more:
+                    return
+                data += more
+            head, _, body = data.partition(b"\r\n\r\n")
+            line, *fields = head.lower().split(b"\r\n")
+            _, check, sizes, *_ = line.split(b" ")[1].split(b"/")
+            length = int(dict(field.split(b": ", 1) for field in fields)[b"content-length"])
+            crc, got = zlib.crc32(body) if check == b"crc" else 0, len(body)
+            while got < length:
+                count = connection.recv_into(room)
+                got += count
+                if check == b"crc":
+                    crc = zlib.crc32(room[:count], crc)
+            shape = tuple(int(size) for size in sizes.split(b"x"))
+            frame = answer_head(shape)
+            total = len(frame) + int(np.prod(shape))
+            lines = (f"content-type: {MEDIA_TYPE}", f"content-length: {total}", f"x-request-id: {crc}")
+            whole = "\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + frame
+            if total < 64 * KIB:
+                connection.sendall(whole + source[: total - len(frame)])
+            else:
+                connection.sendall(whole)
+                connection.sendall(source[: total - len(frame)])
+
+    def accept(listener: socket.socket) -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=converse, args=(connection,), daemon=True).start()
+
+    for listener in (tcp, unix):
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+    print(tcp.getsockname()[1], flush=True)
+    sys.stdin.read()
+
+
+@contextlib.contextmanager
+def peer() -> Iterator[tuple[str, str]]:
+    """The peer's base URL and the path of its Unix socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/s"
+        process = subprocess.Popen(
+            [sys.executable, str(HERE), "--serve", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}", path
+        finally:
+            process.stdin.close()
+            process.wait(10)
+            process.stdout.close()
+
+
+# ---- what is asked ---------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """One call: so many bytes there, so many back, as an operator of the SDK and as plain bytes."""
+
+    def __init__(self, sent: int, received: int) -> None:
+        self.x = pattern(sent)
+        self.out = np.empty(received, np.uint8)
+        self.out.fill(0)  # mapped in: what memory costs the first time is the row without `out`
+        self.expected = pattern(received)
+        self.desc: OperatorDesc
+        if received < sent:
+            self.x = self.x.reshape(1, 1, 1, -1)
+            self.out = self.out.reshape(1, 1, 1, -1)
+            self.desc = resampling(self.x, sizes=received, axes=3, mode="nearest").desc
+        else:
+            self.desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (sent,)), (received // sent,))
+        op = {"op": self.desc.to_document_text()}
+        (name,) = map(self.desc.slot_name, self.desc.input_fields)
+        self.head = encode_head([(name, data_type("uint8"), self.x.shape)], op)
+        self.body = [memoryview(self.head), self.x.reshape(-1).data]  # what the SDK sends as well
+        self.bytes = b"".join(self.body)
+        self.crc = zlib.crc32(self.bytes)
+        self.frame_head_bytes = len(encode_head([("output", data_type("uint8"), self.out.shape)], METADATA))
+        self.sizes = "x".join(map(str, self.out.shape))
+        self.headers = {"content-type": MEDIA_TYPE, "content-length": str(len(self.bytes))}
+
+    def path(self, *, check: bool) -> str:
+        return f"/{'crc' if check else 'plain'}/{self.sizes}"
+
+
+@dataclass
+class Said:
+    """What a call got: the tensor's bytes, and the CRC of what it sent."""
+
+    data: Any
+    crc: int
+
+
+Call = Callable[[bool], Said]
+
+
+# ---- the ways to ask -------------------------------------------------------------------------------------------------
+
+
+def raw(url: str, job: Job) -> Call:
+    """The ceiling: nothing between the memory and the socket but what HTTP needs."""
+    host, port = url.removeprefix("http://").split(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    room = np.empty(job.frame_head_bytes + job.expected.size, np.uint8).data
+    room[:] = bytes(len(room))
+
+    def call(check: bool) -> Said:
+        head = f"POST {job.path(check=check)} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(job.bytes)}\r\n\r\n".encode()
+        if len(job.bytes) < 64 * KIB:
+            sock.sendall(head + job.bytes)
+        else:
+            sock.sendall(head)
+            sock.sendall(job.bytes)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += sock.recv(4 * KIB)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        room[: len(rest)] = rest
+        got = len(rest)
+        while got < len(room):
+            got += sock.recv_into(room[got:])
+        return Said(room[job.frame_head_bytes :], int(head.rpartition(b" ")[2]))
+
+    return call
+
+
+def ours(url: str, job: Job, *, out: bool, uds: str | None = None) -> Call:
+    """`tensorpost.Client`: descriptor in, array out."""
+    clients = [Client(url + job.path(check=check), uds=uds) for check in (False, True)]
+
+    def call(check: bool) -> Said:
+        result = clients[check].call(job.desc, job.x, out=job.out if out else None)
+        return Said(result.array, int(result.request_id or 0))
+
+    return call
+
+
+def ours_async(url: str, job: Job, loop: asyncio.AbstractEventLoop) -> Call:
+    """`tensorpost.AsyncClient` on asyncio's own loop."""
+    clients = [AsyncClient(url + job.path(check=check)) for check in (False, True)]
+
+    async def ask(check: bool) -> Said:
+        result = await clients[check].call(job.desc, job.x, out=job.out)
+        return Said(result.array, int(result.request_id or 0))
+
+    return lambda check: loop.run_until_complete(ask(check))
+
+
+def content(http: httpx.Client, url: str, job: Job) -> Call:
+    """What one writes first: `content=bytes`, `response.content`."""
+
+    def call(check: bool) -> Said:
+        response = http.post(url + job.path(check=check), content=job.bytes, headers=job.headers)
+        return Said(memoryview(response.content)[job.frame_head_bytes :], int(response.headers["x-request-id"]))
+
+    return call
+
+
+def parts(http: httpx.Client, url: str, job: Job) -> Call:
+    """What one writes who has measured: parts of 1 MiB out, `iter_raw` into an array."""
+    room = memoryview(bytearray(job.frame_head_bytes + job.expected.size))
+
+    def views() -> Iterator[Any]:
+        for view in job.body:
+            for start in range(0, len(view), MIB):
+                yield view[start : start + MIB]
+
+    def call(check: bool) -> Said:
+        url_ = url + job.path(check=check)
+        with http.stream("POST", url_, content=views(), headers=job.headers) as response:
+            got = 0
+            for part in response.iter_raw():
+                room[got : got + len(part)] = part
+                got += len(part)
+        return Said(room[job.frame_head_bytes :], int(response.headers["x-request-id"]))
+
+    return call
+
+
+def into(http: httpx.Client, url: str, job: Job) -> Call:
+    """Our transport in an httpx client, with `read_into`."""
+    room = bytearray(job.frame_head_bytes + job.expected.size)
+    body: Any = job.body  # httpx's type says bytes; it passes views on as they are
+
+    def call(check: bool) -> Said:
+        url_ = url + job.path(check=check)
+        with http.stream("POST", url_, content=body, headers=job.headers) as response:
+            read_into(response, room)
+        return Said(memoryview(room)[job.frame_head_bytes :], int(response.headers["x-request-id"]))
+
+    return call
+
+
+def parts_async(http: httpx.AsyncClient, url: str, job: Job, loop: asyncio.AbstractEventLoop, *, direct: bool) -> Call:
+    """The same with httpx on asyncio; `direct` is our transport's `aread_into`."""
+    room = memoryview(bytearray(job.frame_head_bytes + job.expected.size))
+
+    async def views() -> AsyncIterator[Any]:
+        for view in job.body:
+            for start in range(0, len(view), MIB):
+                yield view[start : start + MIB]
+
+    async def ask(check: bool) -> Said:
+        url_ = url + job.path(check=check)
+        async with http.stream("POST", url_, content=views(), headers=job.headers) as response:
+            got = await aread_into(response, room) if direct else 0
+            if not direct:
+                async for part in response.aiter_raw():
+                    room[got : got + len(part)] = part
+                    got += len(part)
+        return Said(room[job.frame_head_bytes :], int(response.headers["x-request-id"]))
+
+    return lambda check: loop.run_until_complete(ask(check))
+
+
+RAW, STOCK, PARTS = "sockets, bare", "httpx: .content, content=bytes", "httpx: iter_raw, 1 MiB parts"
+PLAIN = "tensorpost.Client"
+
+
+def ways(url: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: contextlib.ExitStack) -> dict[str, Call]:
+    """Every way, with a connection of its own that is used again."""
+
+    def http(**options: Any) -> httpx.Client:
+        return kept.enter_context(httpx.Client(timeout=None, trust_env=False, **options))
+
+    def ahttp(**options: Any) -> httpx.AsyncClient:
+        client = httpx.AsyncClient(timeout=None, trust_env=False, **options)
+        kept.callback(lambda: loop.run_until_complete(client.aclose()))
+        return client
+
+    return {
+        RAW: raw(url, job),
+        PLAIN: ours(url, job, out=False),
+        "tensorpost.Client, out=": ours(url, job, out=True),
+        "tensorpost.Client, out=, Unix socket": ours(url, job, out=True, uds=uds),
+        "tensorpost.AsyncClient, out=": ours_async(url, job, loop),
+        "httpx with HttpxTransport: read_into, views": into(http(transport=HttpxTransport()), url, job),
+        "httpx with HttpxTransport: .content, content=bytes": content(http(transport=HttpxTransport()), url, job),
+        STOCK: content(http(), url, job),
+        PARTS: parts(http(), url, job),
+        "httpx async with AsyncHttpxTransport: aread_into, 1 MiB parts": parts_async(
+            ahttp(transport=AsyncHttpxTransport()), url, job, loop, direct=True
+        ),
+        "httpx async: aiter_raw, 1 MiB parts": parts_async(ahttp(), url, job, loop, direct=False),
+    }
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def compare(name: str, call: Call, job: Job) -> None:
+    """Fail if a way gets or sends anything wrong."""
+    said = call(True)
+    assert said.crc == job.crc, f"{name}: the peer got other bytes than were to be sent"
+    found = np.frombuffer(np.ascontiguousarray(said.data), np.uint8)
+    np.testing.assert_array_equal(found, job.expected, err_msg=name)
+
+
+def alternately(calls: Mapping[str, Call], job: Job, seconds: float) -> dict[str, float]:
+    """Lower quartile of each way's seconds, taken in turn for about so long in all."""
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    for name, call in calls.items():
+        compare(name, call, job)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(took[RAW]) < 5:
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            call(False)
+            took[name].append(time.perf_counter() - begin)
+    for name, call in calls.items():
+        compare(name, call, job)
+    return {name: sorted(times)[len(times) // 4] for name, times in took.items()}
+
+
+def show(direction: str, size: int, took: Mapping[str, float]) -> None:
+    """One table; ratios above 1 are faster than the row they are against."""
+    small = size < MIB
+    label = f"{size // KIB} KiB, microseconds" if small else f"{size // MIB} MiB, GB/s"
+    print(f"\n{direction + ' ' + label:64} {'':>8} {'/sockets':>9} {'/.content':>9} {'/parts':>7}")
+    for name, seconds in took.items():
+        figure = f"{seconds * 1e6:8.0f}" if small else f"{size / seconds / 1e9:8.2f}"
+        against = (took[RAW] / seconds, took[STOCK] / seconds, took[PARTS] / seconds)
+        print(f"{name:64} {figure} {against[0]:9.2f} {against[1]:9.2f} {against[2]:7.2f}", flush=True)
+
+
+def import_seconds(statement: str, rounds: int) -> float:
+    """Wall seconds of a fresh interpreter that runs this; least of several. Compiled modules are on disk by then."""
+    times: list[float] = []
+    for _ in range(rounds + 1):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", statement], check=True)
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+STATEMENTS = ("pass", "import tensorpost", "from tensorpost import Client", "import numpy, pydantic", "import httpx")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="no 256 MiB, and fewer calls")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures to this file too")
+    parser.add_argument("--only", default="", metavar="WORD", help="directions that contain this word")
+    parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.serve)
+        return
+    sizes = [3 * KIB, MIB, 16 * MIB] + ([] if arguments.quick else [LARGEST])
+    rows: list[dict[str, object]] = []
+    with peer() as (url, uds), asyncio.Runner() as runner:
+        for size in sizes:
+            for direction, job in (
+                ("receive", Job(SMALL, size // SMALL * SMALL)),
+                ("send", Job(size, min(size, SMALL))),
+                ("both", Job(size, size)),
+            ):
+                if arguments.only not in direction or (size == SMALL and direction != "both"):
+                    continue
+                with contextlib.ExitStack() as kept:
+                    calls = ways(url, uds, job, runner.get_loop(), kept)
+                    took = alternately(calls, job, 1.0 if arguments.quick else 4.0 if size < LARGEST else 15.0)
+                show(direction, size, took)
+                rows += [
+                    {
+                        "direction": direction, "bytes": size, "way": name, "seconds": seconds,
+                        "speed_against_sockets": took[RAW] / seconds,
+                        "speed_against_httpx_content": took[STOCK] / seconds,
+                        "speed_against_httpx_parts": took[PARTS] / seconds,
+                    }
+                    for name, seconds in took.items()
+                ]  # fmt: skip
+    imports = {statement: import_seconds(statement, 3 if arguments.quick else 9) for statement in STATEMENTS}
+    print("\nseconds of a fresh interpreter")
+    for statement, seconds in imports.items():
+        print(f"{statement:64} {seconds:8.3f}")
+    if arguments.json:
+        packages = {name: version(name) for name in ("httpx", "httpcore", "h11", "numpy", "pydantic")}
+        machine = {"python": platform.python_version(), "system": platform.platform(), **packages}
+        arguments.json.write_text(json.dumps({"machine": machine, "calls": rows, "import_seconds": imports}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""How patient a client is, and how many connections it keeps. The names are those of httpx's `Timeout` and `Limits`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .problems import InvalidParameter
+
+__all__ = ["DEFAULT_TIMEOUT_SECONDS", "Limits", "Timeout"]
+
+DEFAULT_TIMEOUT_SECONDS = 60.0  # of silence; an answer's head waits for the first part of the computation only
+_CONNECT_SECONDS = 5.0  # a server that is there answers the handshake at once, however long it computes
+_HINT = "; it must be more than 0 seconds, or None to wait for ever"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout:
+    """The longest wait in each phase of a call, seconds; None waits for ever.
+
+    Attributes:
+        connect: until a connection is made. Default 5.
+        read: between two parts of an answer, its head included. Default 60.
+        write: until the server takes the next part of a request. Default 60.
+        pool: until one of `Limits.max_connections` is free. Default 60.
+
+    Raises:
+        InvalidParameter: a wait is no positive number.
+    """
+
+    connect: float | None = _CONNECT_SECONDS
+    read: float | None = DEFAULT_TIMEOUT_SECONDS
+    write: float | None = DEFAULT_TIMEOUT_SECONDS
+    pool: float | None = DEFAULT_TIMEOUT_SECONDS
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            seconds = getattr(self, field.name)
+            if seconds is not None and not _is_positive(seconds):
+                raise InvalidParameter(f"timeout's {field.name} is {seconds!r}{_HINT}")
+
+    @classmethod
+    def of(cls, timeout: float | Timeout | None) -> Timeout:
+        """A number is the longest silence in every phase, but connecting never waits for more than 5 seconds.
+
+        Raises:
+            InvalidParameter: no positive number, and no `Timeout`.
+        """
+        if isinstance(timeout, Timeout):
+            return timeout
+        if timeout is None:
+            return cls(read=None, write=None, pool=None)
+        if not _is_positive(timeout):
+            raise InvalidParameter(
+                f"timeout is {timeout!r}{_HINT}; for a wait of its own in each phase, write "
+                "tensorpost.Timeout(connect=..., read=..., write=..., pool=...)"
+            )
+        return cls(connect=min(_CONNECT_SECONDS, timeout), read=timeout, write=timeout, pool=timeout)
+
+
+def _is_positive(seconds: object) -> bool:
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many connections a client has.
+
+    Attributes:
+        max_connections: calls at the same time; one more waits for at most `Timeout.pool` seconds. None for any number.
+            Default 100.
+        max_keepalive_connections: idle connections kept for the next call. None for as many as there were, 0 for none.
+            Default 20.
+        keepalive_expiry: seconds after which an idle connection is closed instead of used again; None for never.
+            Default 60, less than a tensorpost server's 75.
+
+    Raises:
+        InvalidParameter: a limit is no number of its kind.
+    """
+
+    max_connections: int | None = 100
+    max_keepalive_connections: int | None = 20
+    keepalive_expiry: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        lowest = (("max_connections", 1), ("max_keepalive_connections", 0))
+        for name, least in lowest:
+            count = getattr(self, name)
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < least):
+                raise InvalidParameter(f"{name} is {count!r}; it must be a whole number of at least {least}, or None")
+        if self.keepalive_expiry is not None and not _is_positive(self.keepalive_expiry):
+            raise InvalidParameter(f"keepalive_expiry is {self.keepalive_expiry!r}{_HINT}")

@@ -1,0 +1,237 @@
+"""What is made of an answer: an array, a document, or the exception that it reports.
+
+The rules of the file: an answer is believed only after its head agreed with the descriptor and with Content-Length, and
+its bytes are written into the memory that was given and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from ._arrays import Tensor, wire_form
+from ._steps import PIECE_BYTES, AnswerHead, Flow, Meter, Read, Request, Send
+from .frame import ALSO_READ, MEDIA_TYPE, FrameHead, HeadReader
+from .problems import (
+    ConnectionProblem,
+    IncompleteBody,
+    InvalidRequest,
+    RequestTimeout,
+    ServerFault,
+    TensorpostError,
+    from_problem,
+)
+from .strict_json import read_json
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["Reply", "ask", "server_timing"]
+
+_SMALL_BODY_BYTES = 1 << 16  # of a body that is no tensor, read at a time
+_HEAD_READ_BYTES = 1 << 14  # enough for the head of a frame with one tensor, and little to copy if data follows it
+_MOST_JSON_BYTES = 1 << 24  # of an answer that is a document
+_MOST_PROBLEM_BYTES = 1 << 20  # of an error
+_LONGEST_QUOTE = 200  # characters of an unreadable error that are shown
+
+
+def ask(request: Request) -> Flow[Reply]:
+    """Send a request and open its answer; an answer that reports an error is read and raised."""
+    head: AnswerHead = yield Send(request)
+    if not 200 <= head.status < 300:
+        raise (yield from Reply(head, Meter(None)).error())
+    return Reply(head, request.meter)
+
+
+class Reply:
+    """An answer being read: its head, how far its body has come, and what to say when it breaks off."""
+
+    def __init__(self, head: AnswerHead, meter: Meter) -> None:
+        self.head = head
+        self._meter = meter
+        self._received = 0
+        self._pushed_back = memoryview(b"")  # read together with a frame's head, but belonging to the tensor
+        length = head.headers.get("content-length", "")
+        self._expected = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
+
+    def fault(self, detail: str) -> ServerFault:
+        """An answer that a tensorpost server does not give."""
+        return ServerFault(detail, status=self.head.status, request_id=self.head.request_id)
+
+    def _some(self, into: memoryview) -> Flow[int]:
+        """Read some bytes; 0 at the end of a complete body, an error at the end of an incomplete one."""
+        try:
+            count: int = yield Read(into)
+        except RequestTimeout as error:
+            error.detail = f"{error.detail}, after {self._progress()} of the answer"
+            error.extra.update(received=self._received, expected=self._expected)
+            error.status, error.request_id = self.head.status, self.head.request_id
+            raise
+        except ConnectionProblem as error:
+            raise self._incomplete() from error
+        if count == 0:
+            if self._expected is not None and self._received < self._expected:
+                raise self._incomplete()
+            return 0
+        self._received += count
+        self._meter.receiving(self._received, self._expected)
+        return count
+
+    def _progress(self) -> str:
+        known = f" of {self._expected:,}" if self._expected is not None else ""
+        return f"{self._received:,}{known} bytes"
+
+    def _incomplete(self) -> IncompleteBody:
+        return IncompleteBody(
+            f"the connection broke after {self._progress()} of the answer; what was received is incomplete",
+            extra={"received": self._received, "expected": self._expected},
+            status=self.head.status,
+            request_id=self.head.request_id,
+        )
+
+    def fill(self, memory: memoryview) -> Flow[None]:
+        """Read until this memory is full."""
+        at = min(len(self._pushed_back), len(memory))
+        memory[:at] = self._pushed_back[:at]
+        self._pushed_back = self._pushed_back[at:]
+        while at < len(memory):
+            count = yield from self._some(memory[at : at + PIECE_BYTES])
+            if count == 0:  # only without Content-Length: the frame's head announced more than came
+                raise self._incomplete()
+            at += count
+
+    def finish(self) -> Flow[None]:
+        """See the end of the body, which sets the connection free for the next request.
+
+        Raises:
+            ServerFault: the body goes on.
+        """
+        rest = len(self._pushed_back) or (yield from self._some(memoryview(bytearray(1))))
+        if rest:
+            raise self.fault("the answer is longer than its head says")
+
+    def frame_head(self, tensor: Tensor) -> Flow[FrameHead]:
+        """Read the head of a frame that must hold exactly this tensor.
+
+        Raises:
+            ServerFault: another media type, a malformed frame, or another tensor than the descriptor's.
+        """
+        encoding = self.head.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise self.fault(f"the answer is compressed ({encoding[:40]}), although identity was asked for")
+        if self.head.media_type not in (MEDIA_TYPE, *ALSO_READ):
+            raise self.fault(
+                f"the answer is {self.head.media_type[:60] or 'of no type'}, not a frame ({MEDIA_TYPE}); "
+                "is there a tensorpost server at this address?"
+            )
+        reader = HeadReader(content_length=self._expected)
+        scratch = memoryview(bytearray(_HEAD_READ_BYTES))
+        try:
+            while reader.head is None:
+                count = yield from self._some(scratch)
+                if count == 0:
+                    reader.finish()
+                taken = reader.feed(scratch[:count])
+                self._pushed_back = scratch[taken:count]
+        except InvalidRequest as error:
+            # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
+            raise self.fault(f"the answer is no readable frame: {error.detail}") from error
+        frame = reader.finish()
+        row, shape = wire_form(tensor)
+        found = [(entry.data_type, entry.shape) for entry in frame.tensors]
+        if found != [(row, shape)]:
+            raise self.fault(
+                f"the answer holds {[(r.numpy_name, s) for r, s in found[:4]]}; the descriptor's output is "
+                f"{row.numpy_name} of {shape}"
+            )
+        return frame
+
+    def json(self) -> Flow[Any]:
+        """The body as JSON.
+
+        Raises:
+            ServerFault: another media type, or no JSON.
+        """
+        if self.head.media_type != "application/json":
+            raise self.fault(
+                f"the answer is {self.head.media_type[:60] or 'of no type'}, not JSON; "
+                "is there a tensorpost server at this address?"
+            )
+        raw = yield from self._bounded(_MOST_JSON_BYTES)
+        try:
+            return read_json(raw, max_bytes=_MOST_JSON_BYTES)
+        except InvalidRequest as error:
+            raise self.fault(f"the answer is no readable JSON: {error.detail}") from error
+
+    def drain(self) -> Flow[None]:
+        """Read the body and forget it, so that the connection can be used again."""
+        yield from self._bounded(_MOST_PROBLEM_BYTES)
+
+    def error(self) -> Flow[TensorpostError]:
+        """The exception for an answer that is not a success."""
+        try:
+            raw = yield from self._bounded(_MOST_PROBLEM_BYTES)
+        except (IncompleteBody, RequestTimeout):
+            raw = bytearray()  # the status alone says more than how its explanation broke off
+        problem = _problem_document(self.head, raw)
+        request_id = self.head.request_id or problem.get("request_id")
+        error = from_problem(problem, self.head.status, request_id if isinstance(request_id, str) else None)
+        after = _retry_after(self.head.headers)
+        if after is not None:
+            error.extra["retry_after_seconds"] = after
+        return error
+
+    def _bounded(self, limit: int) -> Flow[bytearray]:
+        """The whole body, or its first `limit` bytes and a little more."""
+        raw = bytearray()
+        scratch = memoryview(bytearray(_SMALL_BODY_BYTES))
+        while len(raw) <= limit:
+            count = yield from self._some(scratch)
+            if count == 0:
+                break
+            raw += scratch[:count]
+        return raw
+
+
+def _problem_document(head: AnswerHead, raw: bytearray) -> Mapping[str, Any]:
+    """The RFC 9457 document of an error, or one made up for errors from something in front of the server."""
+    if head.media_type in ("application/problem+json", "application/json"):
+        try:
+            found: object = read_json(raw, max_bytes=_MOST_PROBLEM_BYTES)
+        except InvalidRequest:
+            found = None  # shown as the text that it is
+        if isinstance(found, dict):
+            return cast("dict[str, Any]", found)
+    if 300 <= head.status < 400:
+        where = head.headers.get("location", "nowhere")[:_LONGEST_QUOTE]
+        return {"detail": f"redirected to {where}; redirects are not followed, use the server's own URL"}
+    text = " ".join(raw[: 4 * _LONGEST_QUOTE].decode("utf-8", "replace").split())[:_LONGEST_QUOTE]
+    said = f": {text}" if text else ""
+    return {"detail": f"HTTP status {head.status} without a problem document{said}"}
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of `Retry-After` (RFC 9110 section 10.2.3). A date counts from the answer's own `Date`."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return float(text)
+    from email.utils import parsedate_to_datetime  # here, because it is rarely needed and takes a while to load
+
+    try:
+        until: datetime = parsedate_to_datetime(text)
+        return max(0.0, (until - parsedate_to_datetime(headers.get("date", ""))).total_seconds())
+    except (TypeError, ValueError):
+        return None  # absent, or no date: as good as absent
+
+
+def server_timing(text: str) -> Mapping[str, float]:
+    """`queue;dur=0.2, kernel;dur=1.5` as milliseconds by name; entries without a duration are left out."""
+    found: dict[str, float] = {}
+    for entry in text.split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        durations = [p.removeprefix("dur=").strip('"') for p in parameters if p.startswith("dur=")]
+        if durations and re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?", durations[0]):
+            found[name] = float(durations[0])
+    return MappingProxyType(found)
