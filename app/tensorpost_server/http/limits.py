@@ -13,7 +13,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/limits", tags=["service"])
 
-_NOT_LIMITS = ("host", "port", "backend")
+_NOT_LIMITS = ("host", "port", "backend", "http_protocol")
 
 
 @router.get("", summary="List the limits")
