@@ -1,7 +1,7 @@
 """A plain ASGI application that reads bodies in every way there is, behind any protocol class on any event loop.
 
-`POST /{how}` answers with what it got as JSON: `length`, `sha`, `path`, and whether memory was received into `straight`.
-Memory for receiving lies between guards, which are looked at for as long as the application lives.
+`POST /{how}` answers with what it got as JSON: `length`, `sha`, `path`, and whether it was received into memory
+(`straight`). Memory for receiving lies between guards, which are looked at for as long as the application lives.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class BodiesApp:
             straight = True
             lent = Lent(length)
             self.lent.append(lent)
-            body = await getattr(self, f"_{how}")(into, receive, lent)
+            into_it = self._mixed(into, receive, lent) if how == "mixed" else getattr(self, f"_{how}")(into, lent)
+            body = await into_it
         self.headers = list(scope["headers"])
         about = {"path": path, "length": len(body), "sha": sha(body), "straight": straight}
         await self._answer(send, json.dumps(about).encode())
@@ -130,12 +131,12 @@ class BodiesApp:
             more = message.get("more_body", False)
         return body
 
-    async def _into(self, into: Any, receive: Receive, lent: Lent) -> bytes:
+    async def _into(self, into: Any, lent: Lent) -> bytes:
         """All of it into one piece of memory."""
         count = await into([lent.view], lent.size, self.timeout)
         return self._end(lent, count)
 
-    async def _pieces(self, into: Any, receive: Receive, lent: Lent) -> bytes:
+    async def _pieces(self, into: Any, lent: Lent) -> bytes:
         """Head first, then into many pieces of memory, some of which are empty."""
         view, at = lent.view, 0
         while at < min(16, lent.size):
@@ -155,14 +156,14 @@ class BodiesApp:
         at += await into([view[at:]], lent.size - at, self.timeout)
         return self._end(lent, at)
 
-    async def _stop(self, into: Any, receive: Receive, lent: Lent) -> bytes:
+    async def _stop(self, into: Any, lent: Lent) -> bytes:
         """A third, then no more: the rest is nobody's."""
         third = lent.size // 3
         count = await into([lent.view[:third]], third, self.timeout)
         self.after_return.append((lent, bytes(lent.block)))
         return bytes(lent.view[:count])
 
-    async def _cancel(self, into: Any, receive: Receive, lent: Lent) -> bytes:
+    async def _cancel(self, into: Any, lent: Lent) -> bytes:
         """Wait for more than comes, but not for long."""
         try:
             async with asyncio.timeout(0.1):

@@ -453,7 +453,11 @@ class DirectProtocol(HttpToolsProtocol):
             return
         elif cycle is not None and cycle.more_body:
             what, moved, window = ("body", cycle), self._arrived, 2 * limits.receive_seconds
-        elif cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None):
+        elif cycle is None or (
+            # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
+            # before the answer was complete
+            cycle.response_complete and (self.timeout_keep_alive_task is None or self._head_is_begun())
+        ):
             what, moved, window = ("head", cycle), 0, limits.head_seconds
         else:
             self._mark = (None, 0.0, 0)
