@@ -47,6 +47,7 @@ LINGER_SECONDS = 5.0
 """How long what still comes is thrown away after a last answer. Closing at once would make the system send a reset,
 which can overtake the answer (RFC 9112, section 9.6)."""
 
+_FIRST_BYTES = 4096
 _SPARE_BYTES = 256 * 1024
 _FIELD_OVERHEAD = 4  # ": " and CRLF
 
@@ -120,6 +121,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._application = cast("ASGIApp", self.app)
         self._active: RequestResponseCycle | None = None  # whose application runs; `cycle` is whose bytes come in
         self._left = 0  # bytes of the current body that are still to come and are counted here
+        self._direct = False  # whether the current body may be received into memory
         self._sink: _Sink | None = None
         self._quiet = 0  # bytes since a head was complete or a part of a body came: of a head, trailers or chunk sizes
         self._refusal: tuple[int, str] | None = None  # of a request behind one that is being answered
@@ -177,7 +179,6 @@ class DirectProtocol(HttpToolsProtocol):
                 return
             break
         if self._left:
-            self.parser = self._new_parser()
             self._hold_back()
         elif self._quiet > self.limits.head_bytes:
             self._refuse_head()
@@ -218,9 +219,10 @@ class DirectProtocol(HttpToolsProtocol):
         if not upgrade:
             self.headers = []  # trailer fields come here later; the application has seen the header fields
         self._left = length if direct or upgrade else 0
+        self._direct = direct and self.scheme == "http"
         if not self.pipeline:
             self._active = cycle
-        if direct and self.scheme == "http":
+        if self._direct:
             scope = cast("dict[str, Any]", self.scope)
             scope.setdefault("extensions", {})[EXTENSION] = {"receive_into": partial(self._receive_into, cycle)}
 
@@ -254,13 +256,8 @@ class DirectProtocol(HttpToolsProtocol):
         assert cycle is self.cycle
         assert self._left
         sink = self._sink
-        if sink is None:
-            sink = self._sink = _Sink(self)
-        if not sink.installed:
-            # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
-            self.flow.pause_reading()
-            self.transport.set_protocol(sink)
-            sink.installed = True
+        assert sink is not None
+        assert sink.installed
         waiter: asyncio.Future[None] = self.loop.create_future()
         sink.lend(rest, least - filled, waiter)
         self.flow.resume_reading()
@@ -297,15 +294,31 @@ class DirectProtocol(HttpToolsProtocol):
         if sink is not None and sink.installed:
             self.flow.pause_reading()
             self.transport.set_protocol(self)
-            sink.installed = False
+            sink.end()
             self.flow.resume_reading()
         super().on_message_complete()
 
     def _hold_back(self) -> None:
-        """Read no further until the application asks, or has answered."""
-        cycle = self.cycle
-        if not cycle.response_complete and not self.transport.is_closing():
+        """Read no further of this body until the application asks, or has answered."""
+        if self.transport.is_closing():
+            return
+        if not self.cycle.response_complete:
             self.flow.pause_reading()
+        if self._sink is None or not self._sink.installed:
+            self.parser = self._new_parser()  # for what follows the body
+            if self._direct:
+                self._install_sink()
+
+    def _install_sink(self) -> None:
+        if self._sink is None:
+            self._sink = _Sink(self)
+        # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
+        paused = self.flow.read_paused
+        self.flow.pause_reading()
+        self.transport.set_protocol(self._sink)
+        self._sink.begin()
+        if not paused:
+            self.flow.resume_reading()
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
@@ -499,8 +512,20 @@ class _Sink(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._spare: memoryview | None = None
         self._last = 0.0
+        self._room = 0
         self.timer: asyncio.TimerHandle | None = None
         self.installed = False
+
+    def begin(self) -> None:
+        """Stand in for the protocol from now on, for one body."""
+        self.installed = True
+        # Who reads by `receive` first wants to see the head of the body; the rest may then go straight.
+        self._room = _FIRST_BYTES
+
+    def end(self) -> None:
+        """The body is complete."""
+        self.installed = False
+        self._spare = None
 
     def lend(self, views: Sequence[memoryview], least: int, waiter: asyncio.Future[None]) -> None:
         """Receive into these views, and tell the waiter when `least` bytes are in."""
@@ -539,15 +564,17 @@ class _Sink(asyncio.BufferedProtocol):
         left = self._owner.left
         if self._views:
             return self._views[0][self._at : self._at + left]
-        if self._spare is None:
-            self._spare = memoryview(bytearray(_SPARE_BYTES))
-        return self._spare[:left]
+        if self._spare is None or len(self._spare) < self._room:
+            self._spare = memoryview(bytearray(self._room))
+        return self._spare[: min(left, self._room)]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes are there."""
         if not self._views:
             assert self._spare is not None
-            self._owner.data_received(bytes(self._spare[:nbytes]))
+            data = bytes(self._spare[:nbytes])
+            self._room = _SPARE_BYTES
+            self._owner.data_received(data)
             return
         self._last = self._owner.loop.time()
         self._filled += nbytes
