@@ -113,6 +113,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
     )
+    pool_bytes: int = Field(
+        default_factory=lambda: min(_available_memory() // 8, _GIB),
+        ge=0,
+        description="Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; "
+        "given back after half a minute. Default: an eighth of the memory we may use, at most 1 GiB; 0 keeps none.",
+    )
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
     )

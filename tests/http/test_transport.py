@@ -73,9 +73,7 @@ def test_the_limits_are_the_settings():
 def test_the_application_answers_alike_behind_each(wished: str):
     body = npy_bytes([[0.0, 1.0]] * 40_000)
     with serving(http_protocol=wished) as server:
-        answer = server.ask(
-            request_bytes("POST", "/v1/operators/tile?repeats=1,2", body, NPY)
-        )
+        answer = server.ask(request_bytes("POST", "/v1/operators/tile?repeats=1,2", body, NPY))
         server.assert_serves_on()
     assert answer.status == 200
     assert answer.body == npy_bytes([[0.0, 1.0, 0.0, 1.0]] * 40_000)
