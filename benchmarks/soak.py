@@ -41,7 +41,8 @@ from tensorpost.datatypes import data_type
 MIB = 1 << 20
 SMALLEST, LARGEST = 1_000, 64_000_000
 CUT_ONE_IN = 50
-WARM_UP = 0.1
+WARM_UP = 0.1  # of the requests, but at least this many, or half of all:
+WARM_UP_REQUESTS = 1500
 MOST_GROWTH = 1.05
 SAMPLES = 100
 
@@ -204,7 +205,8 @@ class Soak:
 
     def judge(self, in_use: dict[str, int], took: float) -> dict[str, Any]:
         """The figures, and what is wrong with them."""
-        warm = [size for number, size in self.resident if number >= self.requests * WARM_UP]
+        begin = max(self.requests * WARM_UP, min(WARM_UP_REQUESTS, self.requests / 2))
+        warm = [size for number, size in self.resident if number >= begin]
         third = max(1, len(warm) // 3)
         first, last = statistics.mean(warm[:third]), statistics.mean(warm[-third:])
         failures = list(self.failures)

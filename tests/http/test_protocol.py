@@ -179,7 +179,7 @@ def cuts(data: bytes, sizes: Sequence[int]) -> list[bytes]:
     return found
 
 
-READS_ALL = ("receive", "into", "pieces", "mixed")
+READS_ALL = ("receive", "into", "greedy", "pieces", "mixed")
 LENGTHS = st.one_of(st.sampled_from([0, 1, SMALL - 1, SMALL, SMALL + 1]), st.integers(0, 5000))
 REQUESTS = st.tuples(
     st.sampled_from([*READS_ALL, "stop", "refuse"]), LENGTHS, st.sampled_from([0, 0, 0, 1, 7, 400]), st.booleans()

@@ -94,7 +94,7 @@ def about(wire: Wire) -> dict[str, Any]:
 SIZES = [0, 1, DIRECT_BYTES - 1, DIRECT_BYTES, DIRECT_BYTES + 1, 1_000_003, 3_000_000]
 
 
-@pytest.mark.parametrize("how", ["receive", "into", "pieces", "mixed"])
+@pytest.mark.parametrize("how", ["receive", "into", "greedy", "pieces", "mixed"])
 def test_bodies_of_every_size_on_one_connection(server: Serving, how: str):
     with server.wire() as wire:
         for size in [*SIZES, *SIZES[::-1]]:
@@ -115,9 +115,9 @@ def test_only_our_class_receives_straight_into_memory(server: Serving, request: 
 def test_requests_sent_ahead(server: Serving):
     bodies = [body_of(size) for size in (200_000, 10, 0, 70_000, 3_000_000, 65_536, 1)]
     with server.wire() as wire:
-        wire.send(b"".join(post(how, body) for body in bodies for how in ("into", "mixed")))
+        wire.send(b"".join(post(how, body) for body in bodies for how in ("into", "mixed", "greedy")))
         for body in bodies:
-            for how in ("into", "mixed"):
+            for how in ("into", "mixed", "greedy"):
                 found = about(wire)
                 assert (found["path"], found["sha"]) == (f"/{how}", sha(body))
 
