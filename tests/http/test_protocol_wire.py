@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,6 +247,19 @@ def test_tls(protocol: Any, loop: str):
             answer = about(wire)
             assert not answer["straight"]
             assert how == "refuse" or answer["sha"] == sha(body)
+
+
+def test_unix_sockets(loop: str, tmp_path: Path):
+    path = str(tmp_path / "s")
+    with serve_bodies(DirectProtocol, loop, uds=path), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(path)
+        for size in (10, 3_000_000, 70_000):
+            body = body_of(size)
+            connection.sendall(post("into", body))
+            _, _, text = connection.recv(65536).partition(b"\r\n\r\n")
+            found = json.loads(text or connection.recv(65536))
+            assert (found["sha"], found["straight"]) == (sha(body), size >= DIRECT_BYTES)
 
 
 # ---- requests that two readers may divide differently ----------------------------------------------------------------

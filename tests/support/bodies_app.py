@@ -247,12 +247,21 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serve_bodies(protocol: Any, loop: Any, certificate: Path | None = None) -> Iterator[Serving]:
-    """`BodiesApp` behind uvicorn with this protocol and loop; `certificate` (with its key) makes it TLS."""
+def serve_bodies(
+    protocol: Any, loop: Any, certificate: Path | None = None, *, uds: str | None = None
+) -> Iterator[Serving]:
+    """`BodiesApp` behind uvicorn with this protocol and loop.
+
+    Args:
+        protocol: for uvicorn.
+        loop: for uvicorn.
+        certificate: with its key; makes it TLS.
+        uds: path of a Unix socket, to listen there and not on a port.
+    """
     app = BodiesApp()
     config = uvicorn.Config(
         app, http=protocol, loop=loop, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=PATIENCE,
-        ssl_certfile=certificate, ssl_keyfile=certificate,
+        ssl_certfile=certificate, ssl_keyfile=certificate, uds=uds,
     )  # fmt: skip
     server = uvicorn.Server(config)
     client = None
@@ -261,7 +270,7 @@ def serve_bodies(protocol: Any, loop: Any, certificate: Path | None = None) -> I
         client.check_hostname = False
         client.verify_mode = ssl.CERT_NONE
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
+        thread = threading.Thread(target=server.run, kwargs={"sockets": None if uds else [listener]}, name="uvicorn")
         thread.start()
         try:
             eventually(lambda: server.started or not thread.is_alive(), "the server starts")
