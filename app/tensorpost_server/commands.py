@@ -6,7 +6,6 @@ it lives, imports no server code.
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import logging
 import os
@@ -15,6 +14,7 @@ import sys
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -25,18 +25,16 @@ from starlette.types import Message, Receive, Scope, Send
 from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .engine import Pool
+from .http.transport import Transport, choose_transport
 from .main import create_app
 from .settings import ENVIRONMENT_PREFIX, Settings
 
 __all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables"]
 
-SHUTDOWN_SECONDS = 30
-"""How long requests in flight may go on after the signal to stop: as long as Kubernetes waits before it kills."""
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL",)
 """Variables that the command line reads itself."""
 _LIBRARIES = {"numpy": "numpy"}  # the distribution that does a backend's computing
-_FASTER_WITH = ("httptools",) if sys.platform == "win32" else ("httptools", "uvloop")  # uvloop is not made for Windows
 
 _log = logging.getLogger(__name__)
 
@@ -67,15 +65,15 @@ def serve(
     settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
     for sentence in unknown_variables():
         _log.warning(sentence)
-    missing = [name for name in _FASTER_WITH if importlib.util.find_spec(name) is None]
-    if missing:
-        _log.warning("large tensors will move slowly: install %s", " and ".join(missing))
+    transport = choose_transport(settings)
+    if transport.missing:
+        _log.warning("large tensors will move slowly: install %s", " and ".join(transport.missing))
     app = _Application(create_app(settings))
     with _Listener(settings) as listener:
         address = _address(listener.socket)
         if settings.uds is None and not _is_loopback(address):
             _log.warning("others can reach %s, and there is no authentication: put a proxy in front of it", address)
-        _Server(_uvicorn_config(app, settings, log_level), address).run_until_stopped(app, listener)
+        _Server(_uvicorn_config(app, transport, log_level), app, address).run_until_stopped(listener)
 
 
 def doctor() -> list[dict[str, object]]:
@@ -84,15 +82,16 @@ def doctor() -> list[dict[str, object]]:
     Returns:
         One row per backend, in the order `auto` prefers them: `name`; `available`; `version` of the library that
         computes, None if there is none; `device` in words and `reason`, of which one is None; `auto`, whether `auto`
-        may choose it.
+        may choose it. The last row, `http`, has the protocol and event loop that a server would use here.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = _settings()
+    transport = choose_transport(settings)
     pool = Pool.open("auto", {"numpy": settings.numpy_threads}, settings.slices_ahead)
     try:
-        return [
+        rows: list[dict[str, object]] = [
             {
                 "name": status.name,
                 "available": status.reason is None,
@@ -103,6 +102,8 @@ def doctor() -> list[dict[str, object]]:
             }
             for status in pool.status()
         ]
+        http = {"name": "http", "available": True, "version": version("uvicorn"), "device": transport.words}
+        return [*rows, {**http, "reason": None, "auto": settings.http_protocol == "auto"}]
     finally:
         pool.close()
 
@@ -285,9 +286,12 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
 
 
-def _uvicorn_config(app: _Application, settings: Settings, log_level: str) -> uvicorn.Config:
+def _uvicorn_config(app: _Application, transport: Transport, log_level: str) -> uvicorn.Config:
+    settings = transport.settings
     return uvicorn.Config(
         app,
+        http=transport.protocol,
+        loop=transport.loop,
         interface="asgi3",
         lifespan="on",
         ws="none",
@@ -299,7 +303,7 @@ def _uvicorn_config(app: _Application, settings: Settings, log_level: str) -> uv
         server_header=False,
         proxy_headers=False,  # nothing here depends on who the caller is
         timeout_keep_alive=settings.keep_alive_seconds,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
     )
 
 
@@ -309,6 +313,10 @@ class _Application:
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self.error: Exception | None = None
+
+    def drain(self) -> None:
+        """Say from now on that it is not ready."""
+        self._app.state.service.draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -326,12 +334,18 @@ class _Application:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which says where it listens once it does, and takes a Unix socket away when it has stopped."""
+    """uvicorn, which says where it listens, is not ready once told to stop, and takes its Unix socket away."""
 
-    def __init__(self, config: uvicorn.Config, address: str) -> None:
+    def __init__(self, config: uvicorn.Config, app: _Application, address: str) -> None:
         super().__init__(config)
+        self._app = app
         self._address = address
         self._listener: _Listener | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop: readiness falls at once, so that who asks sends its next request elsewhere."""
+        self._app.drain()
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, then say so."""
@@ -344,7 +358,7 @@ class _Server(uvicorn.Server):
         if self._listener is not None:
             self._listener.close()
 
-    def run_until_stopped(self, app: _Application, listener: _Listener) -> None:
+    def run_until_stopped(self, listener: _Listener) -> None:
         """Serve, then return quietly after Ctrl+C.
 
         Raises:
@@ -355,6 +369,6 @@ class _Server(uvicorn.Server):
                 self._listener = listener
                 self.run(sockets=[listener.socket])
         except SystemExit:
-            if app.error is not None:
-                raise app.error from None
+            if self._app.error is not None:
+                raise self._app.error from None
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from tensorpost.problems import TensorpostError
 
+from .backends.blocks import KEEP_SECONDS, Blocks
 from .engine import Admission, Pool
 from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.directml import DirectmlDialect
@@ -42,16 +44,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         `uvicorn --factory tensorpost_server.main:create_app`
     """
     settings = Settings() if settings is None else settings
-    service = Service(settings, Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds))
+    blocks = Blocks(settings.pool_bytes)
+    admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, blocks=blocks)
+    service = Service(settings, admission)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         del app
         service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
+        trimming = asyncio.ensure_future(_trim(blocks))
         try:
             yield
         finally:
             service.draining = True
+            trimming.cancel()
+            blocks.trim(0)
             service.pool.close()
             service.pool = None
 
@@ -74,3 +81,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Door, prefixes={"/v1/operators/": DirectmlDialect(), "/v1/onnx/": onnx.OnnxDialect()})
     app.add_middleware(RequestId)
     return app
+
+
+async def _trim(blocks: Blocks) -> None:
+    """Give unused memory back, for as long as the application runs."""
+    while True:
+        await asyncio.sleep(KEEP_SECONDS / 4)
+        blocks.trim()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -56,6 +57,12 @@ class Settings(BaseSettings):
         default="auto",
         description="Backend for requests that name none: auto, or a backend's name, which is then forced.",
     )
+    http_protocol: Literal["auto", "direct", "httptools", "h11"] = Field(
+        default="auto",
+        description="How HTTP is read. direct: large bodies go straight into their memory, and heads, slow callers and "
+        "unread bodies are bounded; it needs httptools. httptools, h11: uvicorn's own, without those bounds. "
+        "auto: direct if httptools is installed, else h11.",
+    )
     numpy_threads: int = Field(
         default_factory=_available_cores,
         ge=1,
@@ -71,6 +78,18 @@ class Settings(BaseSettings):
         default=_MIB,
         ge=64,
         description="Largest head of a frame or npy body, bytes. Ours are a few hundred; the rest is room.",
+    )
+    max_http_head_bytes: int = Field(
+        default=64 * 1024,
+        ge=1024,
+        description="Largest head of an HTTP request, bytes; then 431. Descriptors may stand in the query, which "
+        "proxies cut at 8 to 64 KiB; the same bound as h11's.",
+    )
+    max_drain_bytes: int = Field(
+        default=64 * _MIB,
+        ge=1,
+        description="Most bytes of a body that are read for nothing, so that its caller sees why it was refused and "
+        "keeps its connection; a longer one is cut off after the answer.",
     )
     max_json_bytes: int = Field(
         default=_MIB,
@@ -99,6 +118,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
     )
+    pool_bytes: int = Field(
+        default_factory=lambda: min(_available_memory() // 8, _GIB),
+        ge=0,
+        description="Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; "
+        "given back after half a minute. Default: an eighth of the memory we may use, at most 1 GiB; 0 keeps none.",
+    )
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
     )
@@ -109,6 +134,19 @@ class Settings(BaseSettings):
     )
     slices_ahead: int = Field(
         default=3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
+    )
+    head_timeout_seconds: float = Field(
+        default=30,
+        gt=0,
+        description="Longest time for the head of an HTTP request, and for a new connection to send one, seconds; "
+        "then 408. A head is one packet; half a minute is for the slowest line.",
+    )
+    min_bytes_per_second: int = Field(
+        default=16 * 1024,
+        ge=0,
+        description="Lowest rate of a body or an answer, bytes per second, taken over twice the receive or send "
+        "timeout; then we hang up, so that nobody can hold memory for hours with a byte now and then. "
+        "16 KiB/s is a quarter of a slow mobile line; 0 asks only that something moves.",
     )
     receive_timeout_seconds: float = Field(
         default=60, gt=0, description="Longest pause between two parts of a request body, seconds; then 408."
@@ -123,4 +161,10 @@ class Settings(BaseSettings):
     )
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
+    )
+    shutdown_seconds: int = Field(
+        default=30,
+        ge=1,
+        description="How long requests in flight may go on after the signal to stop, seconds. As long as Kubernetes "
+        "waits before it kills; meanwhile /v2/health/ready answers 503.",
     )

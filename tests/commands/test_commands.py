@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,7 @@ from tensorpost import Client
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.backends import BACKENDS
+from tensorpost_server.http.transport import choose_transport
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Settings
 
@@ -105,7 +107,7 @@ def test_answers_name_no_server_software() -> None:
 
 def test_idle_connections_end_after_the_setting() -> None:
     settings = Settings(keep_alive_seconds=7)
-    config = commands._uvicorn_config(commands._Application(create_app(settings)), settings, "info")
+    config = commands._uvicorn_config(commands._Application(create_app(settings)), choose_transport(settings), "info")
 
     assert config.timeout_keep_alive == 7
 
@@ -248,7 +250,7 @@ def test_loopback(address: str, *, own: bool) -> None:
 def test_doctor_has_a_row_for_each_backend() -> None:
     rows = commands.doctor()
 
-    assert list(BACKENDS) == [row["name"] for row in rows]
+    assert [*BACKENDS, "http"] == [row["name"] for row in rows]
     numpy = next(row for row in rows if row["name"] == "numpy")
     assert numpy["version"] == np.__version__
     assert (numpy["available"], numpy["reason"], numpy["auto"]) == (True, None, True)
@@ -263,10 +265,23 @@ def test_doctor_says_why_a_backend_is_not_there(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(pool, "load_backend", missing)
 
-    for row in commands.doctor():
+    for row in commands.doctor()[:-1]:
         assert not row["available"]
         assert row["device"] is None
         assert f"no library for {row['name']}" in str(row["reason"])
+
+
+def test_doctor_names_the_protocol_and_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = commands.doctor()[-1]
+    assert row["version"] == version("uvicorn")
+    assert (row["available"], row["reason"], row["auto"]) == (True, None, True)
+    assert str(row["device"]).startswith("direct on ")
+
+    monkeypatch.setenv("TENSORPOST_HTTP_PROTOCOL", "h11")
+    row = commands.doctor()[-1]
+    assert str(row["device"]).startswith("h11 on ")
+    assert "copied" in str(row["device"])
+    assert not row["auto"]
 
 
 def test_config_says_where_each_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
 FIELDS = Settings.model_fields
 OTHER_VALUES = {
-    "host": "0.0.0.0", "port": 1234, "backend": "null", "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
+    "host": "0.0.0.0", "port": 1234, "backend": "null", "http_protocol": "h11",
+    "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
     "uds": Path("tensorpost.sock"),
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ from tensorpost import frame
 from tensorpost_server.backends import Backend
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
+from tensorpost_server.http.transport import choose_transport
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Settings
 
@@ -165,7 +166,11 @@ class Serving:
 def serving(**settings: Any) -> Iterator[Serving]:
     """A real server, as it runs in production but for the thread."""
     app = create_app(app_settings(**settings))
-    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=PATIENCE)
+    transport = choose_transport(app.state.service.settings)
+    config = uvicorn.Config(
+        app, http=transport.protocol, loop=transport.loop, log_config=None, ws="none", lifespan="on",
+        timeout_graceful_shutdown=PATIENCE,
+    )  # fmt: skip
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")

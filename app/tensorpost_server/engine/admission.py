@@ -6,13 +6,13 @@ memory it needs. Used from the event loop's thread only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from tensorpost.problems import LimitExceeded, TooBusy
+
+from ..backends.blocks import Blocks
 
 __all__ = ["Admission", "Ticket"]
 
@@ -25,8 +25,9 @@ class Ticket:
         self.reserved = reserved
 
     def memory(self, size_in_bytes: int) -> memoryview:
-        """Writable bytes out of the share; their content is undefined."""
-        return np.empty(size_in_bytes, np.uint8).data
+        """Writable bytes out of the share, lent for as long as a view of them exists; their content is undefined."""
+        assert self._admission is not None, "released"
+        return self._admission.blocks.lend(size_in_bytes)
 
     def grow(self, size_in_bytes: int) -> None:
         """Reserve more for the same request.
@@ -62,6 +63,7 @@ class Admission:
         memory_bytes: bytes that all requests together may hold.
         max_requests: requests that may be in flight.
         retry_after_seconds: what a refused caller is told to wait.
+        blocks: where the memory comes from.
     """
 
     memory_bytes: int
@@ -69,6 +71,7 @@ class Admission:
     retry_after_seconds: int
     bytes_in_flight: int = 0
     requests_in_flight: int = 0
+    blocks: Blocks = field(default_factory=lambda: Blocks(0))
 
     def admit(self, size_in_bytes: int) -> Ticket:
         """Reserve a place and bytes for one request.

@@ -24,6 +24,7 @@ from ..engine import Stages, Ticket, Worker, make_plan
 from .calls import Call, Dialect, Tensor
 from .forms import Form, answer_form, refuse_encoding, request_form, tensors_of_document
 from .lengths import content_length
+from .receiving import receive_into
 from .service import Service
 from .streams import Body, CallerGone, send_stream, send_whole
 
@@ -73,11 +74,10 @@ class Execution(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or raise a problem before the first byte of an answer."""
-        del scope
         settings, stages, admission = self._service.settings, self._stages, self._service.admission
         pool = self._service.workers()
         length = content_length(self._headers, settings.max_body_bytes)
-        body = Body(receive, length, settings.receive_timeout_seconds)
+        body = Body(receive, length, settings.receive_timeout_seconds, receive_into(scope))
         form = request_form(self._headers.get("content-type"))
         refuse_encoding(self._headers.get("content-encoding"))
         answer = answer_form(self._headers.get("accept"), form)

@@ -13,12 +13,12 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/limits", tags=["service"])
 
-_NOT_LIMITS = ("host", "port", "backend")
+_NOT_LIMITS = ("host", "port", "backend", "http_protocol")
 
 
 @router.get("", summary="List the limits")
 async def list_limits(request: Request) -> JSONResponse:
-    """Each limit's value, the variable that sets it and its reason; beside it, the memory lent out now."""
+    """Each limit's value, the variable that sets it and its reason; beside it, the memory lent out and kept now."""
     service = service_of(request)
     values = service.settings.model_dump()
     limits = [
@@ -35,4 +35,6 @@ async def list_limits(request: Request) -> JSONResponse:
         "bytes_in_flight": service.admission.bytes_in_flight,
         "requests_in_flight": service.admission.requests_in_flight,
     }
-    return JSONResponse({"limits": limits, "in_use": in_use})
+    blocks = service.admission.blocks
+    memory = {"lent_bytes": blocks.lent_bytes, "kept_bytes": blocks.kept_bytes}
+    return JSONResponse({"limits": limits, "in_use": in_use, "large_blocks": memory})

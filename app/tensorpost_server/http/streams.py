@@ -13,8 +13,11 @@ from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from ..engine import Stages
+from .receiving import ReceiveInto
 
 __all__ = ["Body", "CallerGone", "send_stream", "send_whole"]
+
+_HEAD_BLOCK = 4096  # bytes; heads of a frame are a few hundred
 
 
 class CallerGone(Exception):
@@ -36,10 +39,12 @@ class Body:
         receive: the ASGI channel.
         length: Content-Length in bytes.
         timeout: longest pause between two pieces, seconds.
+        receive_into: the server's way to receive straight into memory; None if it has none.
     """
 
-    def __init__(self, receive: Receive, length: int, timeout: float) -> None:
+    def __init__(self, receive: Receive, length: int, timeout: float, receive_into: ReceiveInto | None = None) -> None:
         self._receive = receive
+        self._receive_into = receive_into
         self._timeout = timeout
         self._rest = memoryview(b"")
         self._more = True
@@ -61,10 +66,7 @@ class Body:
                 async with asyncio.timeout(self._timeout):
                     message = await self._receive()
             except TimeoutError:
-                raise ReceiveTimeout(
-                    f"nothing arrived for {self._timeout:g} s; {self.received:,} of {self.length:,} bytes had "
-                    "(setting TENSORPOST_RECEIVE_TIMEOUT_SECONDS)"
-                ) from None
+                raise self._too_slow() from None
             if message["type"] == "http.disconnect":
                 raise CallerGone
             self._more = message.get("more_body", False)
@@ -73,18 +75,56 @@ class Body:
                 return memoryview(data)
         return memoryview(b"")
 
+    def _too_slow(self) -> ReceiveTimeout:
+        return ReceiveTimeout(
+            f"nothing arrived for {self._timeout:g} s; {self.received:,} of {self.length:,} bytes had "
+            "(setting TENSORPOST_RECEIVE_TIMEOUT_SECONDS)"
+        )
+
+    async def _straight_into(self, views: Sequence[memoryview], least: int) -> int:
+        """Wait for `least` bytes of those that are to come, in memory of ours; how many came.
+
+        Raises:
+            CallerGone: the connection closed before.
+            ReceiveTimeout: nothing came for too long.
+        """
+        assert self._receive_into is not None
+        try:
+            count = await self._receive_into(views, least, self._timeout)
+        except ConnectionResetError:
+            raise CallerGone from None
+        self.received += count
+        if count < least:  # the body has more, or we would not have asked
+            raise self._too_slow()
+        return count
+
     async def head(self, reader: Reader) -> None:
         """Feed a head reader until it has its head; what follows stays here, and is not waited for."""
-        while reader.head is None and (piece := await self.piece()):
-            self._rest = piece[reader.feed(piece) :]
+        if self._receive_into is None:
+            while reader.head is None and (piece := await self.piece()):
+                self._rest = piece[reader.feed(piece) :]
+            return
+        # A small block, so that little of what follows the head has to be copied again.
+        block = memoryview(bytearray(_HEAD_BLOCK))
+        while reader.head is None and self.received < self.length:
+            count = await self._straight_into([block[: self.length - self.received]], 1)
+            self._rest = block[reader.feed(block[:count]) : count]
 
     async def into(self, views: Sequence[memoryview]) -> None:
         """Receive the rest straight into memory.
 
         Raises:
             BodyMismatch: a byte too many or too few.
+            CallerGone: the connection closed before the end.
+            ReceiveTimeout: nothing came for too long.
         """
         writer = BodyWriter(views)
+        missing = self.length - self.received
+        if self._receive_into is not None and missing and len(self._rest) + missing == writer.expected:
+            writer.feed(self._rest)
+            self._rest = memoryview(b"")
+            await self._straight_into(writer.left(), missing)
+            return
         while piece := await self.piece():
             writer.feed(piece)
         writer.finish()

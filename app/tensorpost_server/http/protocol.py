@@ -1,0 +1,653 @@
+"""HTTP/1.1 for uvicorn: large bodies go from the socket into the application's memory, and nobody can hold on for ever.
+
+`DirectProtocol` is uvicorn's httptools protocol with these differences. The rules:
+
+1. A body whose length is known and not small is counted here, not in the parser: after the head the parser is given up,
+   and a new one starts with the first byte behind the body. So the body's bytes may take any way in.
+2. After such a head nothing is read until the application asks: by ASGI's `receive`, or by the extension of
+   `receiving.py`, which makes the transport read into the memory it is given (`asyncio.BufferedProtocol`).
+3. Memory that was lent for receiving is written to only while the application waits for it, and never beyond the end of
+   the body: what follows belongs to the next request.
+4. Heads are bounded in bytes and time; bodies and answers must move at a lowest rate; a body nobody wants is thrown
+   away up to a bound. Beyond these the connection ends, and with it all it held.
+5. A bad request is refused after the answers before it, never in the middle of one. Who hangs up is gone for all
+   requests of the connection.
+
+Everything else, small and chunked bodies included, is uvicorn's. Over TLS the extension is not offered: the bytes are
+copied by the decryption anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, ClassVar, cast
+from weakref import WeakKeyDictionary
+
+import httptools
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from ..settings import ENVIRONMENT_PREFIX, Settings
+from .receiving import EXTENSION
+
+__all__ = ["DirectProtocol", "Limits", "protocol_class"]
+
+DIRECT_BYTES = 64 * 1024
+"""Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
+
+LINGER_SECONDS = 5.0
+"""How long what still comes is thrown away after a last answer. Closing at once would make the system send a reset,
+which can overtake the answer (RFC 9112, section 9.6)."""
+
+_FIRST_BYTES = 4096
+_SPARE_BYTES = 256 * 1024
+_FIELD_OVERHEAD = 4  # ": " and CRLF
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a connection may cost; the settings say why.
+
+    Attributes:
+        head_bytes: largest head of a request: target, header fields, and trailer fields.
+        head_seconds: longest time for a head, and for a connection to send its first one.
+        receive_seconds: twice this is the time over which the rate of a body is taken.
+        send_seconds: the same for an answer.
+        bytes_per_second: lowest rate of a body and of an answer; 0 asks for some byte in that time.
+        drain_bytes: most bytes of a body that are read for nothing after its request was answered.
+    """
+
+    head_bytes: int = 65_536
+    head_seconds: float = 30.0
+    receive_seconds: float = 60.0
+    send_seconds: float = 60.0
+    bytes_per_second: int = 16_384
+    drain_bytes: int = 64 << 20
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """The limits that the settings name."""
+        return cls(
+            settings.max_http_head_bytes,
+            settings.head_timeout_seconds,
+            settings.receive_timeout_seconds,
+            settings.send_timeout_seconds,
+            settings.min_bytes_per_second,
+            settings.max_drain_bytes,
+        )
+
+    @property
+    def tick(self) -> float:
+        """Seconds between two looks at all connections."""
+        return min(1.0, max(0.01, min(self.head_seconds, self.receive_seconds, self.send_seconds) / 4))
+
+
+def protocol_class(limits: Limits) -> type[DirectProtocol]:
+    """`DirectProtocol` with these limits, for `uvicorn.Config(http=...)`."""
+    return cast("type[DirectProtocol]", type("DirectProtocol", (DirectProtocol,), {"limits": limits}))
+
+
+class _Refused(Exception):
+    """Raised in a callback of the parser, to stop it."""
+
+
+class DirectProtocol(HttpToolsProtocol):
+    """See the module. `uvicorn.Config(http=DirectProtocol)` uses the default limits.
+
+    Attributes:
+        limits: of every connection of this class.
+    """
+
+    limits: ClassVar[Limits] = Limits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._application = cast("ASGIApp", self.app)
+        self._active: RequestResponseCycle | None = None  # whose application runs; `cycle` is whose bytes come in
+        self._left = 0  # bytes of the current body that are still to come and are counted here
+        self._direct = False  # whether the current body may be received into memory
+        self._sink: _Sink | None = None
+        self._quiet = 0  # bytes since a head was complete or a part of a body came: of a head, trailers or chunk sizes
+        self._refusal: tuple[int, str] | None = None  # of a request behind one that is being answered
+        self._thrown_away = 0
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._arrived = 0  # bytes received on this connection
+        self._pauses = 0  # times the transport said that its buffer is full
+        self._mark: tuple[object, float, int] = (None, 0.0, 0)  # what goes on, since when, and bytes moved by then
+
+    # ---- the transport's callbacks -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # as uvicorn narrows it
+        """A caller is there."""
+        super().connection_made(transport)
+        _Watch.of(self.server_state, self.loop, self.limits.tick).wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The caller is gone; so it is for the requests that it sent ahead."""
+        for cycle in (self._active, *[queued for queued, _ in self.pipeline]):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self._unset_keepalive_if_required()  # uvicorn leaves it after a reset, and with it all of this
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        super().connection_lost(exc)
+        self.pipeline.clear()
+        if self._sink is not None:
+            self._sink.wake()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came while no memory was lent for them."""
+        self._unset_keepalive_if_required()
+        self._arrived += len(data)
+        if self._is_thrown_away(len(data)):
+            return
+        if self._left:
+            data = self._take_body(data)
+        self._quiet += len(data)
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                    return
+                # Not taken (RFC 9110, section 7.8); the parser has stopped behind the head, body or no body.
+                data = data[upgrade.args[0] :]
+                self.parser = self._new_parser()
+                if self._left:
+                    data = self._take_body(data)
+                continue
+            except httptools.HttpParserError:
+                self.send_400_response("This is not a request of HTTP/1.1.")
+                return
+            break
+        if self._left:
+            self._hold_back()
+        elif self._quiet > self.limits.head_bytes:
+            self._refuse_head()
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than we write."""
+        self._pauses += 1
+        super().pause_writing()
+
+    # ---- the parser's callbacks --------------------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        """A head is complete: bound it, and see to whom its body goes."""
+        size, length, chunked = len(self.url), 0, False
+        for name, value in self.headers:
+            size += len(name) + len(value) + _FIELD_OVERHEAD
+            if name == b"content-length":
+                length = int(value) if value.isdigit() else 0  # the parser has refused what is no number
+            elif name == b"transfer-encoding":
+                chunked = True
+        if size > self.limits.head_bytes:
+            self._refuse_head()
+            raise _Refused
+        upgrade = self.parser.should_upgrade()
+        if upgrade and chunked and not self._should_upgrade():
+            # The parser would take the chunks for the next request.
+            self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
+            raise _Refused
+        self._thrown_away = self._quiet = 0
+        direct = length >= DIRECT_BYTES
+        if length > self.limits.drain_bytes:
+            self.app = cast("Any", self._close_if_unread)
+        super().on_headers_complete()
+        self.app = cast("Any", self._application)
+        cycle = self._current
+        if cycle is None or cycle.scope is not self.scope:
+            return  # it becomes a WebSocket
+        if not upgrade:
+            self.headers = []  # trailer fields come here later; the application has seen the header fields
+        self._left = length if direct or upgrade else 0
+        self._direct = direct and self.scheme == "http"
+        if not self.pipeline:
+            self._active = cycle
+        if self._direct:
+            scope = cast("dict[str, Any]", self.scope)
+            scope.setdefault("extensions", {})[EXTENSION] = {"receive_into": partial(self._receive_into, cycle)}
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body, by way of the parser."""
+        self._quiet = 0
+        if self._left:
+            self._left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The parser is done with a request."""
+        if not self._left:  # else an upgrade is asked for, and the parser has not looked at the body
+            super().on_message_complete()
+
+    # ---- receiving into memory ---------------------------------------------------------------------------------------
+
+    async def _receive_into(
+        self, cycle: RequestResponseCycle, views: Sequence[memoryview], least: int, timeout: float
+    ) -> int:
+        """See `ReceiveInto`."""
+        if cycle.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            cycle.waiting_for_100_continue = False
+        filled, rest = _move(cycle.body, views)
+        if filled >= least or not rest or not cycle.more_body:
+            return filled
+        if cycle.disconnected or cycle.response_complete:
+            raise ConnectionResetError
+        # More is to come, so this is the body at which the connection is, and it is counted here.
+        assert cycle is self.cycle
+        assert self._left
+        sink = self._sink
+        assert sink is not None
+        assert sink.installed
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        sink.lend(rest, least - filled, waiter)
+        self.flow.resume_reading()
+        timer = self.loop.call_later(timeout, sink.look, timeout)
+        sink.timer = timer
+        try:
+            await waiter
+        finally:
+            filled += sink.take_back()
+            if self._left:
+                self._hold_back()
+        if cycle.disconnected:
+            raise ConnectionResetError
+        return filled
+
+    def body_came(self, count: int) -> None:
+        """So many bytes of the body went into lent memory; called by the sink."""
+        self._arrived += count
+        self._left -= count
+        if not self._left:
+            self._body_is_complete()
+
+    def _take_body(self, data: bytes) -> bytes:
+        """Append to the body what belongs to it; the rest of the data."""
+        count = min(self._left, len(data))
+        self._left -= count
+        super().on_body(data if count == len(data) else data[:count])
+        if not self._left:
+            self._body_is_complete()
+        return data[count:]
+
+    def _body_is_complete(self) -> None:
+        sink = self._sink
+        if sink is not None and sink.installed:
+            self.flow.pause_reading()
+            self.transport.set_protocol(self)
+            sink.end()
+            self.flow.resume_reading()
+        super().on_message_complete()
+
+    def _hold_back(self) -> None:
+        """Read no further of this body until the application asks, or has answered."""
+        if self.transport.is_closing():
+            return
+        if not self.cycle.response_complete:
+            self.flow.pause_reading()
+        if self._sink is None or not self._sink.installed:
+            self.parser = self._new_parser()  # for what follows the body
+            if self._direct:
+                self._install_sink()
+
+    def _install_sink(self) -> None:
+        if self._sink is None:
+            self._sink = _Sink(self)
+        # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
+        paused = self.flow.read_paused
+        self.flow.pause_reading()
+        self.transport.set_protocol(self._sink)
+        self._sink.begin()
+        if not paused:
+            self.flow.resume_reading()
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # As uvicorn does: bytes behind a request that asks to close must not spoil its answer.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    @property
+    def _current(self) -> RequestResponseCycle | None:
+        """The request whose bytes come in, or came last; uvicorn's type says that there always is one."""
+        return self.cycle
+
+    @property
+    def left(self) -> int:
+        """Bytes of the current body that are still to come and are counted here."""
+        return self._left
+
+    # ---- answers, early and late -------------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        """An answer is complete; the next one may begin."""
+        following = self.pipeline[-1][0] if self.pipeline else None
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if following is not None:
+            self._active = following
+            if self._left and following is self.cycle:
+                self._hold_back()
+        if self._refusal is not None and (following is None or following.more_body):
+            self._refuse(*self._refusal)
+
+    async def _close_if_unread(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, for a body that is too long to be thrown away: an answer before its end is the last one."""
+        cycle, closing = self.cycle, False
+        if cycle.scope is not scope:  # its body is complete, and the next request's is coming
+            await self._application(scope, receive, send)
+            return
+
+        async def send_or_linger(message: Message) -> None:
+            nonlocal closing
+            unread = self._left if cycle is self.cycle else 0
+            if message["type"] == "http.response.start" and unread > self.limits.drain_bytes:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+                closing = True
+            last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if last and closing and unread:
+                cycle.keep_alive = True  # uvicorn would close at once, and lose the answer
+                await send(message)
+                self._linger()
+            else:
+                await send(message)
+
+        await self._application(scope, receive, send_or_linger)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request."""
+        if self._refusal is None:
+            self._refuse(400, msg)
+
+    def _refuse_head(self) -> None:
+        limit = self.limits.head_bytes
+        setting = f"{ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES"
+        self._refuse(431, f"The head of this request has more than {limit:,} bytes (setting {setting}).")
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Answer what cannot be given to the application, then hang up. Answers before it come first."""
+        self._refusal = (status, sentence)
+        if self.transport.is_closing() or self._linger_timer is not None:
+            return
+        active = self._active
+        if active is not None and not active.response_complete:
+            if active is not self.cycle or not active.more_body:
+                self.flow.pause_reading()
+                return
+            # What is wrong is in its own body.
+            active.disconnected = True
+            active.message_event.set()
+            if active.response_started:
+                self.transport.abort()
+                return
+        fields = [*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8")]
+        fields += [(b"content-length", str(len(sentence)).encode()), (b"connection", b"close")]
+        lines = [b"%b: %b\r\n" % field for field in fields]
+        start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+        self.transport.write(b"".join([start, *lines, b"\r\n", sentence.encode()]))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that nothing more will be sent; hang up when the caller has, or soon."""
+        self._unset_keepalive_if_required()
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if not transport.can_write_eof():  # TLS has no half-closed connections
+            transport.close()
+            return
+        self._thrown_away = 0
+        self._linger_timer = self.loop.call_later(LINGER_SECONDS, transport.abort)
+        transport.write_eof()
+        self.flow.resume_reading()
+
+    def _is_thrown_away(self, count: int) -> bool:
+        """Whether bytes that came are of no use to anybody; too many of them end the connection."""
+        lingering = self._linger_timer is not None
+        cycle = self._current
+        refused = self._refusal is not None
+        if lingering or refused or (cycle is not None and cycle.response_complete and cycle.more_body):
+            self._thrown_away += count
+            if self._thrown_away > self.limits.drain_bytes:
+                self.transport.abort()
+                return True
+        return lingering or refused
+
+    def shutdown(self) -> None:
+        """The server stops: the answer that is being made is the last one."""
+        if self._active is not None:
+            self._active.keep_alive = False
+        super().shutdown()
+
+    # ---- limits ------------------------------------------------------------------------------------------------------
+
+    def _head_is_begun(self) -> bool:
+        """Whether a head has begun and is not complete."""
+        # uvicorn makes the scope at its start and the cycle at its end.
+        scope, cycle = cast("object", self.scope), self._current
+        return scope is not None and (cycle is None or cycle.scope is not scope)
+
+    def check(self, now: float) -> None:
+        """Hang up if the caller takes too long over what goes on; called every now and then.
+
+        Args:
+            now: the loop's time, seconds.
+        """
+        transport, cycle, limits = self.transport, self._current, self.limits
+        closing = transport.is_closing()
+        if closing or self.flow.write_paused:
+            waiting = transport.get_write_buffer_size()
+            if closing and waiting and cycle is not None and not cycle.response_complete:
+                transport.abort()  # it will never be whole
+                return
+            what, moved, window = ("answer", self._pauses), -waiting, 2 * limits.send_seconds
+        elif self._linger_timer is not None or self.flow.read_paused:
+            self._mark = (None, 0.0, 0)
+            return
+        elif cycle is not None and cycle.more_body:
+            what, moved, window = ("body", cycle), self._arrived, 2 * limits.receive_seconds
+        elif cycle is None or (
+            # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
+            # before the answer was complete
+            cycle.response_complete and (self.timeout_keep_alive_task is None or self._head_is_begun())
+        ):
+            what, moved, window = ("head", cycle), 0, limits.head_seconds
+        else:
+            self._mark = (None, 0.0, 0)
+            return
+        known, since, before = self._mark
+        if known != what:
+            self._mark = (what, now, moved)
+        elif now - since >= window:
+            if moved - before >= max(1, limits.bytes_per_second * window):
+                self._mark = (what, now, moved)
+            else:
+                self._give_up(what[0])
+
+    def _give_up(self, what: str) -> None:
+        self._mark = (None, 0.0, 0)
+        if what != "head":
+            _log.info("hung up on %s: its %s moved too slowly", self.client, what)
+            self.transport.abort()
+        elif self._head_is_begun():
+            setting = f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
+            self._refuse(408, f"No whole request head came in {self.limits.head_seconds:g} s (setting {setting}).")
+        else:
+            self.transport.close()
+
+
+class _Sink(asyncio.BufferedProtocol):
+    """Stands in for a `DirectProtocol` while a body may be received into lent memory.
+
+    While none is lent, which is when the application reads by `receive` or has answered already, what comes goes the
+    usual way by a buffer of its own.
+    """
+
+    def __init__(self, owner: DirectProtocol) -> None:
+        self._owner = owner
+        self._views: deque[memoryview] = deque()
+        self._at = 0  # bytes of the first view that are filled
+        self._filled = 0
+        self._least = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._spare: memoryview | None = None
+        self._last = 0.0
+        self._room = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.installed = False
+
+    def begin(self) -> None:
+        """Stand in for the protocol from now on, for one body."""
+        self.installed = True
+        # Who reads by `receive` first wants to see the head of the body; the rest may then go straight.
+        self._room = _FIRST_BYTES
+
+    def end(self) -> None:
+        """The body is complete."""
+        self.installed = False
+        self._spare = None
+
+    def lend(self, views: Sequence[memoryview], least: int, waiter: asyncio.Future[None]) -> None:
+        """Receive into these views, and tell the waiter when `least` bytes are in."""
+        self._views.extend(views)
+        self._at = self._filled = 0
+        self._least, self._waiter = least, waiter
+        self._last = self._owner.loop.time()
+
+    def take_back(self) -> int:
+        """Forget the views; how many bytes are in them."""
+        self._views.clear()
+        self._waiter = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        return self._filled
+
+    def wake(self) -> None:
+        """Let the waiter go on, with what there is."""
+        self._views.clear()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def look(self, timeout: float) -> None:
+        """Wake the waiter if nothing came for `timeout` seconds; else look again later."""
+        loop = self._owner.loop
+        left = self._last + timeout - loop.time()
+        if left <= 0:
+            self.wake()
+        else:
+            self.timer = loop.call_later(left, self.look, timeout)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: never beyond the body."""
+        del sizehint
+        left = self._owner.left
+        if self._views:
+            return self._views[0][self._at : self._at + left]
+        if self._spare is None or len(self._spare) < self._room:
+            self._spare = memoryview(bytearray(self._room))
+        return self._spare[: min(left, self._room)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes are there."""
+        if not self._views:
+            assert self._spare is not None
+            data = bytes(self._spare[:nbytes])
+            self._room = _SPARE_BYTES
+            self._owner.data_received(data)
+            return
+        self._last = self._owner.loop.time()
+        self._filled += nbytes
+        self._at += nbytes
+        if self._at == len(self._views[0]):
+            self._views.popleft()
+            self._at = 0
+        self._owner.body_came(nbytes)
+        if not self._views or self._filled >= self._least or not self._owner.left:
+            if self._owner.left:
+                self._owner.flow.pause_reading()
+            self.wake()
+
+    def eof_received(self) -> None:
+        """The caller sends no more; the transport closes itself."""
+        self._owner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The caller is gone."""
+        self._owner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than we write."""
+        self._owner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._owner.resume_writing()
+
+
+def _move(body: bytearray, views: Sequence[memoryview]) -> tuple[int, list[memoryview]]:
+    """Move bytes from the front of the body into the views; their number, and what is left of the views."""
+    moved, rest = 0, [view for view in views if view.nbytes]
+    with memoryview(body) as source:
+        while rest and moved < len(source):
+            count = min(len(source) - moved, len(rest[0]))
+            rest[0][:count] = source[moved : moved + count]
+            moved += count
+            rest[0] = rest[0][count:]
+            if not rest[0]:
+                rest.pop(0)
+    del body[:moved]
+    return moved, rest
+
+
+class _Watch:
+    """Looks at all connections of a server now and then: one timer, where one for each would cost every request."""
+
+    _all: ClassVar[WeakKeyDictionary[ServerState, _Watch]] = WeakKeyDictionary()
+
+    def __init__(self, connections: set[Any], loop: asyncio.AbstractEventLoop, tick: float) -> None:
+        self._connections = connections
+        self._later: Callable[[], asyncio.TimerHandle] = lambda: loop.call_later(tick, self._look)
+        self._now = loop.time
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, state: ServerState, loop: asyncio.AbstractEventLoop, tick: float) -> _Watch:
+        """The watch of this server; made by its first connection."""
+        if (found := cls._all.get(state)) is None:
+            found = cls._all[state] = cls(state.connections, loop, tick)
+        return found
+
+    def wake(self) -> None:
+        """There is a connection to look at."""
+        if self._timer is None:
+            self._timer = self._later()
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._now()
+        for connection in [*self._connections]:
+            if isinstance(connection, DirectProtocol):
+                connection.check(now)
+        if self._connections:
+            self._timer = self._later()

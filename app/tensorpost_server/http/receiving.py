@@ -1,0 +1,48 @@
+"""An ASGI extension: the application names the memory, and the server receives the body straight into it.
+
+ASGI's `receive` hands out bytes that somebody has already copied. A server that can do better puts
+`scope["extensions"]["tensorpost.receive_into"] = {"receive_into": callable}` into the scope of a request (ASGI 3.0,
+"Extensions"); `http/protocol.py` is one. Where it is absent, `receive` does the same with more copies. Both may be used
+on one request, in any order: each byte of the body is given out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from starlette.types import Scope
+
+__all__ = ["EXTENSION", "ReceiveInto", "receive_into"]
+
+EXTENSION = "tensorpost.receive_into"
+"""The extension's name in `scope["extensions"]`."""
+
+
+class ReceiveInto(Protocol):
+    """Receives the next bytes of a body into memory."""
+
+    async def __call__(self, views: Sequence[memoryview], least: int, timeout: float) -> int:
+        """Wait for bytes and write them into the views, in order.
+
+        Nothing is written to the views after this has returned or was cancelled.
+
+        Args:
+            views: writable, contiguous memory of bytes.
+            least: how many bytes to wait for; more are taken if they are there and the views have room.
+            timeout: longest pause between two parts, seconds.
+
+        Returns:
+            Bytes written. Fewer than `least` if the body ended, or if nothing came for `timeout` seconds; bytes that
+            did come before are in the views.
+
+        Raises:
+            ConnectionResetError: the caller hung up.
+        """
+        ...
+
+
+def receive_into(scope: Scope) -> ReceiveInto | None:
+    """The extension of this request; None if its server has none, or sees no gain for this body."""
+    extensions: dict[str, dict[str, Any]] = scope.get("extensions") or {}
+    return extensions.get(EXTENSION, {}).get("receive_into")
