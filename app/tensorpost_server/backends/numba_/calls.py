@@ -255,15 +255,17 @@ class Blend:
 
     @classmethod
     def of(cls, kernels: Kernels, maps: tuple[AxisMap | None, ...], *, anchored: bool) -> Blend:
-        """Shrinking axes come first, and of growing ones the last first: see `SeparableKernel`."""
+        """The order is the numpy backend's, so that sums come out the same: shrinking axes, then growing ones, last first.
 
-        def worth(dim: int) -> tuple[float, int]:
+        Of axes that gain equally the earlier one comes first. See `SeparableKernel`.
+        """
+
+        def gain(dim: int) -> float:
             mapping = maps[dim]
             assert mapping is not None
-            gain = (mapping.input_size / mapping.output_size - 1) / (4 if dim == len(maps) - 1 else 1)
-            return -gain, dim if gain > 0 else -dim
+            return (mapping.input_size / mapping.output_size - 1) / (4 if dim == len(maps) - 1 else 1)
 
-        order = sorted((dim for dim, mapping in enumerate(maps) if mapping is not None), key=worth)
+        order = sorted((dim for dim, mapping in enumerate(maps) if mapping is not None), key=gain, reverse=True)
         return cls(kernels, maps, anchored, tuple(order))
 
     def fill(self, source: Place, target: Place, box: Box) -> None:
