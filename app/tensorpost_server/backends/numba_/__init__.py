@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost.layout import Layout
-
 from ...operators.base import Kernel
 from ...operators.onnx import OnnxTileKernel
 from ...operators.onnx_resize import FilterMap, ResizeKernel
@@ -25,7 +23,7 @@ from ...operators.separable import LONG_SUM, AxisMap, Rounding, SeparableKernel
 from ...operators.tile import TileKernel
 from ..base import Plan
 from . import library
-from .calls import KINDS, Blend, Gather, Kernels, Place, Tile
+from .calls import KINDS, Blend, Filler, Gather, Kernels, Place, Program, Tile
 from .tables import most_taps
 
 __all__ = ["NumbaBackend"]
@@ -33,8 +31,42 @@ __all__ = ["NumbaBackend"]
 LONGEST_AXIS = 1 << 27  # entries; with up to 16 channels an index still fits into int32
 EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
 
-Filler = Tile | Gather | Blend
+MOST_PROGRAMS = 64  # slices of one plan whose programs are kept for the next request
+MOST_PLANS = 256  # plans whose programs are kept
+
 Make = Callable[[Kernels], Filler]
+
+
+@dataclass(slots=True)
+class _Recipe:
+    """What the backend knows about a plan, for every request that comes with it.
+
+    Attributes:
+        plan: the plan; the same object for all of these requests.
+        filler: makes programs; None if the plan is refused.
+        refusal: why it is refused.
+        source: how the input lies.
+        target: how a slice lies in its block.
+        programs: by slice, those made so far.
+    """
+
+    plan: Plan
+    filler: Filler | None
+    refusal: str | None
+    source: Place
+    target: Place
+    programs: dict[int, tuple[int, Program]] = field(default_factory=dict[int, tuple[int, Program]])
+
+    def program(self, index: int) -> tuple[int, Program]:
+        """The bytes of a slice and the calls that compute it."""
+        found = self.programs.get(index)
+        if found is None:
+            assert self.filler is not None
+            piece = self.plan.slices.piece(index)
+            found = (piece.computed, self.filler.program(self.source, self.target, piece.box))
+            if len(self.programs) < MOST_PROGRAMS:
+                self.programs[index] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,60 +88,78 @@ class NumbaBackend:
     name: str = "numba"
     device: str = f"cpu ({platform.machine()})"
     kernels: Kernels = field(default_factory=library.load, repr=False)
+    _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def refuses(self, plan: Plan) -> str | None:
         """What it does not cover; None if it does."""
-        made = _filler_for(plan.kernel, plan.output.layout.data_type.numpy_name, plan.output.layout.sizes)
-        return made if isinstance(made, str) else None
+        return self._recipe(plan).refusal
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumbaRun:
-        """Views of the inputs; nothing is copied."""
-        layout = plan.output.layout
-        make = _filler_for(plan.kernel, layout.data_type.numpy_name, layout.sizes)
-        if isinstance(make, str):
-            raise ValueError(f"this plan is refused: {make}")
-        views = [slot.layout.view(memory) for slot, memory in zip(plan.inputs, inputs, strict=True)]
-        item = layout.data_type.item_size
-        kind = KINDS.get(layout.data_type.dtype.str, 0)
-        source = Place(views[0].ctypes.data, tuple(step * item for step in plan.inputs[0].layout.strides), item, kind)
-        return NumbaRun(plan, views, make(self.kernels), source, tuple(step * item for step in layout.strides), kind)
+        """Views of the inputs; nothing is copied.
+
+        Raises:
+            ValueError: the plan is one that it refuses.
+        """
+        recipe = self._recipe(plan)
+        if recipe.filler is None:
+            raise ValueError(f"this plan is refused: {recipe.refusal}")
+        ((slot,), (memory,)) = plan.inputs, inputs
+        view = slot.layout.view(memory)
+        return NumbaRun(recipe, view, _address(view))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Forget what is known about plans."""
+        self._recipes.clear()
+
+    def _recipe(self, plan: Plan) -> _Recipe:
+        # By identity, because equal plans are one object (`make_plan` keeps them) and comparing takes longer than this.
+        recipe = self._recipes.get(id(plan))
+        if recipe is None or recipe.plan is not plan:
+            recipe = self._new_recipe(plan)
+            if len(self._recipes) >= MOST_PLANS:
+                self._recipes.clear()
+            self._recipes[id(plan)] = recipe
+        return recipe
+
+    def _new_recipe(self, plan: Plan) -> _Recipe:
+        of, to = plan.inputs[0].layout, plan.output.layout
+        made = _filler_for(plan.kernel, to.data_type.numpy_name, to.sizes)
+        item = to.data_type.item_size
+        kind = KINDS.get(to.data_type.dtype.str, 0)
+        source, target = (Place(tuple([step * item for step in layout.strides]), item, kind) for layout in (of, to))
+        if isinstance(made, str):
+            return _Recipe(plan, None, made, source, target)
+        return _Recipe(plan, made(self.kernels), None, source, target)
 
 
 @dataclass(slots=True)
 class NumbaRun:
-    """A plan with its input's place in memory.
+    """A plan with its input.
 
     Attributes:
-        plan: what is computed.
-        inputs: the arrays that `source` points into.
-        filler: computes any box.
-        source: where the input is.
-        strides: bytes between entries of the output's dimensions.
-        kind: number of the element type in the kernels.
+        recipe: what is computed.
+        view: the input, which is at `source`; None once the run is closed.
+        source: the input's address.
     """
 
-    plan: Plan
-    inputs: list[Any]
-    filler: Filler
-    source: Place
-    strides: tuple[int, ...]
-    kind: int
+    recipe: _Recipe
+    view: Any
+    source: int
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`."""
-        slices = self.plan.slices
-        piece = slices.piece(index)
-        block = (np.zeros if slices.has_gaps else np.empty)(piece.computed, np.uint8)
-        target = Place(block.ctypes.data, self.strides, self.source.item, self.kind)
-        self.filler.fill(self.source, target, piece.box)
+        size, program = self.recipe.program(index)
+        block = (np.zeros if self.recipe.plan.slices.has_gaps else np.empty)(size, np.uint8)
+        program.run(_address(block), self.source)
         return block.data
 
     def close(self) -> None:
-        """Forget the inputs, so that their memory is free as soon as its owner lets go."""
-        self.inputs = []
+        """Forget the input, so that its memory is free as soon as its owner lets go."""
+        self.view = None
+
+
+def _address(block: Any) -> int:
+    return block.__array_interface__["data"][0]  # a third of the time of `ctypes.data`
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 __all__ = ["KERNELS"]
 
 # The parameters of every kernel: the axes outside a row, outermost first, AXIS numbers each from P_AXES on.
-P_OUTER, P_DST, P_SRC, P_KERNEL, P_AXES = 0, 1, 2, 3, 40
+P_OUTER, P_DST, P_SRC, P_SCRATCH, P_AXES = 0, 1, 2, 3, 40
 AXIS, A_EXTENT, A_DST, A_SRC, A_TABLE = 4, 0, 1, 2, 3  # bytes per step; the table, if any, holds the source's offsets
 
 # tile: a row is the end of a copy, whole copies, the beginning of a copy.
@@ -638,8 +638,8 @@ def through_columns(p, src, step, kind):
     """A row of the input as float32 (where it is, if it is that already), for columns B_LOW on."""
     if kind == F32 and step == 4:
         return src + 4 * p[B_LOW]
-    load(kind, src + step * p[B_LOW], step, p[B_READ], p[B_LOADED])
-    return p[B_LOADED]
+    load(kind, src + step * p[B_LOW], step, p[B_READ], (p[P_SCRATCH] + p[B_LOADED]))
+    return p[P_SCRATCH] + p[B_LOADED]
 
 
 def columns_first(p):
@@ -647,7 +647,8 @@ def columns_first(p):
     kind, step, count = p[B_SRC_TYPE], p[B_SRC_STEP], p[B_COLS]
     into, to_step, anchored = p[B_DST_TYPE], p[B_DST_STEP], p[B_ANCHORED] != 0
     index, weight, pitch = indices(p[B_ROW_INDEX]), floats(p[B_ROW_WEIGHT]), p[B_ROW_PITCH]
-    keys, ring_rows, sums = longs(p[B_KEYS]), p[B_RING_ROWS], p[B_SUMS]
+    keys, ring_rows = longs(p[P_SCRATCH] + p[B_KEYS]), p[B_RING_ROWS]
+    ring, ring_pitch, sums = p[P_SCRATCH] + p[B_RING], p[B_RING_PITCH], p[P_SCRATCH] + p[B_SUMS]
     item = 4 if into == F32 else 2 if into == F16 else 1
     together = to_step == item
     for number in range(lines(p, p[P_OUTER])):
@@ -662,11 +663,11 @@ def columns_first(p):
                 if keys[slot] != at:
                     keys[slot] = at
                     loaded = through_columns(p, src + at * p[B_SRC_ROW], step, kind)
-                    columns_of(p, loaded, p[B_RING] + slot * p[B_RING_PITCH])
+                    columns_of(p, loaded, ring + slot * ring_pitch)
             to = dst + row * p[B_DST_ROW]
-            first = p[B_RING] + (index[row] % ring_rows) * p[B_RING_PITCH]
+            first = ring + (index[row] % ring_rows) * ring_pitch
             if taps == 2 and together:
-                second = p[B_RING] + (index[pitch + row] % ring_rows) * p[B_RING_PITCH]
+                second = ring + (index[pitch + row] % ring_rows) * ring_pitch
                 store_two(into, to, first, second, weight[row], weight[pitch + row], anchored, count)
                 continue
             direct = into == F32 and together
@@ -678,10 +679,10 @@ def columns_first(p):
                 if not anchored:
                     scale(weight[row], count, total)
             else:
-                second = p[B_RING] + (index[pitch + row] % ring_rows) * p[B_RING_PITCH]
+                second = ring + (index[pitch + row] % ring_rows) * ring_pitch
                 f32_load_two(first, second, weight[row], weight[pitch + row], False, count, total)
             for tap in range(1 if anchored else 2, taps):
-                more = p[B_RING] + (index[tap * pitch + row] % ring_rows) * p[B_RING_PITCH]
+                more = ring + (index[tap * pitch + row] % ring_rows) * ring_pitch
                 if anchored:
                     f32_more_anchored(more, first, weight[tap * pitch + row], count, total)
                 else:
@@ -695,6 +696,7 @@ def sum_of_rows(p, src, row, total):
     """An output row's sum over the input rows, for columns B_LOW on; the row itself if there is nothing to sum."""
     kind, step, low, count = p[B_SRC_TYPE], p[B_SRC_STEP], p[B_LOW], p[B_READ]
     index, weight, pitch = indices(p[B_ROW_INDEX]), floats(p[B_ROW_WEIGHT]), p[B_ROW_PITCH]
+    loaded, cells = p[P_SCRATCH] + p[B_LOADED], p[P_SCRATCH] + p[B_CELLS]
     item = 4 if kind == F32 else 2 if kind == F16 else 1
     first = src + index[row] * p[B_SRC_ROW] + step * low
     if p[B_ROW_WEIGHT] == 0:
@@ -704,14 +706,14 @@ def sum_of_rows(p, src, row, total):
     if taps == 0:
         clear(count, total)
     elif step != item:
-        load(kind, first, step, count, p[B_LOADED])
-        f32_load(p[B_LOADED], 4, count, total)
+        load(kind, first, step, count, loaded)
+        f32_load(loaded, 4, count, total)
         if not anchored:
             scale(weight[row], count, total)
         for tap in range(1, taps):
-            load(kind, src + index[tap * pitch + row] * p[B_SRC_ROW] + step * low, step, count, p[B_CELLS])
+            load(kind, src + index[tap * pitch + row] * p[B_SRC_ROW] + step * low, step, count, cells)
             w = weight[tap * pitch + row]
-            load_more(F32, p[B_CELLS], p[B_LOADED], anchored, w, count, total)
+            load_more(F32, cells, loaded, anchored, w, count, total)
     elif taps == 1:
         load(kind, first, step, count, total)
         if not anchored:
@@ -728,18 +730,19 @@ def sum_of_rows(p, src, row, total):
 def rows_first(p):
     """Output rows as sums of input rows, then through the columns, if these have taps."""
     into, to_step, count = p[B_DST_TYPE], p[B_DST_STEP], p[B_COLS]
+    sums, cells = p[P_SCRATCH] + p[B_SUMS], p[P_SCRATCH] + p[B_RING]
     direct = into == F32 and to_step == 4
     for number in range(lines(p, p[P_OUTER])):
         dst, src = line(p, p[P_OUTER], number)
         for row in range(p[B_ROWS]):
             to = dst + row * p[B_DST_ROW]
             if p[B_COL_TAPS]:
-                loaded = sum_of_rows(p, src, row, p[B_RING])
-                columns_of(p, loaded, to if direct else p[B_SUMS])
+                loaded = sum_of_rows(p, src, row, cells)
+                columns_of(p, loaded, to if direct else sums)
                 if not direct:
-                    store(into, to, to_step, count, p[B_SUMS])
+                    store(into, to, to_step, count, sums)
             else:
-                loaded = sum_of_rows(p, src, row, to if direct else p[B_RING])
+                loaded = sum_of_rows(p, src, row, to if direct else cells)
                 if not direct or loaded != to:
                     store(into, to, to_step, count, loaded)
 
