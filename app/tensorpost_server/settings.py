@@ -55,7 +55,7 @@ class Settings(BaseSettings):
         default_factory=_available_cores,
         ge=1,
         le=256,
-        description="Slices that the numpy backend computes at the same time. Default: the cores we may use.",
+        description="Slices that the CPU backends, numba and numpy, compute at the same time. Default: the cores we may use.",
     )
     max_body_bytes: int = Field(
         default=_GIB,
@@ -119,3 +119,7 @@ class Settings(BaseSettings):
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
     )
+
+    def threads_by_backend(self) -> dict[str, int]:
+        """How many slices each backend computes at the same time; those that are not named, one."""
+        return {"numba": self.numpy_threads, "numpy": self.numpy_threads}

@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 
 from tensorpost._cli import app
 
-COMMANDS = ["serve", "tile", "resample", "validate", "devices", "doctor", "healthcheck", "config"]
+COMMANDS = ["serve", "tile", "resample", "validate", "devices", "doctor", "warmup", "healthcheck", "config"]
 TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
 Y = np.tile(X, (1, 1, 3, 3))

@@ -31,8 +31,9 @@ __all__ = ["NumbaBackend"]
 LONGEST_AXIS = 1 << 27  # entries; with up to 16 channels an index still fits into int32
 EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
 
-MOST_PROGRAMS = 64  # slices of one plan whose programs are kept for the next request
-MOST_PLANS = 256  # plans whose programs are kept
+MOST_PLANS = 64  # plans whose programs are kept for the next request
+MOST_PROGRAMS = 64  # slices of one plan whose programs are kept
+MOST_KEPT = 1 << 20  # bytes of tables that these programs may hold
 
 Make = Callable[[Kernels], Filler]
 
@@ -48,6 +49,7 @@ class _Recipe:
         source: how the input lies.
         target: how a slice lies in its block.
         programs: by slice, those made so far.
+        kept: bytes of tables by identity, each as long as one of the programs lives.
     """
 
     plan: Plan
@@ -56,6 +58,7 @@ class _Recipe:
     source: Place
     target: Place
     programs: dict[int, tuple[int, Program]] = field(default_factory=dict[int, tuple[int, Program]])
+    kept: dict[int, int] = field(default_factory=dict[int, int])
 
     def program(self, index: int) -> tuple[int, Program]:
         """The bytes of a slice and the calls that compute it."""
@@ -64,8 +67,9 @@ class _Recipe:
             assert self.filler is not None
             piece = self.plan.slices.piece(index)
             found = (piece.computed, self.filler.program(self.source, self.target, piece.box))
-            if len(self.programs) < MOST_PROGRAMS:
-                self.programs[index] = found
+            kept = {**self.kept, **{id(table): table.nbytes for table in found[1].kept}}
+            if len(self.programs) < MOST_PROGRAMS and sum(kept.values()) <= MOST_KEPT:
+                self.programs[index], self.kept = found, kept
         return found
 
 
@@ -80,8 +84,8 @@ class NumbaBackend:
 
     Raises:
         ImportError: numba is not installed.
-        RuntimeError: its kernels are not compiled yet (`tensorpost warmup` does it), or not for this kind of machine.
-        OSError: the cache cannot be read.
+        RuntimeError: its kernels are not compiled yet (`tensorpost warmup` does it), cannot be read, or are not made
+            for this kind of machine.
     """
 
     threads: int = 1

@@ -18,12 +18,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
+__all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target", "why_not_compiled"]
 
 NAMES = ("tile", "gather", "columns_first", "rows_first")
 SYMBOL = "tensorpost_{}"
@@ -139,29 +138,35 @@ def build() -> tuple[Path, bool]:
 
     Raises:
         ImportError: numba is not installed.
-        RuntimeError: no kernels are made for this machine, or this CPU is older than `target()`.
-        OSError: the cache folder cannot be written to.
+        RuntimeError: no kernels are made for this kind of machine, or they cannot be kept in the cache folder.
     """
     path = object_file()
     if _read(path) is not None:
         return path, False
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     except OSError as error:
-        reason = f"the kernels cannot be kept in {path.parent}: {error.strerror}; set NUMBA_CACHE_DIR to another folder"
-        raise type(error)(error.errno, reason) from None
+        raise _not_kept(path.parent, error) from None
     try:
-        with os.fdopen(handle, "wb") as file:
-            code = _compile(target())
-            file.write(hashlib.sha256(code).digest() + code)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)  # in one step: no server ever sees half of it
+        os.close(handle)
+        code = _compile(target())
+        try:
+            Path(temporary).write_bytes(hashlib.sha256(code).digest() + code)
+            Path(temporary).chmod(0o644)  # every user may run it
+            Path(temporary).replace(path)  # in one step: no server ever sees half of it
+        except OSError as error:
+            raise _not_kept(path.parent, error) from None
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _load.cache_clear()
     return path, True
+
+
+def _not_kept(folder: Path, error: OSError) -> RuntimeError:
+    return RuntimeError(
+        f"the kernels cannot be kept in {folder}: {error.strerror}; set NUMBA_CACHE_DIR to a folder that can be written"
+    )
 
 
 def _compile(goal: Target) -> bytes:
@@ -198,13 +203,38 @@ def _compile(goal: Target) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """The object code; None if there is none, or not all of it."""
+    """The object code; None if there is none, or not all of it.
+
+    Raises:
+        RuntimeError: it cannot be read, or is not ours.
+    """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
+            if sys.platform != "win32" and owner not in (0, os.getuid()):
+                raise RuntimeError(
+                    f"{path} is user {owner}'s, whose code must not be run: remove it, or set NUMBA_CACHE_DIR"
+                )
+            content = file.read()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise RuntimeError(f"{path} cannot be read: {error.strerror}; set NUMBA_CACHE_DIR to another folder") from None
     digest, code = content[:32], content[32:]
     return code if hashlib.sha256(code).digest() == digest else None
+
+
+def why_not_compiled() -> str | None:
+    """A sentence if numba is installed and its kernels only wait to be compiled. Loads nothing."""
+    try:
+        path = object_file()
+        return None if _read(path) is not None else _not_compiled(path)
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _not_compiled(path: Path) -> str:
+    return f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {path.parent})"
 
 
 Call = Callable[[int], None]
@@ -216,13 +246,15 @@ def load() -> Mapping[str, Call]:
     Raises:
         ImportError: numba or llvmlite is not installed.
         NotCompiled: they are not in the cache.
-        OSError: the cache cannot be read.
-        RuntimeError: this CPU cannot run them, or no kernels are made for this kind of machine.
+        RuntimeError: the cache cannot be read, this CPU cannot run them, or no kernels are made for this kind of machine.
     """
-    return _load(object_file())
+    path = object_file()
+    loaded = _LOADED.get(path)
+    if loaded is None:
+        loaded = _LOADED[path] = _load(path)
+    return loaded
 
 
-@lru_cache(maxsize=1)
 def _load(path: Path) -> Mapping[str, Call]:
     llvm = _module("llvmlite.binding")
     goal = target()
@@ -232,9 +264,7 @@ def _load(path: Path) -> Mapping[str, Call]:
         raise RuntimeError(f"this CPU has no {', '.join(missing)}, which {goal.cpu} code needs")
     code = _read(path)
     if code is None:
-        raise NotCompiled(
-            f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {path.parent})"
-        )
+        raise NotCompiled(_not_compiled(path))
     for part in ("target", "asmprinter"):
         getattr(llvm, f"initialize_native_{part}")()
     empty = llvm.parse_assembly("")
@@ -248,3 +278,4 @@ def _load(path: Path) -> Mapping[str, Call]:
 
 
 _KEPT: list[Any] = []
+_LOADED: dict[Path, Mapping[str, Call]] = {}
