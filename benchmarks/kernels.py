@@ -4,8 +4,9 @@
     python benchmarks/kernels.py resample --case "linear x2" --dtypes float32 --rounds 21
 
 Ours is what the server runs: slices of the default size, on two threads, by the numba backend (run `tensorpost warmup`
-first) and by the numpy backend. The peers get the whole tensor and two threads of their own. All are called in turn, and each figure is the median over the rounds. What
-they return is compared, so that nobody is fast by being wrong. A peer that is not installed is left out and named.
+first) and by the numpy backend. The peers get the whole tensor and two threads of their own. All are called in turn,
+and each figure is the median over the rounds. What they return is compared, so that nobody is fast by being wrong. A
+peer that is not installed is left out and named.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class Settings(BaseSettings):
         default_factory=_available_cores,
         ge=1,
         le=256,
-        description="Slices that the CPU backends, numba and numpy, compute at the same time. Default: the cores we may use.",
+        description="Slices that the CPU backends, numba and numpy, compute at the same time. "
+        "Default: the cores we may use.",
     )
     max_body_bytes: int = Field(
         default=_GIB,

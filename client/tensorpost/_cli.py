@@ -280,10 +280,7 @@ def doctor(*, as_json: AsJson = False) -> None:
     if as_json:
         _print_json(rows)
         return
-    table = [
-        (row["name"], "yes" if row["available"] else "no", row["version"] or "-", _device_of(row))
-        for row in rows
-    ]
+    table = [(row["name"], "yes" if row["available"] else "no", row["version"] or "-", _device_of(row)) for row in rows]
     _print_table(("backend", "found", "version", "device, or why not"), table)
 
 

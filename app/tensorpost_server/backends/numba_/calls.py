@@ -314,9 +314,9 @@ class Blend:
 
     @classmethod
     def of(cls, kernels: Kernels, maps: tuple[AxisMap | None, ...], *, anchored: bool) -> Blend:
-        """The order is the numpy backend's, so that sums come out the same: shrinking axes, then growing ones, last first.
+        """The order is the numpy backend's, so that sums come out the same: see `SeparableKernel`.
 
-        Of axes that gain equally the earlier one comes first. See `SeparableKernel`.
+        Shrinking axes come first, then growing ones, of these the last one first; among equals the earlier one.
         """
 
         def gain(dim: int) -> float:
@@ -457,7 +457,8 @@ class Blend:
             program.scratch = max(program.scratch, keys + 8 * ring_rows)
             head = (
                 source.kind, target.kind, columns.source_step, columns.step, int(self.anchored), *rows, *taps,
-                block.low, read, block.phases, block.first, block.last, ring, ring_rows, line, loaded, sums, cells, keys,
+                block.low, read, block.phases, block.first, block.last,
+                ring, ring_rows, line, loaded, sums, cells, keys,
             )  # fmt: skip
             program.add(kernel, target, dst + block.start * columns.step, source, src, axes, head)
 

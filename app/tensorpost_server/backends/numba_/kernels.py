@@ -1,5 +1,7 @@
-# pyright: basic
-# Strict types would be no help in this file: numba is untyped, and Python has no type for a pointer.
+# pyright: basic, reportCallIssue=false, reportArgumentType=false
+# Strict types would be no help in this file: numba types it, Python has no type for a pointer, and an intrinsic is
+# called with one argument less than it is written with.
+# ruff: noqa: ARG001  # an intrinsic's parameters stand for what the code that it generates is given
 """The loops, compiled by numba ahead of time. Only `library.build` imports this file; a server loads what it made.
 
 Each kernel takes the address of one array of int64, its parameters: `P_...` for all, `T_...`, `G_...` and `B_...` for

@@ -66,7 +66,7 @@ def target() -> Target:
 
 
 def _module(name: str) -> Any:
-    """numba and llvmlite, of whose contents no type checker knows.
+    """A module of numba or llvmlite, of whose contents no type checker knows.
 
     Raises:
         ImportError: it is not installed.
@@ -246,7 +246,7 @@ def load() -> Mapping[str, Call]:
     Raises:
         ImportError: numba or llvmlite is not installed.
         NotCompiled: they are not in the cache.
-        RuntimeError: the cache cannot be read, this CPU cannot run them, or no kernels are made for this kind of machine.
+        RuntimeError: the cache cannot be read, this CPU cannot run them, or no kernels are made for such machines.
     """
     path = object_file()
     loaded = _LOADED.get(path)
