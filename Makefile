@@ -9,6 +9,7 @@ RUN := .venv/bin/
 .PHONY: demo test check bench serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
+	$(RUN)tensorpost warmup
 	$(RUN)python examples/demo.py
 
 test: check  ## every check, then every test
@@ -21,12 +22,14 @@ check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)lint-imports
 
 bench: .venv/.dev  ## how fast, and how little memory
+	$(RUN)tensorpost warmup
 	$(RUN)python benchmarks/kernels.py resample
 	$(RUN)python benchmarks/service.py
 	$(RUN)python benchmarks/memory.py
 	$(RUN)python benchmarks/compat.py
 
 serve: .venv/.demo  ## the server, on 127.0.0.1:8000
+	$(RUN)tensorpost warmup
 	$(RUN)tensorpost serve
 
 image:  ## the container image tensorpost:latest
@@ -44,7 +47,7 @@ LIKE_DEV = --constraint requirements/dev.txt
 
 requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
-	$(PIN) pyproject.toml --extra server --extra images --group dev --output-file requirements/dev.txt
-	$(PIN) pyproject.toml --extra server --extra images --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
-	$(PIN) pyproject.toml --extra server $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra images --extra numba --group dev --output-file requirements/dev.txt
+	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
+	$(PIN) pyproject.toml --extra server --extra numba $(LIKE_DEV) --output-file requirements/server.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt

@@ -1,11 +1,12 @@
-"""CPU kernels beside torch and ONNX Runtime: same work, same machine, same run.
+"""CPU kernels beside torch, ONNX Runtime and OpenCV: same work, same machine, same run.
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py resample --case "linear x2" --dtypes float32 --rounds 21
 
-Ours is what the server runs: slices of the default size, on two threads. The peers get the
-whole tensor and two threads of their own. All are called in turn, and each figure is the median over the rounds. What
-they return is compared, so that nobody is fast by being wrong. A peer that is not installed is left out and named.
+Ours is what the server runs: slices of the default size, on two threads, by the numba backend (run `tensorpost warmup`
+first) and by the numpy backend. The peers get the whole tensor and two threads of their own. All are called in turn,
+and each figure is the median over the rounds. What they return is compared, so that nobody is fast by being wrong. A
+peer that is not installed is left out and named.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
-from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.engine.plan import make_plan
 from tensorpost_server.settings import Settings
 
@@ -46,10 +47,21 @@ def peer(name: str) -> Any:
         return None
 
 
-def ours(desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
+def opened(names: str) -> dict[str, Backend]:
+    """Our backends, those that can be opened; a line for each of the others."""
+    found: dict[str, Backend] = {}
+    for name in names.split(","):
+        try:
+            found[name] = load_backend(name)()
+        except (ImportError, OSError, RuntimeError) as error:
+            print(f"{name} cannot be opened, its column is left out: {error}")
+    return found
+
+
+def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
     """The timed call, which drops each slice as a server does that has sent it, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
-    backend = NumpyBackend()
+    assert backend.refuses(plan) is None
     sent = memoryview(x.tobytes())
 
     def timed() -> Any:
@@ -105,7 +117,9 @@ CASES = [
     *(Case("linear", scale) for scale in (2, 1.7, 0.5)),
     Case("linear", 2, dims=3),
 ]
-TARGETS = {("nearest", "any"): 1.0, ("linear", "float32"): 2.0, ("linear", "uint8"): 2.0, ("linear", "float16"): 3.0}
+NAMES = ("numba", "numpy", "torch", "ort", "cv2")
+HEAD = ["case", "type", "MiB out", *(f"{name} ns" for name in NAMES), "numba / fastest", "numpy / fastest", "checked"]
+TARGETS = "numba: Tile and nearest 1.0; linear float32 and uint8 0.6 of torch and ort, 1.2 of cv2"
 
 
 def torch_run(torch: Any, case: Case, x: NDArray[Any]) -> Run | None:
@@ -174,32 +188,63 @@ def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def opencv_run(cv2: Any, case: Case, x: NDArray[Any]) -> Run | None:
+    """OpenCV's resize, plane by plane. It has no float16, no third dimension, and another rule for scales below 1.
+
+    INTER_NEAREST takes the floor of o / scale; nobody is compared with it, and it is timed all the same.
+    """
+    if case.dims == 3 or x.dtype == np.float16 or (case.mode == "linear" and case.scale < 1):
+        return None
+    planes = x.reshape(-1, *x.shape[2:])
+    height, width = (int(size * case.scale) for size in x.shape[2:])
+    out = np.empty((len(planes), height, width), x.dtype)
+    flag = cv2.INTER_LINEAR if case.mode == "linear" else cv2.INTER_NEAREST
+
+    def run() -> NDArray[Any]:
+        for plane, into in zip(planes, out, strict=True):
+            cv2.resize(plane, (width, height), dst=into, interpolation=flag)
+        return out
+
+    return run
+
+
+def row(case: str, mine: dict[str, tuple[Run, Run]], peers: dict[str, Run], rounds: int, checked: str) -> list[str]:
+    """Time everything in turn."""
+    whole = next(iter(mine.values()))[1]()
+    seconds = interleaved({**{name: timed for name, (timed, _) in mine.items()}, **peers}, rounds)
+    fastest = min((seconds[name] for name in peers), default=float("nan"))
+    figures = [f"{seconds[name] / whole.size * 1e9:.3f}" if name in seconds else "-" for name in NAMES]
+    ratios = [f"{seconds[name] / fastest:.2f}" if name in seconds else "-" for name in ("numba", "numpy")]
+    return [case, whole.dtype.name, f"{whole.nbytes / MIB:.1f}", *figures, *ratios, checked]
+
+
 def resample(options: argparse.Namespace) -> Iterator[list[str]]:
     """One row per case and type."""
-    torch, ort, onnx = peer("torch"), peer("onnxruntime"), peer("onnx")
+    torch, ort, onnx, cv2 = peer("torch"), peer("onnxruntime"), peer("onnx"), peer("cv2")
     if torch is not None:
         torch.set_num_threads(THREADS)
-    yield ["case", "type", "MiB out", "ours ns", "torch ns", "ort ns", "ours / faster", "target", "apart from ort"]
+    if cv2 is not None:
+        cv2.setNumThreads(THREADS)
+    backends = opened(options.backends)
+    yield HEAD
     for case in CASES:
         if options.case and options.case not in str(case):
             continue
         for dtype in options.dtypes.split(","):
             x = case.input(dtype, options.megabytes)
-            timed, whole = ours(case.descriptor(x), x)
-            mine, runs = whole(), {"ours": timed}
+            mine = {name: ours(backend, case.descriptor(x), x) for name, backend in backends.items()}
+            peers: dict[str, Run] = {}
             if torch is not None and (run := torch_run(torch, case, x)):
-                runs["torch"] = run
-            apart = "-"
+                peers["torch"] = run
             if ort is not None and onnx is not None:
-                runs["ort"] = onnx_run(ort, onnx, case, x)
-                apart = difference(mine, runs["ort"]())
-            seconds = interleaved(runs, options.rounds)
-            per_element = {name: f"{value / mine.size * 1e9:.3f}" for name, value in seconds.items()}
-            peers = [value for name, value in seconds.items() if name != "ours"]
-            target = TARGETS.get((case.mode, dtype), TARGETS.get((case.mode, "any")))
-            ratio = f"{seconds['ours'] / min(peers):.2f}" if peers else "-"
-            figures = [per_element.get(name, "-") for name in ("ours", "torch", "ort")]
-            yield [str(case), dtype, f"{mine.nbytes / MIB:.1f}", *figures, ratio, f"{target}", apart]
+                peers["ort"] = onnx_run(ort, onnx, case, x)
+            if cv2 is not None and (run := opencv_run(cv2, case, x)):
+                peers["cv2"] = run
+            results = [whole() for _, whole in mine.values()]
+            same = all(np.array_equal(result, results[0]) for result in results)
+            apart = f"; ort: {difference(results[0], peers['ort']())}" if "ort" in peers else ""
+            checked = ("ours: the same" if same else "OURS DIFFER") + apart
+            yield row(str(case), mine, peers, options.rounds, checked)
 
 
 TILES = {
@@ -211,10 +256,13 @@ TILES = {
 
 def tile(options: argparse.Namespace) -> Iterator[list[str]]:
     """One row per case and type: whole rows, short rows, whole batches."""
-    torch, ort, onnx = peer("torch"), peer("onnxruntime"), peer("onnx")
+    torch, ort, onnx, cv2 = peer("torch"), peer("onnxruntime"), peer("onnx"), peer("cv2")
     if torch is not None:
         torch.set_num_threads(THREADS)
-    yield ["case", "type", "MiB out", "ours ns", "torch ns", "ort ns", "ours / faster", "target", "same as numpy.tile"]
+    if cv2 is not None:
+        cv2.setNumThreads(THREADS)
+    backends = opened(options.backends)
+    yield HEAD
     for name, (shape, repeats) in TILES.items():
         if options.case and options.case not in name:
             continue
@@ -222,19 +270,23 @@ def tile(options: argparse.Namespace) -> Iterator[list[str]]:
             per_input = options.megabytes * MIB // np.dtype(dtype).itemsize // int(np.prod(repeats))
             sizes = (per_input // int(np.prod(shape)), *shape[1:])
             x = (np.random.default_rng(7).random(sizes, np.float32) * 255).astype(dtype)
-            timed, whole = ours(TileOperatorDesc.of(BufferTensorDesc.packed(x.dtype, x.shape), repeats), x)
-            mine, runs = whole(), {"ours": timed}
+            desc = TileOperatorDesc.of(BufferTensorDesc.packed(x.dtype, x.shape), repeats)
+            mine = {key: ours(backend, desc, x) for key, backend in backends.items()}
+            peers: dict[str, Run] = {}
             if torch is not None:
                 tensor = torch.from_numpy(x)
-                runs["torch"] = lambda tensor=tensor, repeats=repeats: torch.tile(tensor, repeats).numpy()
+                peers["torch"] = lambda tensor=tensor, repeats=repeats: torch.tile(tensor, repeats).numpy()
             if ort is not None and onnx is not None:
-                runs["ort"] = onnx_tile(ort, onnx, repeats, x)
-            seconds = interleaved(runs, options.rounds)
-            peers = [value for key, value in seconds.items() if key != "ours"]
-            ratio = f"{seconds['ours'] / min(peers):.2f}" if peers else "-"
-            figures = [f"{seconds[k] / mine.size * 1e9:.3f}" if k in seconds else "-" for k in ("ours", "torch", "ort")]
-            same = "yes" if np.array_equal(mine, np.tile(x, repeats)) else "NO"
-            yield [name, dtype, f"{mine.nbytes / MIB:.1f}", *figures, ratio, "1.0", same]
+                peers["ort"] = onnx_tile(ort, onnx, repeats, x)
+            if cv2 is not None:
+                flat = x.view(np.int16 if dtype == "float16" else x.dtype).reshape(len(x), -1)
+                if repeats[-1] > 1:
+                    peers["cv2"] = lambda flat=flat, repeats=repeats: cv2.repeat(flat, *repeats)
+                else:
+                    peers["cv2"] = lambda flat=flat, repeats=repeats: cv2.repeat(flat.reshape(-1, 512), repeats[0], 1)
+            expected = np.tile(x, repeats)
+            same = all(np.array_equal(whole(), expected) for _, whole in mine.values())
+            yield row(name, mine, peers, options.rounds, "numpy.tile's" if same else "WRONG")
 
 
 def onnx_tile(ort: Any, onnx: Any, repeats: tuple[int, ...], x: NDArray[Any]) -> Run:
@@ -257,7 +309,7 @@ def onnx_tile(ort: Any, onnx: Any, repeats: tuple[int, ...], x: NDArray[Any]) ->
 
 def table(rows: Iterator[list[str]]) -> None:
     """Print rows as they come; the first is the head."""
-    widths = [18, 8, 7, 8, 8, 8, 13, 6, 20]
+    widths = [18, 8, 7, 8, 8, 8, 8, 8, 15, 15, 38]
     for number, row in enumerate(rows):
         print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
         if number == 0:
@@ -271,11 +323,13 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,float16,uint8")
     parser.add_argument("--megabytes", type=int, default=16, help="MiB of output")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--backends", default="numba,numpy", help="ours")
     options = parser.parse_args()
     if options.what != "resample":
         table(tile(options))
     if options.what != "tile":
         table(resample(options))
+    print(f"Wanted: {TARGETS}.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,23 @@
-"""What the whole run says at its end. Here, since of the folders' own files the process that sums up may read none."""
+"""What holds for the whole run: compiled kernels before it, and what it says at its end.
+
+The summary is here because of the folders' own files the process that sums up may read none.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
 from typing import Any
+
+
+def pytest_configure(config: Any) -> None:
+    """Have the numba backend ready, in a cache of the test run: compiled once, about 20 seconds, then found there."""
+    if hasattr(config, "workerinput") or importlib.util.find_spec("numba") is None:
+        return  # a worker inherits the variable; without numba the backend's tests are skipped with that reason
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(config.cache.mkdir("kernels")))
+    subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True, stdout=subprocess.DEVNULL)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

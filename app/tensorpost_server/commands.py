@@ -11,8 +11,9 @@ import logging
 import os
 import socket
 import sys
+import time
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -24,17 +25,19 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
+from .backends.numba_ import library
 from .engine import Pool
 from .http.transport import Transport, choose_transport
 from .main import create_app
 from .settings import ENVIRONMENT_PREFIX, Settings
 
-__all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables"]
+__all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables", "warmup"]
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL",)
 """Variables that the command line reads itself."""
-_LIBRARIES = {"numpy": "numpy"}  # the distribution that does a backend's computing
+_LIBRARIES = {"directml": "onnxruntime-directml", "numba": "numba", "numpy": "numpy"}
+"""The distribution that does a backend's computing."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +71,8 @@ def serve(
     transport = choose_transport(settings)
     if transport.missing:
         _log.warning("large tensors will move slowly: install %s", " and ".join(transport.missing))
+    if (reason := library.why_not_compiled()) is not None:
+        _log.warning("the numba backend is off: %s", reason)
     app = _Application(create_app(settings))
     with _Listener(settings) as listener:
         address = _address(listener.socket)
@@ -82,28 +87,30 @@ def doctor() -> list[dict[str, object]]:
     Returns:
         One row per backend, in the order `auto` prefers them: `name`; `available`; `version` of the library that
         computes, None if there is none; `device` in words and `reason`, of which one is None; `auto`, whether `auto`
-        may choose it. The last row, `http`, has the protocol and event loop that a server would use here.
+        may choose it; `folder` where its compiled kernels are, None if it has none. The last row, `http`, has the
+        protocol and event loop that a server would use here.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = _settings()
     transport = choose_transport(settings)
-    pool = Pool.open("auto", {"numpy": settings.numpy_threads}, settings.slices_ahead)
+    pool = Pool.open("auto", settings.threads_by_backend(), settings.slices_ahead)
     try:
         rows: list[dict[str, object]] = [
             {
                 "name": status.name,
                 "available": status.reason is None,
-                "version": version(_LIBRARIES[status.name]) if status.name in _LIBRARIES else None,
+                "version": _version_of(_LIBRARIES.get(status.name)),
                 "device": status.device,
                 "reason": status.reason,
                 "auto": status.auto,
+                "folder": str(library.cache_folder()) if status.name == "numba" and status.reason is None else None,
             }
             for status in pool.status()
         ]
         http = {"name": "http", "available": True, "version": version("uvicorn"), "device": transport.words}
-        return [*rows, {**http, "reason": None, "auto": settings.http_protocol == "auto"}]
+        return [*rows, {**http, "folder": None, "reason": None, "auto": settings.http_protocol == "auto"}]
     finally:
         pool.close()
 
@@ -129,6 +136,26 @@ def probe_directml(provider: str, device_id: int) -> dict[str, Any]:
         return run_probes(provider, device_id)
     except (ImportError, RuntimeError) as error:
         raise NoBackend(str(error)) from None
+
+
+def warmup() -> dict[str, object]:
+    """Compile the numba backend's kernels into its cache, unless they are there. Takes about 20 seconds.
+
+    A server never compiles: without this, it computes with NumPy. To be called in a process that has not used numba.
+
+    Returns:
+        `file`; `compiled`, whether it was made now; `seconds` that it took.
+
+    Raises:
+        ModuleNotFoundError: numba is not installed; the message names the extra.
+        NoBackend: there are no kernels for this kind of machine, or the cache cannot be written to.
+    """
+    begin = time.perf_counter()
+    try:
+        path, made = library.build()
+    except RuntimeError as error:
+        raise NoBackend(f"the backend 'numba' cannot be made ready: {error}") from None
+    return {"file": str(path), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
 
 
 def config() -> list[dict[str, object]]:
@@ -167,6 +194,13 @@ def unknown_variables() -> list[str]:
             hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
             sentences.append(f"the environment variable {name[:80]} sets nothing; {hint}")
     return sentences
+
+
+def _version_of(distribution: str | None) -> str | None:
+    try:
+        return version(distribution) if distribution else None
+    except PackageNotFoundError:
+        return None
 
 
 def _variable(name: str) -> str:

@@ -51,7 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         del app
-        service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
+        service.pool = Pool.open(settings.backend, settings.threads_by_backend(), settings.slices_ahead)
         trimming = asyncio.ensure_future(_trim(blocks))
         try:
             yield

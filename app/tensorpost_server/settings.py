@@ -67,7 +67,8 @@ class Settings(BaseSettings):
         default_factory=_available_cores,
         ge=1,
         le=256,
-        description="Slices that the numpy backend computes at the same time. Default: the cores we may use.",
+        description="Slices that the CPU backends, numba and numpy, compute at the same time. "
+        "Default: the cores we may use.",
     )
     max_body_bytes: int = Field(
         default=_GIB,
@@ -168,3 +169,7 @@ class Settings(BaseSettings):
         description="How long requests in flight may go on after the signal to stop, seconds. As long as Kubernetes "
         "waits before it kills; meanwhile /v2/health/ready answers 503.",
     )
+
+    def threads_by_backend(self) -> dict[str, int]:
+        """How many slices each backend computes at the same time; those that are not named, one."""
+        return {"numba": self.numpy_threads, "numpy": self.numpy_threads}

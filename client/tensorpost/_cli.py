@@ -298,10 +298,7 @@ def doctor(*, as_json: AsJson = False) -> None:
     if as_json:
         _print_json(rows)
         return
-    table = [
-        (row["name"], "yes" if row["available"] else "no", row["version"] or "-", row["device"] or row["reason"])
-        for row in rows
-    ]
+    table = [(row["name"], "yes" if row["available"] else "no", row["version"] or "-", _device_of(row)) for row in rows]
     _print_table(("backend", "found", "version", "device, or why not"), table)
 
 
@@ -327,6 +324,17 @@ def probe_directml(
     typer.echo(f"{document['meaning']}; {counts}", err=True)
     if others:
         typer.echo(f"not as tensorpost has it: {', '.join(others)}", err=True)
+
+
+@app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
+def warmup(*, as_json: AsJson = False) -> None:
+    """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
+    row: Mapping[str, object] = _server_commands().warmup()
+    if as_json:
+        _print_json(row)
+        return
+    made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
+    typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")
@@ -371,6 +379,11 @@ def _server_commands() -> ModuleType:
             f"this command needs the server, and {package} is not installed: pip install 'tensorpost[server]'",
             name=missing.name,
         ) from None
+
+
+def _device_of(row: Mapping[str, object]) -> object:
+    """A row of `doctor`: the device, and where its compiled code is; or why there is none."""
+    return f"{row['device']}; compiled code in {row['folder']}" if row["folder"] else row["device"] or row["reason"]
 
 
 def _client(

@@ -26,7 +26,7 @@ from tensorpost import parse_operator
 from tensorpost._cli import app
 
 COMMANDS = [
-    "serve", "tile", "resample", "validate", "devices", "doctor", "probe-directml", "healthcheck", "config",
+    "serve", "tile", "resample", "validate", "devices", "doctor", "probe-directml", "warmup", "healthcheck", "config",
 ]  # fmt: skip
 TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WEB = {"fastapi", "starlette", "uvicorn"}
-DEVICES = {"cupy", "onnxruntime", "ray", "torch", "tensorflow"}
+DEVICES = {"cupy", "llvmlite", "numba", "onnxruntime", "ray", "torch", "tensorflow"}
 HEAVY = {"httpx", "ml_dtypes", "PIL", "rich", "typer", "skimage", "ray"}
 
 REPORT = """

@@ -1,0 +1,281 @@
+"""The compiled kernels as one file of object code: made by `tensorpost warmup`, loaded when the backend opens.
+
+numba compiles the loops once, for a level of CPU rather than for this very one, and what comes out is kept as plain
+object code. Loading it takes llvmlite and a few milliseconds. So a server never compiles and never imports numba, the
+file may come from a build on another machine, and it may lie on a read-only disk.
+
+The file holds machine code, which is run: whoever can write to its folder can run code as the server's user.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target", "why_not_compiled"]
+
+NAMES = ("tile", "gather", "columns_first", "rows_first")
+SYMBOL = "tensorpost_{}"
+_HERE = Path(__file__).parent
+_X86_NAMES = ("x86_64", "amd64")
+_ARM_NAMES = ("aarch64", "arm64")
+_V3_FEATURES = ("avx2", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+
+
+class NotCompiled(RuntimeError):
+    """The kernels for this machine are not in the cache; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the kernels are compiled for.
+
+    Attributes:
+        cpu: LLVM's name of a CPU or of a level of CPUs.
+        needs: features, by LLVM's names, that a CPU must have to run it.
+    """
+
+    cpu: str
+    needs: tuple[str, ...]
+
+
+def target() -> Target:
+    """What is compiled for on this kind of machine: a level that every CPU of the last ten years has.
+
+    x86-64-v3 (AVX2, FMA, F16C; Intel from 2013, AMD from 2015) and plain 64-bit ARM.
+
+    Raises:
+        RuntimeError: another kind of machine.
+    """
+    machine = platform.machine().lower()
+    if machine in _X86_NAMES:
+        return Target("x86-64-v3", _V3_FEATURES)
+    if machine in _ARM_NAMES:
+        return Target("generic", ())
+    raise RuntimeError(f"no kernels are made for {machine}; only for x86-64 and 64-bit ARM")
+
+
+def _module(name: str) -> Any:
+    """A module of numba or llvmlite, of whose contents no type checker knows.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        package = name.partition(".")[0]
+        raise ModuleNotFoundError(
+            f"{package} is not installed: pip install 'tensorpost[numba]'", name=package
+        ) from None
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise ModuleNotFoundError(
+            f"{package} is not installed: pip install 'tensorpost[numba]'", name=package
+        ) from None
+
+
+def cache_folder() -> Path:
+    """Where object code is kept: `NUMBA_CACHE_DIR`, or else the user's cache folder.
+
+    That is `%LOCALAPPDATA%` on Windows, `~/Library/Caches` on macOS, `$XDG_CACHE_HOME` or `~/.cache` elsewhere.
+
+    Raises:
+        RuntimeError: there is no home directory and no variable that says another place.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    try:
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise RuntimeError("this user has no home directory: set NUMBA_CACHE_DIR to a folder for the kernels") from None
+    return base / "tensorpost"
+
+
+def object_file() -> Path:
+    """The file for this version of the kernels, of numba and llvmlite, and this kind of machine.
+
+    Raises:
+        ImportError: numba or llvmlite is not installed.
+        RuntimeError: no kernels are made for this kind of machine, or there is no cache folder.
+    """
+    goal = target()
+    key = hashlib.sha256()
+    for part in (sys.platform, platform.machine().lower(), goal.cpu, _version("numba"), _version("llvmlite")):
+        key.update(part.encode() + b"\0")
+    for source in ("kernels.py", "library.py"):
+        key.update((_HERE / source).read_bytes())
+    return cache_folder() / f"kernels-{goal.cpu}-{key.hexdigest()[:16]}.bin"
+
+
+def build() -> tuple[Path, bool]:
+    """Compile the kernels into the cache, unless they are there.
+
+    Takes about 20 seconds. Meant for a process of its own: numba then compiles for `target()`, whatever this CPU has.
+
+    Returns:
+        The file, and whether it was made now.
+
+    Raises:
+        ImportError: numba is not installed.
+        RuntimeError: no kernels are made for this kind of machine, or they cannot be kept in the cache folder.
+    """
+    path = object_file()
+    if _read(path) is not None:
+        return path, False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    except OSError as error:
+        raise _not_kept(path.parent, error) from None
+    try:
+        os.close(handle)
+        code = _compile(target())
+        try:
+            Path(temporary).write_bytes(hashlib.sha256(code).digest() + code)
+            Path(temporary).chmod(0o644)  # every user may run it
+            Path(temporary).replace(path)  # in one step: no server ever sees half of it
+        except OSError as error:
+            raise _not_kept(path.parent, error) from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path, True
+
+
+def _not_kept(folder: Path, error: OSError) -> RuntimeError:
+    return RuntimeError(
+        f"the kernels cannot be kept in {folder}: {error.strerror}; set NUMBA_CACHE_DIR to a folder that can be written"
+    )
+
+
+def _compile(goal: Target) -> bytes:
+    """The object code of all kernels.
+
+    Raises:
+        RuntimeError: numba has already compiled something in this process, for another CPU.
+    """
+    numba, llvm = _module("numba"), _module("llvmlite.binding")
+    before = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    numba.config.CPU_NAME, numba.config.CPU_FEATURES = goal.cpu, ""
+    try:
+        used = importlib.import_module("numba.core.registry").cpu_target.target_context.codegen().magic_tuple()
+        if used[1:3] != (goal.cpu, ""):
+            raise RuntimeError("numba has compiled for another CPU in this process: run `tensorpost warmup` instead")
+        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").KERNELS
+        signature = numba.types.void(numba.types.CPointer(numba.types.int64))
+        whole: Any = None
+        for name in NAMES:
+            compiled = numba.cfunc(signature, error_model="numpy", forceinline=True)(kernels[name])
+            code = compiled.inspect_llvm().replace(compiled.native_name, SYMBOL.format(name))
+            module = llvm.parse_assembly(code)
+            whole = module if whole is None else whole
+            if whole is not module:
+                whole.link_in(module)
+    finally:
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES = before
+    foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
+    machine = llvm.Target.from_triple(whole.triple).create_target_machine(
+        cpu=goal.cpu, features="", opt=3, reloc="pic", codemodel="jitdefault", jit=True
+    )
+    return machine.emit_object(whole)
+
+
+def _read(path: Path) -> bytes | None:
+    """The object code; None if there is none, or not all of it.
+
+    Raises:
+        RuntimeError: it cannot be read, or is not ours.
+    """
+    try:
+        with path.open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
+            if sys.platform != "win32" and owner not in (0, os.getuid()):
+                raise RuntimeError(
+                    f"{path} is user {owner}'s, whose code must not be run: remove it, or set NUMBA_CACHE_DIR"
+                )
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RuntimeError(f"{path} cannot be read: {error.strerror}; set NUMBA_CACHE_DIR to another folder") from None
+    digest, code = content[:32], content[32:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def why_not_compiled() -> str | None:
+    """A sentence if numba is installed and its kernels only wait to be compiled. Loads nothing."""
+    try:
+        path = object_file()
+        return None if _read(path) is not None else _not_compiled(path)
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _not_compiled(path: Path) -> str:
+    return f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {path.parent})"
+
+
+Call = Callable[[int], None]
+
+
+def load() -> Mapping[str, Call]:
+    """The kernels, each a function of the address of its parameters that lets go of the interpreter lock.
+
+    Raises:
+        ImportError: numba or llvmlite is not installed.
+        NotCompiled: they are not in the cache.
+        RuntimeError: the cache cannot be read, this CPU cannot run them, or no kernels are made for such machines.
+    """
+    path = object_file()
+    loaded = _LOADED.get(path)
+    if loaded is None:
+        loaded = _LOADED[path] = _load(path)
+    return loaded
+
+
+def _load(path: Path) -> Mapping[str, Call]:
+    llvm = _module("llvmlite.binding")
+    goal = target()
+    has = llvm.get_host_cpu_features()
+    missing = [feature for feature in goal.needs if not has.get(feature)]
+    if missing:
+        raise RuntimeError(f"this CPU has no {', '.join(missing)}, which {goal.cpu} code needs")
+    code = _read(path)
+    if code is None:
+        raise NotCompiled(_not_compiled(path))
+    for part in ("target", "asmprinter"):
+        getattr(llvm, f"initialize_native_{part}")()
+    empty = llvm.parse_assembly("")
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=goal.cpu, features="", jit=True)
+    engine = llvm.create_mcjit_compiler(empty, machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _KEPT.append(engine)  # its memory is the code
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    return {name: kind(engine.get_function_address(SYMBOL.format(name))) for name in NAMES}
+
+
+_KEPT: list[Any] = []
+_LOADED: dict[Path, Mapping[str, Call]] = {}
