@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -14,7 +14,8 @@ from tensorpost.problems import TensorpostError
 
 from .engine import Admission, Pool
 from .http import devices, examples, health, limits, onnx, operators, validate
-from .http.directml import DirectmlDialect
+from .http.calls import Dialect
+from .http.directml import DIRECTML
 from .http.door import Door
 from .http.middleware import RequestId
 from .http.problems import answer_error, answer_http_exception, answer_nobody, answer_unexpected
@@ -32,6 +33,10 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
 """
 
 
+DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DIRECTML, "/v1/onnx": onnx.ONNX}
+"""What is spoken where operators are run."""
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the application. Opens nothing: no device, no socket, no file.
 
@@ -46,7 +51,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        del app
+        if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
+            app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), DIALECTS)
         service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
         try:
             yield
@@ -71,6 +77,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(CallerGone, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     # The last one added is the outermost.
-    app.add_middleware(Door, prefixes={"/v1/operators/": DirectmlDialect(), "/v1/onnx/": onnx.OnnxDialect()})
+    app.add_middleware(Door, dialects=DIALECTS)
     app.add_middleware(RequestId)
+    ours = len(app.user_middleware)
     return app

@@ -55,9 +55,10 @@ class NumpyRun:
         piece = plan.slices.piece(index)
         make = np.zeros if plan.slices.has_gaps else np.empty
         block = make(piece.computed, np.uint8)
-        whole = plan.output.layout
-        sizes = tuple([stop - start for start, stop in piece.box])
-        part = Layout(whole.data_type, sizes, whole.strides, piece.computed, packed=whole.packed)
+        whole = part = plan.output.layout
+        if piece is not plan.slices.whole:
+            sizes = tuple([stop - start for start, stop in piece.box])
+            part = Layout(whole.data_type, sizes, whole.strides, piece.computed, packed=whole.packed)
         plan.kernel.fill(np, self.inputs, piece.box, part.view(block))
         return block.data
 

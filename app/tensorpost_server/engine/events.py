@@ -11,7 +11,7 @@ STAGES = ("head", "plan", "admit", "receive", "compute")
 
 
 class Stages:
-    """Milliseconds per stage of one request, from when it was made.
+    """When the stages of one request ended, from when it was made.
 
     Example:
         >>> stages = Stages()
@@ -20,18 +20,26 @@ class Stages:
         ['head']
     """
 
-    __slots__ = ("_since", "milliseconds")
+    __slots__ = ("_begun", "_ended")
 
     def __init__(self) -> None:
-        self.milliseconds: dict[str, float] = {}
-        self._since = time.perf_counter()
+        self._ended: dict[str, float] = {}
+        self._begun = time.perf_counter()
 
     def done(self, stage: str) -> None:
         """End a stage, one of `STAGES`; the next one begins."""
         assert stage in STAGES
-        now = time.perf_counter()
-        self.milliseconds[stage] = (now - self._since) * 1e3
-        self._since = now
+        self._ended[stage] = time.perf_counter()
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """How long each stage took, in the order they ended."""
+        took: dict[str, float] = {}
+        since = self._begun
+        for stage, ended in self._ended.items():
+            took[stage] = (ended - since) * 1e3
+            since = ended
+        return took
 
     def __str__(self) -> str:
         """As the value of a Server-Timing header (W3C Server Timing)."""

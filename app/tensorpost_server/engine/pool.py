@@ -41,11 +41,11 @@ class Worker:
         """Whether `run_now` is the right way: a hop to a thread would cost more than the computation."""
         return max(plan.output_bytes, plan.input_bytes) <= INLINE_BYTES and plan.work <= INLINE_WORK
 
-    def run_now(self, plan: Plan, inputs: Sequence[memoryview]) -> bytes:
-        """The whole output of a small plan, computed on the caller's thread."""
+    def run_now(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
+        """The whole output of a small plan, computed on the caller's thread; behind `head`."""
         run = self.backend.start(plan, inputs)
         try:
-            parts: list[memoryview] = []
+            parts: list[bytes | memoryview] = [head]
             for index in range(len(plan.slices)):
                 parts.append(run.compute(index))
                 if plan.slices.has_gaps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
@@ -10,6 +10,7 @@ from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
 from ..settings import Settings
+from .prepared import PreparedCalls
 
 __all__ = ["Service", "service_of"]
 
@@ -23,12 +24,14 @@ class Service:
         admission: the memory budget.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
+        prepared: calls that were lately understood.
     """
 
     settings: Settings
     admission: Admission
     pool: Pool | None = None
     draining: bool = False
+    prepared: PreparedCalls = field(default_factory=PreparedCalls)
 
     @property
     def ready(self) -> bool:

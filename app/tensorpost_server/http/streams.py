@@ -13,6 +13,7 @@ from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from ..engine import Stages
+from .waiting import within
 
 __all__ = ["Body", "CallerGone", "send_stream", "send_whole"]
 
@@ -58,8 +59,7 @@ class Body:
             return piece
         while self._more:
             try:
-                async with asyncio.timeout(self._timeout):
-                    message = await self._receive()
+                message = await within(self._receive(), self._timeout)
             except TimeoutError:
                 raise ReceiveTimeout(
                     f"nothing arrived for {self._timeout:g} s; {self.received:,} of {self.length:,} bytes had "
@@ -72,6 +72,20 @@ class Body:
                 self.received += len(data)
                 return memoryview(data)
         return memoryview(b"")
+
+    async def peek(self) -> memoryview:
+        """The next bytes, in whatever size they arrive, left here to be read; empty at the end. Raises as `piece`."""
+        self._rest = await self.piece()
+        return self._rest
+
+    def skip(self, count: int) -> None:
+        """Count so many of the bytes that `peek` saw as read."""
+        self._rest = self._rest[count:]
+
+    @property
+    def arrived(self) -> memoryview | None:
+        """All bytes that are left to be read, if nothing more will come; else None."""
+        return None if self._more else self._rest
 
     async def head(self, reader: Reader) -> None:
         """Feed a head reader until it has its head; what follows stays here, and is not waited for."""
@@ -145,8 +159,7 @@ async def send_stream(
 
 async def _send_part(send: Send, part: bytes | memoryview, timeout: float) -> None:
     try:
-        async with asyncio.timeout(timeout):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await within(send({"type": "http.response.body", "body": part, "more_body": True}), timeout)
     except TimeoutError:
         raise CallerGone from None  # an answer that is not complete makes the server hang up
 
