@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -37,6 +39,14 @@ DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DIRECTML, "/v1/onnx": onnx.O
 """What is spoken where operators are run."""
 
 
+_NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
+
+
+def _telemetry_is_possible() -> bool:
+    """Whether OpenTelemetry can be on. FastAPI (0.165) would ask three times per request, which takes it 3 us."""
+    return "opentelemetry.sdk" in sys.modules or any(name.startswith("OTEL_") for name in os.environ)
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the application. Opens nothing: no device, no socket, no file.
 
@@ -52,7 +62,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
-            app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), DIALECTS)
+            app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), service, DIALECTS)
         service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
         try:
             yield
@@ -68,6 +78,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
     )
     app.state.service = service
     for module in (operators, onnx, validate, examples, devices, limits, health):
@@ -77,7 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(CallerGone, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     # The last one added is the outermost.
-    app.add_middleware(Door, dialects=DIALECTS)
+    app.add_middleware(Door, service=service, dialects=DIALECTS)
     app.add_middleware(RequestId)
     ours = len(app.user_middleware)
     return app

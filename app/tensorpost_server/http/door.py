@@ -16,6 +16,7 @@ from tensorpost.problems import TensorpostError
 from .calls import Dialect
 from .execution import Execution
 from .problems import answer_error, answer_unexpected
+from .service import Service
 
 __all__ = ["Door"]
 
@@ -25,13 +26,15 @@ class Door:
 
     Args:
         app: what is behind.
+        service: of the application.
         dialects: path before the operator's name, and the dialect spoken there.
     """
 
-    __slots__ = ("app", "dialects")
+    __slots__ = ("app", "dialects", "service")
 
-    def __init__(self, app: ASGIApp, dialects: Mapping[str, Dialect]) -> None:
+    def __init__(self, app: ASGIApp, service: Service, dialects: Mapping[str, Dialect]) -> None:
         self.app = app
+        self.service = service
         self.dialects = dialects
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,10 +44,10 @@ class Door:
             place, _, name = scope["path"].removeprefix(root).rpartition("/")
             dialect = self.dialects.get(place)
             if dialect is not None and name:
-                execution = Execution(scope, name, dialect)
+                execution = Execution(self.service, scope, name, dialect)
                 try:
                     await execution.run(receive, send)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 # all of them are answered, and all but ours raised again
                     await self._answer(execution, error, scope, receive, send)
                 return
         await self.app(scope, receive, send)

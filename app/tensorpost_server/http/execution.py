@@ -18,6 +18,7 @@ from tensorpost.strict_json import read_json
 
 from ..backends import Plan
 from ..engine import Stages, Ticket, Worker, make_plan
+from .answering import answer_whole, field_lines
 from .calls import Call, Dialect, Tensor
 from .fields import fields_of, text_of
 from .forms import Form, answer_form, refuse_encoding, request_form, tensors_of_document
@@ -25,7 +26,7 @@ from .lengths import content_length
 from .middleware import request_id_of
 from .prepared import AnswerHead, Opening, OpeningKey, Prepared, head_length
 from .service import Service
-from .streams import Body, CallerGone, send_stream, send_whole
+from .streams import Body, CallerGone, send_stream
 
 __all__ = ["Execution", "ExecutionResponse"]
 
@@ -42,21 +43,34 @@ class Execution:
         begun: whether the answer has; from then on there is no honest status any more.
 
     Args:
+        service: of the application that got the request.
         scope: the ASGI scope of the request. It gets a request id if it has none.
         name: the operator's name in the path.
         dialect: how to read it.
     """
 
-    __slots__ = ("_dialect", "_fields", "_name", "_query", "_service", "_stages", "_ticket", "begun", "request_id")
+    __slots__ = (
+        "_dialect",
+        "_fields",
+        "_name",
+        "_query",
+        "_service",
+        "_stages",
+        "_ticket",
+        "_whole",
+        "begun",
+        "request_id",
+    )
 
-    def __init__(self, scope: Scope, name: str, dialect: Dialect) -> None:
+    def __init__(self, service: Service, scope: Scope, name: str, dialect: Dialect) -> None:
         self.begun = False
         self._name, self._dialect = name, dialect
         self._fields = fields_of(scope["headers"])
         self._query: bytes = scope["query_string"]
-        self._service: Service = scope["app"].state.service
+        self._service = service
         self._stages = Stages()
         self._ticket: Ticket | None = None
+        self._whole = answer_whole(scope)
         request_id: str | None = scope.get("tensorpost.request_id")
         if request_id is None:
             request_id = scope["tensorpost.request_id"] = request_id_of(self._fields.get(b"x-request-id"))
@@ -93,7 +107,7 @@ class Execution:
         else:
             answer = prepared.answers.get(worker)
             if answer is None:
-                answer = prepared.answers[worker] = self._answer_head(prepared, worker, opening.answer)
+                answer = prepared.answers[worker] = _head_of(prepared, worker, opening.answer)
         if memory is None:
             if answer is not None and answer.small:
                 memory = _in_place(body, prepared.sizes)
@@ -105,15 +119,12 @@ class Execution:
         if answer is None:
             await self._send_json(send, prepared, worker, inputs)
         elif answer.small:
-            data = worker.run_now(plan, inputs, answer.head)
-            self.begun = True
-            await send_whole(send, self._headers(answer), data, stages)
+            await self._send_whole(send, answer, worker.run_now(plan, inputs, answer.head))
         else:
             slices = worker.run(plan, inputs)
             timeout = settings.send_timeout_seconds
-            await send_stream(
-                self._noting(send), receive, self._headers(answer), answer.head, slices, stages, timeout
-            )  # fmt: skip
+            headers = [*answer.headers, (b"x-request-id", self.request_id.encode())]
+            await send_stream(self._noting(send), receive, headers, answer.head, slices, stages, timeout)
 
     # ---- understanding -----------------------------------------------------------------------------------------------
 
@@ -254,20 +265,6 @@ class Execution:
 
     # ---- answering ---------------------------------------------------------------------------------------------------
 
-    def _answer_head(self, prepared: Prepared, worker: Worker, form: Form) -> AnswerHead:
-        plan = prepared.plan
-        layout = plan.output.layout
-        if form is Form.NPY:
-            head = frame.encode_npy_head(layout.data_type, layout.sizes)
-        else:
-            row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
-            head = frame.encode_head([(plan.output.name, row, sizes)], _about(prepared, worker))
-        headers = _static_headers(worker, form, len(head) + layout.size_in_bytes)
-        return AnswerHead(headers, head, worker.is_small(plan))
-
-    def _headers(self, answer: AnswerHead) -> list[tuple[bytes, bytes]]:
-        return [*answer.headers, (b"x-request-id", self.request_id.encode())]
-
     async def _send_json(
         self, send: Send, prepared: Prepared, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:  # fmt: skip
@@ -277,9 +274,20 @@ class Execution:
         output = prepared.plan.output
         document["tensors"] = {output.name: frame.tensor_to_json(output.layout.view(data))}
         body = json.dumps(document, allow_nan=False).encode()
-        answer = AnswerHead(_static_headers(worker, Form.JSON, len(body)), b"", small=True)
+        await self._send_whole(send, _answer_head(worker, Form.JSON, b"", len(body), small=True), body)
+
+    async def _send_whole(self, send: Send, answer: AnswerHead, body: bytes) -> None:
+        """Answer with a body that is small and complete."""
+        self._stages.done("compute")
+        request_id, timing = self.request_id.encode(), str(self._stages).encode()
         self.begun = True
-        await send_whole(send, self._headers(answer), body, self._stages)
+        if self._whole is not None:
+            varying = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (request_id, timing)
+            if self._whole(answer.lines + varying, body):
+                return
+        headers = [*answer.headers, (b"x-request-id", request_id), (b"server-timing", timing)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _noting(self, send: Send) -> Send:
         async def send_and_note(message: Message) -> None:
@@ -317,13 +325,25 @@ def _in_place(body: Body, sizes: Sequence[int]) -> list[memoryview] | None:
     return memory
 
 
-def _static_headers(worker: Worker, form: Form, length: int) -> tuple[tuple[bytes, bytes], ...]:
-    return (
+def _head_of(prepared: Prepared, worker: Worker, form: Form) -> AnswerHead:
+    plan = prepared.plan
+    layout = plan.output.layout
+    if form is Form.NPY:
+        head = frame.encode_npy_head(layout.data_type, layout.sizes)
+    else:
+        row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
+        head = frame.encode_head([(plan.output.name, row, sizes)], _about(prepared, worker))
+    return _answer_head(worker, form, head, len(head) + layout.size_in_bytes, small=worker.is_small(plan))
+
+
+def _answer_head(worker: Worker, form: Form, head: bytes, length: int, *, small: bool) -> AnswerHead:
+    headers = (
         (b"content-type", form.value.encode()),
         (b"content-length", str(length).encode()),
         (b"tensorpost-backend", worker.backend.name.encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
+    return AnswerHead(headers, field_lines(headers), head, small)
 
 
 def _about(prepared: Prepared, worker: Worker) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tensorpost.problems import InvalidFrame, InvalidParameter
 from . import examples
 from .calls import Call, Tensor, match_names, read_document, read_options
 from .execution import Execution, ExecutionResponse
+from .service import service_of
 
 __all__ = ["ONNX", "OnnxDialect", "router"]
 
@@ -36,7 +37,7 @@ async def run_onnx(request: Request) -> Response:
     Small inputs (repeats, scales, sizes, roi) stand in the query, in the node document, or travel as tensors of a
     frame. Answers are as for `/v1/operators`.
     """
-    return ExecutionResponse(Execution(request.scope, request.path_params["op_type"], ONNX))
+    return ExecutionResponse(Execution(service_of(request), request.scope, request.path_params["op_type"], ONNX))
 
 
 class OnnxDialect:

@@ -49,11 +49,13 @@ class AnswerHead:
 
     Attributes:
         headers: all but those that differ from request to request.
+        lines: the same, as they are sent.
         head: the bytes before the output's.
         small: whether that worker computes the output on the event loop's thread.
     """
 
     headers: tuple[tuple[bytes, bytes], ...]
+    lines: bytes
     head: bytes
     small: bool
 
@@ -112,7 +114,7 @@ def head_length(form: Form, begin: memoryview) -> int:
         0 where it is not worth remembering: the head is long, not there yet, or of a rare kind.
     """
     if form is Form.NPY:
-        length = 10 + int.from_bytes(begin[8:10], "little") if begin[:8] == _NPY_START else 0
+        length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
     elif form is Form.FRAME:
         length = 8 + int.from_bytes(begin[:8], "little")
     else:

@@ -15,7 +15,7 @@ from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 from ..engine import Stages
 from .waiting import within
 
-__all__ = ["Body", "CallerGone", "send_stream", "send_whole"]
+__all__ = ["Body", "CallerGone", "send_stream"]
 
 
 class CallerGone(Exception):
@@ -30,6 +30,9 @@ class Reader(Protocol):
     def feed(self, data: memoryview) -> int: ...  # said by the class
 
 
+_NOTHING = memoryview(b"")
+
+
 class Body:
     """A request body of known length.
 
@@ -42,7 +45,7 @@ class Body:
     def __init__(self, receive: Receive, length: int, timeout: float) -> None:
         self._receive = receive
         self._timeout = timeout
-        self._rest = memoryview(b"")
+        self._rest = _NOTHING
         self._more = True
         self.length = length
         self.received = 0
@@ -54,10 +57,14 @@ class Body:
             CallerGone: the connection closed before the end.
             ReceiveTimeout: nothing came for too long.
         """
-        if self._rest:
-            piece, self._rest = self._rest, memoryview(b"")
-            return piece
-        while self._more:
+        if not self._rest and self._more:
+            await self.peek()
+        piece, self._rest = self._rest, _NOTHING
+        return piece
+
+    async def peek(self) -> memoryview:
+        """As `piece`, but what it returns is left here to be read."""
+        while self._more and not self._rest:
             try:
                 message = await within(self._receive(), self._timeout)
             except TimeoutError:
@@ -70,12 +77,7 @@ class Body:
             self._more = message.get("more_body", False)
             if data := message.get("body", b""):
                 self.received += len(data)
-                return memoryview(data)
-        return memoryview(b"")
-
-    async def peek(self) -> memoryview:
-        """The next bytes, in whatever size they arrive, left here to be read; empty at the end. Raises as `piece`."""
-        self._rest = await self.piece()
+                self._rest = memoryview(data)
         return self._rest
 
     def skip(self, count: int) -> None:
@@ -162,13 +164,6 @@ async def _send_part(send: Send, part: bytes | memoryview, timeout: float) -> No
         await within(send({"type": "http.response.body", "body": part, "more_body": True}), timeout)
     except TimeoutError:
         raise CallerGone from None  # an answer that is not complete makes the server hang up
-
-
-async def send_whole(send: Send, headers: list[tuple[bytes, bytes]], body: bytes, stages: Stages) -> None:
-    """Answer 200 with these headers, Server-Timing, and a body that is small and complete."""
-    stages.done("compute")
-    await send(_start(headers, stages))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _start(headers: list[tuple[bytes, bytes]], stages: Stages) -> Message:
