@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from tensorpost.problems import TensorpostError
 
-from .engine import Admission, Pool
+from .engine import Admission, Inline, Pool, measure_inline
 from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.calls import Dialect
 from .http.directml import DIRECTML
@@ -37,6 +37,17 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
 
 DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DIRECTML, "/v1/onnx": onnx.ONNX}
 """What is spoken where operators are run."""
+
+
+async def _inline(settings: Settings) -> Inline:
+    """What is computed on the event loop's thread: as the settings say, or as measured."""
+    if settings.inline_bytes is not None and settings.inline_work is not None:
+        return Inline(settings.inline_bytes, settings.inline_work)
+    found = await measure_inline()
+    return Inline(
+        found.bytes if settings.inline_bytes is None else settings.inline_bytes,
+        found.work if settings.inline_work is None else settings.inline_work,
+    )
 
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
@@ -64,6 +75,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
             app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), service, DIALECTS)
         service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
+        service.inline = await _inline(settings)
+        for worker in service.pool.workers.values():
+            worker.inline = service.inline
         try:
             yield
         finally:

@@ -90,22 +90,20 @@ class DataType:
         Raises:
             ModuleNotFoundError: bfloat16 without `ml_dtypes`; the message names the extra to install.
         """
+        if self.numpy_name == "bfloat16":
+            try:
+                import ml_dtypes
+            except ModuleNotFoundError as missing:
+                raise ModuleNotFoundError(
+                    "bfloat16 arrays need the package ml_dtypes: pip install 'tensorpost[bfloat16]'", name=missing.name
+                ) from None
+            return np.dtype(ml_dtypes.bfloat16)
         return _dtype(self.numpy_name)
 
 
 @cache  # one entry per row of the table
 def _dtype(numpy_name: str) -> np.dtype[Any]:
-    if numpy_name == "bfloat16":
-        try:
-            import ml_dtypes
-        except ModuleNotFoundError as missing:
-            raise ModuleNotFoundError(
-                "bfloat16 arrays need the package ml_dtypes: pip install 'tensorpost[bfloat16]'", name=missing.name
-            ) from None
-        return np.dtype(ml_dtypes.bfloat16)
-    if numpy_name == "str":
-        return np.dtype(object)
-    return np.dtype(numpy_name).newbyteorder("<")
+    return np.dtype(object) if numpy_name == "str" else np.dtype(numpy_name).newbyteorder("<")
 
 
 DATA_TYPES: tuple[DataType, ...] = (
