@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -14,9 +16,10 @@ from starlette.exceptions import HTTPException
 from tensorpost.problems import TensorpostError
 
 from .backends.blocks import KEEP_SECONDS, Blocks
-from .engine import Admission, Pool
+from .engine import Admission, Inline, Pool, measure_inline
 from .http import devices, examples, health, limits, onnx, operators, validate
-from .http.directml import DirectmlDialect
+from .http.calls import Dialect
+from .http.directml import DIRECTML
 from .http.door import Door
 from .http.middleware import RequestId
 from .http.problems import answer_error, answer_http_exception, answer_nobody, answer_unexpected
@@ -32,6 +35,29 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
     curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
       --data-binary @x.npy -o y.npy
 """
+
+
+DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DIRECTML, "/v1/onnx": onnx.ONNX}
+"""What is spoken where operators are run."""
+
+
+async def _inline(settings: Settings) -> Inline:
+    """What is computed on the event loop's thread: as the settings say, or as measured."""
+    if settings.inline_bytes is not None and settings.inline_work is not None:
+        return Inline(settings.inline_bytes, settings.inline_work)
+    found = await measure_inline()
+    return Inline(
+        found.bytes if settings.inline_bytes is None else settings.inline_bytes,
+        found.work if settings.inline_work is None else settings.inline_work,
+    )
+
+
+_NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
+
+
+def _telemetry_is_possible() -> bool:
+    """Whether OpenTelemetry can be on. FastAPI (0.165) would ask three times per request, which takes it 3 us."""
+    return "opentelemetry.sdk" in sys.modules or any(name.startswith("OTEL_") for name in os.environ)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -50,8 +76,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        del app
+        if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
+            app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), service, DIALECTS)
         service.pool = Pool.open(settings.backend, settings.threads_by_backend(), settings.slices_ahead)
+        service.inline = await _inline(settings)
+        for worker in service.pool.workers.values():
+            worker.inline = service.inline
         trimming = asyncio.ensure_future(_trim(blocks))
         try:
             yield
@@ -69,6 +99,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
     )
     app.state.service = service
     for module in (operators, onnx, validate, examples, devices, limits, health):
@@ -78,8 +109,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(CallerGone, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     # The last one added is the outermost.
-    app.add_middleware(Door, prefixes={"/v1/operators/": DirectmlDialect(), "/v1/onnx/": onnx.OnnxDialect()})
+    app.add_middleware(Door, service=service, dialects=DIALECTS)
     app.add_middleware(RequestId)
+    ours = len(app.user_middleware)
     return app
 
 

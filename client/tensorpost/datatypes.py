@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -97,9 +98,12 @@ class DataType:
                     "bfloat16 arrays need the package ml_dtypes: pip install 'tensorpost[bfloat16]'", name=missing.name
                 ) from None
             return np.dtype(ml_dtypes.bfloat16)
-        if self.numpy_name == "str":
-            return np.dtype(object)
-        return np.dtype(self.numpy_name).newbyteorder("<")
+        return _dtype(self.numpy_name)
+
+
+@cache  # one entry per row of the table
+def _dtype(numpy_name: str) -> np.dtype[Any]:
+    return np.dtype(object) if numpy_name == "str" else np.dtype(numpy_name).newbyteorder("<")
 
 
 DATA_TYPES: tuple[DataType, ...] = (

@@ -91,18 +91,18 @@ class Layout:
             BodyMismatch: the block ends before the farthest element does; nothing was read.
         """
         dtype = self.data_type.dtype if dtype is None else dtype
-        memory = memoryview(buffer).cast("B")
-        needed = self.data_size_in_bytes
+        needed = self.size_in_bytes if self.packed else self.data_size_in_bytes
+        if needed == 0:
+            return np.empty(self.sizes, dtype)
+        memory = memoryview(buffer)
         if memory.nbytes < needed:
             raise BodyMismatch(
                 f"the tensor reaches {needed} bytes into its buffer, which has only {memory.nbytes}",
                 extra={"expected": needed, "actual": memory.nbytes},
             )
-        if needed == 0:
-            return np.empty(self.sizes, dtype)
-        flat = np.frombuffer(memory, dtype=np.uint8, count=needed).view(dtype)
         if self.packed:
-            return flat.reshape(self.sizes)
+            return np.frombuffer(memory, dtype, needed // dtype.itemsize).reshape(self.sizes)
+        flat = np.frombuffer(memory, np.uint8, needed).view(dtype)
         strides = tuple(stride * dtype.itemsize for stride in self.strides)
         alone = is_one_to_one(self.sizes, self.strides)
         # Safe: `needed` is the exact end of the farthest element, and `flat` is just that long.

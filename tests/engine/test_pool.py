@@ -18,7 +18,8 @@ from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, Plan
 from tensorpost_server.engine import Pool, Worker, make_plan, pool
-from tensorpost_server.engine.pool import INLINE_BYTES, INLINE_WORK
+from tensorpost_server.engine import Inline
+from tensorpost_server.engine.pool import INLINE
 
 SLICE = 4096
 
@@ -203,7 +204,7 @@ def test_a_small_plan_with_gaps_has_its_padding():
 
 @pytest.mark.parametrize(
     ("slices", "of", "small"),
-    [(INLINE_BYTES // SLICE, SLICE, True), (INLINE_BYTES // SLICE + 1, SLICE, False), (1, INLINE_BYTES + 4, False)],
+    [(INLINE.bytes // SLICE, SLICE, True), (INLINE.bytes // SLICE + 1, SLICE, False), (1, INLINE.bytes + 4, False)],
 )
 def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (of,)), (slices,))
@@ -212,12 +213,22 @@ def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
         assert small is worker.is_small(make_plan(desc, SLICE))
 
 
+def test_what_is_small_can_be_said():
+    with worker_of(Controlled()) as worker:
+        worker.inline = Inline(bytes=3 * SLICE, work=3 * SLICE)
+        assert worker.is_small(SHORT)
+        worker.inline = Inline(bytes=3 * SLICE - 1, work=3 * SLICE)
+        assert not worker.is_small(SHORT)
+        worker.inline = Inline(bytes=3 * SLICE, work=3 * SLICE - 1)
+        assert not worker.is_small(SHORT)
+
+
 def test_a_small_output_of_much_work_is_not_small():
-    plan = dataclasses.replace(SHORT, work=INLINE_WORK + 1)
+    plan = dataclasses.replace(SHORT, work=INLINE.work + 1)
 
     with worker_of(Controlled()) as worker:
         assert not worker.is_small(plan)
-        assert worker.is_small(dataclasses.replace(SHORT, work=INLINE_WORK))
+        assert worker.is_small(dataclasses.replace(SHORT, work=INLINE.work))
 
 
 def test_a_long_plan_is_computed_on_the_workers_threads():

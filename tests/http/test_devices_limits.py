@@ -61,11 +61,31 @@ def test_limits_lists_every_setting_that_is_one():
     listed = {limit["name"]: limit for limit in found["limits"]}
     assert Settings.model_fields.keys() - {"host", "port", "backend", "http_protocol"} == listed.keys()
     for name, limit in listed.items():
-        assert getattr(settings, name) == limit["value"]
+        if name in ("inline_bytes", "inline_work"):
+            assert getattr(settings, name) is None
+            assert 16 * 1024 <= limit["value"] <= 1024 * 1024, "measured, and bounded"
+            assert limit["value"].bit_count() == 1, "a power of two: no more digits than were measured"
+        else:
+            assert getattr(settings, name) == limit["value"]
         assert ENVIRONMENT_PREFIX + name.upper() == limit["setting"]
         assert limit["description"].endswith((".", "60.")), "a sentence, with its reason"
     assert (listed["max_output_bytes"]["value"], listed["receive_timeout_seconds"]["value"]) == (12345, 1.5)
     assert found["in_use"] == {"bytes_in_flight": 0, "requests_in_flight": 0}
+
+
+def test_what_is_computed_on_the_loops_thread_can_be_said_and_is_shown():
+    body = npy_bytes(bytearray(300), "uint8")
+    for said, work, on_the_loop in ((600, 600, True), (599, 600, False), (600, 599, False), (0, 0, False)):
+        backend = Controlled()
+        with http_app(inline_bytes=said, inline_work=work) as app:
+            worker = app.service.workers().workers["numpy"]
+            listed = {limit["name"]: limit["value"] for limit in app.get("/v1/limits").json()["limits"]}
+            worker.backend = backend
+            answer = app.post(TILE + "?repeats=2", body)
+
+        assert (said, work) == (listed["inline_bytes"], listed["inline_work"])
+        assert answer.status_code == 200
+        assert on_the_loop is (backend.thread_names == {threading.current_thread().name})
 
 
 def test_what_is_lent_out_is_shown_while_it_is():

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from tests.support import oracles
 from tests.support import strategies as ours
 
+from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.layout import Layout
 from tensorpost_server.operators import Box, kernel_for
-from tensorpost_server.operators.tile import FEW_COPIES, LONG_ROW, SMALL, TileKernel
+from tensorpost_server.operators.tile import FEW_COPIES, LONG_ROW, SMALL, SmallOutput, TileKernel
 
 # All that the kernel may use of an array library: CuPy has it too.
 PORTABLE = cast(
@@ -38,7 +40,16 @@ def whole(sizes: Sequence[int]) -> Box:
 
 
 def fill(x: NDArray[Any], box: Box, out: NDArray[Any], xp: types.ModuleType = np) -> None:
-    TileKernel(x.shape).fill(xp, [x], box, out)
+    """Into `out`; first by a kernel that knows the whole output, if it is one, and both must agree."""
+    if box == whole(out.shape) and all(size % of == 0 for size, of in zip(out.shape, x.shape, strict=True)):
+        output = Layout.row_major(data_type("U8"), out.shape)  # of small enough elements, so that the way is taken
+        TileKernel.of(x.shape, output).fill(xp, [x], box, out)
+        known = out.copy()
+        out[...] = 0
+        TileKernel(x.shape).fill(xp, [x], box, out)
+        np.testing.assert_array_equal(known, out)
+    else:
+        TileKernel(x.shape).fill(xp, [x], box, out)
 
 
 def assert_tiled(x: NDArray[Any], box: Box, out: NDArray[Any]) -> None:
@@ -232,5 +243,38 @@ def test_a_kernel_is_a_value():
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (2, 3)), (2, 1))
     kernel = kernel_for(desc)
 
-    assert TileKernel((2, 3)) == kernel == pickle.loads(pickle.dumps(kernel))
-    assert hash(kernel) == hash(TileKernel((2, 3)))
+    again = TileKernel.of((2, 3), desc.output_tensor.layout)
+    assert again == kernel == pickle.loads(pickle.dumps(kernel))
+    assert hash(kernel) == hash(again)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "output", "split", "apart"),
+    [
+        # the axes of copies and of elements, by hand: untiled axes join the one before
+        ((1, 3, 8, 8), (1, 3, 16, 16), (3, 2, 8, 2, 8), (3, 1, 8, 1, 8)),
+        ((2, 3), (4, 3), (2, 6), (1, 6)),
+        ((2, 3), (2, 6), (2, 2, 3), (2, 1, 3)),
+        ((2, 3, 4), (2, 3, 4), (24,), (24,)),
+        ((1, 1), (5, 1), (5, 1), (1, 1)),
+    ],
+)
+def test_a_small_output_as_one_assignment(sizes, output, split, apart):
+    small = SmallOutput.of(sizes, output)
+
+    assert (small.split, small.apart) == (split, apart)
+
+
+def test_only_small_packed_outputs_are_assigned_at_once():
+    assert TileKernel.of((SMALL,), Layout.row_major(data_type("U8"), (SMALL,))).small is not None
+    assert TileKernel.of((SMALL + 1,), Layout.row_major(data_type("U8"), (SMALL + 1,))).small is None
+    assert TileKernel.of((2,), Layout(data_type("U8"), (2,), (9,), 12, packed=False)).small is None
+
+
+def test_a_small_output_that_is_not_contiguous_is_filled_where_it_lies():
+    x, out = numbered((2, 3)), np.zeros((3, 4), np.int32).T
+    kernel = TileKernel.of((2, 3), Layout.row_major(data_type("I32"), (4, 3)))
+
+    kernel.fill(np, [x], whole((4, 3)), out)
+
+    assert_tiled(x, whole((4, 3)), out)

@@ -30,7 +30,7 @@ def settings_table() -> str:
     """Every setting: variable, default, description with unit and reason."""
     rows: list[Sequence[str]] = []
     for name, field in Settings.model_fields.items():
-        default = "by machine" if field.default_factory else f"`{field.default}`"
+        default = "by machine" if field.default_factory or field.default is None else f"`{field.default}`"
         rows.append((f"`{ENVIRONMENT_PREFIX}{name.upper()}`", default, str(field.description)))
     return _table(("Variable", "Default", "Meaning"), rows)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensorpost.layout import Layout, last_index
 
@@ -45,14 +45,22 @@ class Slices:
         order: its axes, largest stride first.
         split: which of them, counted in that order, is cut; those before it are one coordinate in each slice.
         parts: into how many parts of about equal size the cut axis falls.
+        whole: the only slice, if there is just one: small outputs are asked for it again and again.
     """
 
     layout: Layout
     order: tuple[int, ...]
     split: int
     parts: int
+    whole: Piece | None = field(init=False, compare=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if len(self) == 1:
+            object.__setattr__(self, "whole", self._piece(0))
 
     def __len__(self) -> int:
+        if self.whole is not None:
+            return 1
         if 0 in self.layout.sizes:
             return 0
         if not self.order:
@@ -70,6 +78,9 @@ class Slices:
 
     def piece(self, index: int) -> Piece:
         """Slice `index`, 0 to `len(self) - 1`."""
+        return self.whole if self.whole is not None else self._piece(index)
+
+    def _piece(self, index: int) -> Piece:
         box = self._box(index)
         begin = self._offset(box)
         item = self.layout.data_type.item_size

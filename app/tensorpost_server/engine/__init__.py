@@ -2,7 +2,8 @@
 
 from .admission import Admission, Ticket
 from .events import STAGES, Stages
+from .inline import Inline, measure_inline
 from .plan import make_plan
 from .pool import DeviceStatus, Pool, Worker
 
-__all__ = ["STAGES", "Admission", "DeviceStatus", "Pool", "Stages", "Ticket", "Worker", "make_plan"]
+__all__ = ["STAGES", "Admission", "DeviceStatus", "Inline", "Pool", "Stages", "Ticket", "Worker", "make_plan", "measure_inline"]

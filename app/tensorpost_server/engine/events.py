@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from functools import lru_cache
 
 __all__ = ["STAGES", "Stages"]
 
@@ -11,7 +13,7 @@ STAGES = ("head", "plan", "admit", "receive", "compute")
 
 
 class Stages:
-    """Milliseconds per stage of one request, from when it was made.
+    """When the stages of one request ended, from when it was made.
 
     Example:
         >>> stages = Stages()
@@ -20,19 +22,31 @@ class Stages:
         ['head']
     """
 
-    __slots__ = ("_since", "milliseconds")
+    __slots__ = ("_moments", "_names")
 
     def __init__(self) -> None:
-        self.milliseconds: dict[str, float] = {}
-        self._since = time.perf_counter()
+        self._names: list[str] = []
+        self._moments = [time.perf_counter()]
 
     def done(self, stage: str) -> None:
         """End a stage, one of `STAGES`; the next one begins."""
         assert stage in STAGES
-        now = time.perf_counter()
-        self.milliseconds[stage] = (now - self._since) * 1e3
-        self._since = now
+        self._names.append(stage)
+        self._moments.append(time.perf_counter())
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """How long each stage took, in the order they ended."""
+        return dict(zip(self._names, self._took(), strict=True))
 
     def __str__(self) -> str:
         """As the value of a Server-Timing header (W3C Server Timing)."""
-        return ", ".join([f"{stage};dur={took:.3f}" for stage, took in self.milliseconds.items()])
+        return _template(tuple(self._names)) % tuple(self._took())
+
+    def _took(self) -> list[float]:
+        return [(end - begin) * 1e3 for begin, end in itertools.pairwise(self._moments)]
+
+
+@lru_cache(maxsize=64)  # there are a few orders of a few stages, and the writing of numbers is what takes time
+def _template(stages: tuple[str, ...]) -> str:
+    return ", ".join(f"{stage};dur=%.3f" for stage in stages)

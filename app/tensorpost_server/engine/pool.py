@@ -17,35 +17,40 @@ from typing import Any, TypeVar
 from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from ..backends import BACKENDS, Backend, Plan, Run, load_backend
+from .inline import Inline
 
 __all__ = ["DeviceStatus", "Pool", "Worker"]
 
 T = TypeVar("T")
 
-INLINE_BYTES = 256 * 1024
-"""Plans up to this size in and out may run on the event loop's thread: a hop to another costs more than they do."""
-
-INLINE_WORK = 1 << 20
-"""Elements that such a plan may read; a small tensor can still be a long sum."""
+INLINE = Inline(bytes=256 * 1024, work=256 * 1024)
+"""What is small for workers that were told nothing else."""
 
 
 class Worker:
-    """Owns one backend and the threads that may touch it."""
+    """Owns one backend and the threads that may touch it.
+
+    Attributes:
+        inline: what is small enough for `run_now`.
+    """
 
     def __init__(self, backend: Backend, slices_ahead: int) -> None:
         self.backend = backend
         self.slices_ahead = slices_ahead
+        self.inline = INLINE
         self._threads = ThreadPoolExecutor(backend.threads, thread_name_prefix=f"tensorpost-{backend.name}")
 
     def is_small(self, plan: Plan) -> bool:
         """Whether `run_now` is the right way: a hop to a thread would cost more than the computation."""
-        return max(plan.output_bytes, plan.input_bytes) <= INLINE_BYTES and plan.work <= INLINE_WORK
+        return max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes and plan.work <= self.inline.work
 
-    def run_now(self, plan: Plan, inputs: Sequence[memoryview]) -> bytes:
-        """The whole output of a small plan, computed on the caller's thread."""
+    def run_now(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
+        """The whole output of a small plan, computed on the caller's thread; behind `head`."""
         run = self.backend.start(plan, inputs)
         try:
-            parts: list[memoryview] = []
+            if plan.slices.whole is not None and plan.output.layout.packed:
+                return b"".join((head, run.compute(0)))
+            parts: list[bytes | memoryview] = [head]
             for index in range(len(plan.slices)):
                 parts.append(run.compute(index))
                 if plan.slices.has_gaps:

@@ -62,11 +62,11 @@ class Dialect(Protocol):
         """Refuse an unknown operator before anything else is read."""
         ...
 
-    def lone_tensor(self, name: str, query: str) -> str:
+    def lone_tensor(self, name: str) -> str:
         """The name that the one tensor of an npy body has."""
         ...
 
-    def value_names(self, name: str, query: str) -> frozenset[str]:
+    def value_names(self, name: str) -> frozenset[str]:
         """Tensors whose elements, not only shapes, are needed to know what will be computed."""
         ...
 

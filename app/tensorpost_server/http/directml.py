@@ -13,7 +13,7 @@ from tensorpost.strict_json import read_json
 
 from .calls import Call, Tensor, match_names, read_document, read_options
 
-__all__ = ["DirectmlDialect"]
+__all__ = ["DIRECTML", "DirectmlDialect"]
 
 _CACHED_TEXT = 8192  # characters; longer calls are understood anew each time, so that the cache stays small
 
@@ -25,18 +25,17 @@ class DirectmlDialect:
         """Raises UnknownOperator, with the nearest name."""
         operator_class(name)
 
-    def lone_tensor(self, name: str, query: str) -> str:
+    def lone_tensor(self, name: str) -> str:
         """The only input's name."""
-        del query
         cls = operator_class(name)
         slots = [cls.slot_name(field) for field in cls.input_fields]
         if len(slots) != 1:
             raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(slots)}; send a frame")
         return slots[0]
 
-    def value_names(self, name: str, query: str) -> frozenset[str]:
+    def value_names(self, name: str) -> frozenset[str]:
         """None: a descriptor says everything."""
-        del name, query
+        del name
         return frozenset()
 
     def understand(
@@ -55,6 +54,9 @@ class DirectmlDialect:
         small = len(query) + len(document or "") <= _CACHED_TEXT
         understand = _understand if small else _understand.__wrapped__
         return understand(name, query, tuple(tensors), document)
+
+
+DIRECTML = DirectmlDialect()
 
 
 @lru_cache(maxsize=1024)  # the same call with other numbers in it is what a server mostly gets

@@ -3,129 +3,195 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tensorpost import datatypes, frame
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
-from tensorpost.problems import InvalidFrame, LimitExceeded, NotAcceptable
+from tensorpost.problems import InvalidDescriptor, InvalidFrame, LimitExceeded, NotAcceptable
 from tensorpost.strict_json import read_json
 
 from ..backends import Plan
 from ..engine import Stages, Ticket, Worker, make_plan
+from .answering import answer_whole, field_lines
 from .calls import Call, Dialect, Tensor
+from .fields import fields_of, text_of
 from .forms import Form, answer_form, refuse_encoding, request_form, tensors_of_document
 from .lengths import content_length
+from .middleware import request_id_of
+from .prepared import AnswerHead, Opening, OpeningKey, Prepared, head_length
 from .receiving import receive_into
 from .service import Service
-from .streams import Body, CallerGone, send_stream, send_whole
+from .streams import Body, CallerGone, send_stream
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "ExecutionResponse"]
 
 _U8 = datatypes.data_type("U8")
 _EMPTY = memoryview(b"")
 _MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
+_ALIGNED = 16  # bytes; CPython's bytes objects hold their content at such an address, and so does what follows a head
 
 
-@dataclass(slots=True)
-class _Arrived:
-    """A call, and how far its body has been read.
+class Execution:
+    """Reads one call, runs it, and streams the answer; plain ASGI, so that no layer in between buffers a body.
 
     Attributes:
-        call: what is asked for.
-        id: the caller's id for it.
-        tensors: what the body announces, in the order of its bytes.
-        memory: the tensors' bytes, if understanding the call took reading them; else None.
-        ticket: what was lent out for that.
-    """
-
-    call: Call
-    id: str | None
-    tensors: Sequence[Tensor]
-    memory: list[memoryview] | None
-    ticket: Ticket | None = None
-
-
-class Execution(Response):
-    """Reads a call, runs it, and streams the answer; plain ASGI, so that no layer in between buffers a body.
+        begun: whether the answer has; from then on there is no honest status any more.
 
     Args:
-        scope: the ASGI scope of the request.
+        service: of the application that got the request.
+        scope: the ASGI scope of the request. It gets a request id if it has none.
         name: the operator's name in the path.
         dialect: how to read it.
     """
 
-    def __init__(self, scope: Scope, name: str, dialect: Dialect) -> None:
-        # Response's own __init__ would make headers and a body; these are made when the answer is known.
-        self.background = None
-        self._name, self._dialect = name, dialect
-        self._headers = Headers(scope=scope)
-        self._query: str = scope["query_string"].decode("latin-1")
-        self._service: Service = scope["app"].state.service
-        self._stages = Stages()
+    __slots__ = (
+        "_dialect",
+        "_fields",
+        "_name",
+        "_query",
+        "_receive_into",
+        "_service",
+        "_stages",
+        "_ticket",
+        "_whole",
+        "begun",
+        "request_id",
+    )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, scope: Scope, name: str, dialect: Dialect) -> None:
+        self.begun = False
+        self._name, self._dialect = name, dialect
+        self._fields = fields_of(scope["headers"])
+        self._query: bytes = scope["query_string"]
+        self._receive_into = receive_into(scope)
+        self._service = service
+        self._stages = Stages()
+        self._ticket: Ticket | None = None
+        self._whole = answer_whole(scope)
+        request_id: str | None = scope.get("tensorpost.request_id")
+        if request_id is None:
+            request_id = scope["tensorpost.request_id"] = request_id_of(self._fields.get(b"x-request-id"))
+        self.request_id = request_id
+
+    async def run(self, receive: Receive, send: Send) -> None:
         """Answer the request, or raise a problem before the first byte of an answer."""
-        settings, stages, admission = self._service.settings, self._stages, self._service.admission
-        pool = self._service.workers()
-        length = content_length(self._headers, settings.max_body_bytes)
-        body = Body(receive, length, settings.receive_timeout_seconds, receive_into(scope))
-        form = request_form(self._headers.get("content-type"))
-        refuse_encoding(self._headers.get("content-encoding"))
-        answer = answer_form(self._headers.get("accept"), form)
-        self._dialect.check_name(self._name)
         try:
-            with ExitStack() as tickets:
-                arrived = await self._read_call(body, form, tickets)
-                stages.done("head")
-                plan = make_plan(arrived.call.subject, settings.slice_bytes)
-                self._check_output(plan, answer)
-                worker = pool.choose(plan, arrived.call.options.backend)
-                stages.done("plan")
-                needed = self._bytes_needed(plan, arrived)
-                if arrived.ticket is None:
-                    arrived.ticket = tickets.enter_context(admission.admit(needed))
-                else:
-                    arrived.ticket.grow(needed)
-                stages.done("admit")
-                if arrived.memory is None:
-                    arrived.memory = [arrived.ticket.memory(tensor.size_in_bytes) for tensor in arrived.tensors]
-                    await body.into(arrived.memory)
-                stages.done("receive")
-                by_name = {tensor.name: m for tensor, m in zip(arrived.tensors, arrived.memory, strict=True)}
-                inputs = [by_name[slot.name] for slot in plan.inputs]
-                await self._answer(send, receive, arrived, plan, worker, inputs, answer)
+            await self._run(receive, send)
         except CallerGone:
             return
+        finally:
+            if self._ticket is not None:
+                self._ticket.release()
 
-    async def _read_call(self, body: Body, form: Form, tickets: ExitStack) -> _Arrived:
+    async def _run(self, receive: Receive, send: Send) -> None:
+        service, stages = self._service, self._stages
+        settings = service.settings
+        pool = service.workers()
+        length = content_length(self._fields.get(b"content-length"), settings.max_body_bytes)
+        opening = self._opening()
+        body = Body(receive, length, settings.receive_timeout_seconds, self._receive_into)
+        prepared, memory = await self._prepared(body, opening)
+        plan = prepared.plan
+        worker = pool.choose(plan, prepared.call.options.backend)
+        stages.done("plan")
+        if self._ticket is None:
+            self._ticket = service.admission.admit(prepared.memory_bytes)
+        else:
+            self._ticket.grow(prepared.memory_bytes)
+        stages.done("admit")
+        if opening.answer is Form.JSON:
+            answer = None
+        else:
+            answer = prepared.answers.get(worker)
+            if answer is None:
+                answer = prepared.answers[worker] = _head_of(prepared, worker, opening.answer)
+        if memory is None:
+            if answer is not None and answer.small:
+                memory = _in_place(body, prepared.sizes)
+            if memory is None:
+                memory = [self._ticket.memory(size) for size in prepared.sizes]
+                await body.into(memory)
+        stages.done("receive")
+        inputs = [memory[index] for index in prepared.order]
+        if answer is None:
+            await self._send_json(send, prepared, worker, inputs)
+        elif answer.small:
+            await self._send_whole(send, answer, worker.run_now(plan, inputs, answer.head))
+        else:
+            slices = worker.run(plan, inputs)
+            timeout = settings.send_timeout_seconds
+            headers = [*answer.headers, (b"x-request-id", self.request_id.encode())]
+            await send_stream(self._noting(send), receive, headers, answer.head, slices, stages, timeout)
+
+    # ---- understanding -----------------------------------------------------------------------------------------------
+
+    def _opening(self) -> Opening:
+        """What path and header fields say, before anything is read."""
+        fields, openings = self._fields, self._service.prepared
+        content_type, accept = fields.get(b"content-type"), fields.get(b"accept")
+        key: OpeningKey = (self._dialect, self._name, content_type, accept, fields.get(b"content-encoding"))
+        opening = openings.openings.get(key)
+        if opening is None:
+            form = request_form(text_of(content_type))
+            refuse_encoding(text_of(key[4]))
+            answer = answer_form(text_of(accept), form)
+            self._dialect.check_name(self._name)
+            lone = self._dialect.lone_tensor(self._name) if form is Form.NPY else ""
+            opening = Opening(self._name, self._dialect, form, answer, lone)
+            openings.keep_opening(key, opening)
+        return opening
+
+    async def _prepared(self, body: Body, opening: Opening) -> tuple[Prepared, list[memoryview] | None]:
+        """The call, and the tensors' bytes if understanding it took reading them."""
+        key, remembered = None, self._service.prepared
+        if opening.form is not Form.JSON:
+            begin = await body.peek()
+            length = head_length(opening.form, begin)
+            if length:
+                key = (opening, self._query, body.length, bytes(begin[:length]))
+                prepared = remembered.calls.get(key)
+                if prepared is not None:
+                    body.skip(length)
+                    self._stages.done("head")
+                    return prepared, None
+        call, id_, tensors, memory = await self._read_call(body, opening)
+        self._stages.done("head")
+        prepared = self._planned(call, id_, tensors, opening.answer, here=memory is not None)
+        if key is not None and memory is None:
+            remembered.keep_call(key, prepared)
+        return prepared, memory
+
+    async def _read_call(
+        self, body: Body, opening: Opening
+    ) -> tuple[Call, str | None, Sequence[Tensor], list[memoryview] | None]:
         """Everything before the tensors' bytes; and those too, where they are needed to understand the call."""
         settings = self._service.settings
-        if form is Form.JSON:
+        if opening.form is Form.JSON:
             document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
             text, arrays, tensors, id_ = tensors_of_document(document)
             memory = [np.ascontiguousarray(array).data.cast("B") if array.size else _EMPTY for array in arrays]
-            return self._understood(tensors, text, id_, memory)
-        if form is Form.NPY:
-            lone = self._dialect.lone_tensor(self._name, self._query)
+            try:
+                return self._understood(tensors, text, memory), id_, tensors, memory
+            except InvalidDescriptor as error:
+                raise _in_json(error, tensors, text) from None
+        if opening.form is Form.NPY:
             npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
             await body.head(npy)
             head = npy.finish()
-            return self._understood([Tensor(lone, head.data_type, head.shape, head.body_bytes)], None, None)
+            tensors = [Tensor(opening.lone_tensor, head.data_type, head.shape, head.body_bytes)]
+            return self._understood(tensors, None), None, tensors, None
         reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.head(reader)
         frame_head = reader.finish()
         tensors = [Tensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in frame_head.tensors]
-        memory = ticket = None
-        values = self._dialect.value_names(self._name, self._query)
+        memory = None
+        values = self._dialect.value_names(self._name)
         if any(tensor.name in values for tensor in tensors):
             for tensor in tensors:
                 if tensor.name in values and tensor.size_in_bytes > _MOST_VALUE_BYTES:
@@ -134,29 +200,39 @@ class Execution(Response):
                         f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
                     )
             # The body's order is the sender's, so the tensor that is worked on may come before the small ones.
-            ticket = tickets.enter_context(self._service.admission.admit(frame_head.body_bytes))
-            memory = [ticket.memory(tensor.size_in_bytes) for tensor in tensors]
+            self._ticket = self._service.admission.admit(frame_head.body_bytes)
+            memory = [self._ticket.memory(tensor.size_in_bytes) for tensor in tensors]
             await body.into(memory)
         metadata = frame_head.metadata
-        arrived = self._understood(tensors, metadata.get("op"), metadata.get("id"), memory)
-        arrived.ticket = ticket
-        return arrived
+        return self._understood(tensors, metadata.get("op"), memory), metadata.get("id"), tensors, memory
 
     def _understood(
-        self,
-        tensors: Sequence[Tensor],
-        document: str | None,
-        id_: str | None,
-        memory: list[memoryview] | None = None,
-    ) -> _Arrived:
+        self, tensors: Sequence[Tensor], document: str | None, memory: list[memoryview] | None = None
+    ) -> Call:
         values: dict[str, Any] = {}
         if memory is not None:
-            names = self._dialect.value_names(self._name, self._query)
+            names = self._dialect.value_names(self._name)
             for tensor, block in zip(tensors, memory, strict=True):
                 if tensor.name in names:
                     values[tensor.name] = Layout.row_major(tensor.data_type, tensor.shape).view(block)
-        call = self._dialect.understand(self._name, self._query, tensors, document, values)
-        return _Arrived(call, id_, tensors, memory)
+        return self._dialect.understand(self._name, self._query.decode("latin-1"), tensors, document, values)
+
+    # ---- planning ----------------------------------------------------------------------------------------------------
+
+    def _planned(
+        self, call: Call, id_: str | None, tensors: Sequence[Tensor], answer: Form, *, here: bool
+    ) -> Prepared:  # fmt: skip
+        """The call with its plan, if that is within the limits; `here` says that the tensors hold memory already."""
+        settings = self._service.settings
+        plan = make_plan(call.subject, settings.slice_bytes)
+        self._check_output(plan, answer)
+        sizes = tuple(tensor.size_in_bytes for tensor in tensors)
+        index_of = {tensor.name: index for index, tensor in enumerate(tensors)}
+        # Inputs as they arrive, and as many slices as may exist at the same time.
+        slices = min(len(plan.slices), settings.slices_ahead + 2)
+        output = min(plan.output_bytes, slices * settings.slice_bytes)
+        memory_bytes = output if here else sum(sizes) + output
+        return Prepared(call, id_, plan, sizes, tuple(index_of[slot.name] for slot in plan.inputs), memory_bytes)
 
     def _check_output(self, plan: Plan, answer: Form) -> None:
         """Refuse an output that is too large, or that the answer's form cannot hold, before memory is taken."""
@@ -190,51 +266,103 @@ class Execution(Response):
                     f"elements, so accept {Form.NPY.value} or {Form.FRAME.value} for it;",
                 )  # fmt: skip
 
-    def _bytes_needed(self, plan: Plan, arrived: _Arrived) -> int:
-        """Inputs as they arrive, and as many slices as may exist at the same time."""
-        settings = self._service.settings
-        inputs = 0 if arrived.memory is not None else sum([tensor.size_in_bytes for tensor in arrived.tensors])
-        slices = min(len(plan.slices), settings.slices_ahead + 2)
-        return inputs + min(plan.output_bytes, slices * settings.slice_bytes)
+    # ---- answering ---------------------------------------------------------------------------------------------------
 
-    async def _answer(
-        self, send: Send, receive: Receive, arrived: _Arrived, plan: Plan, worker: Worker,
-        inputs: Sequence[memoryview], answer: Form,
+    async def _send_json(
+        self, send: Send, prepared: Prepared, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:  # fmt: skip
-        layout, backend = plan.output.layout, worker.backend
-        if answer is Form.JSON:
-            # Small: `_check_output` bounded it.
-            data = b"".join([block async for block in worker.run(plan, inputs)])
-            document = self._about(arrived, worker) | {"op": json.loads(arrived.call.document)}
-            document["tensors"] = {plan.output.name: frame.tensor_to_json(layout.view(data))}
-            head, length = json.dumps(document, allow_nan=False).encode(), 0
-        else:
-            head, length = self._head(arrived, plan, worker, answer), layout.size_in_bytes
-        headers = [
-            (b"content-type", answer.value.encode()),
-            (b"content-length", str(len(head) + length).encode()),
-            (b"tensorpost-backend", backend.name.encode()),
-            (b"tensorpost-device", backend.device.encode()),
-        ]
-        if answer is Form.JSON:
-            await send_whole(send, headers, head, self._stages)
-        elif worker.is_small(plan):
-            await send_whole(send, headers, head + worker.run_now(plan, inputs), self._stages)
-        else:
-            slices: AsyncGenerator[memoryview] = worker.run(plan, inputs)
-            timeout = self._service.settings.send_timeout_seconds
-            await send_stream(send, receive, headers, head, slices, self._stages, timeout)
+        # Small: `_check_output` bounded it.
+        data = b"".join([block async for block in worker.run(prepared.plan, inputs)])
+        document = _about(prepared, worker) | {"op": json.loads(prepared.call.document)}
+        output = prepared.plan.output
+        document["tensors"] = {output.name: frame.tensor_to_json(output.layout.view(data))}
+        body = json.dumps(document, allow_nan=False).encode()
+        await self._send_whole(send, _answer_head(worker, Form.JSON, b"", len(body), small=True), body)
 
-    def _head(self, arrived: _Arrived, plan: Plan, worker: Worker, answer: Form) -> bytes:
-        """The bytes before the output's."""
-        layout = plan.output.layout
-        if answer is Form.NPY:
-            return frame.encode_npy_head(layout.data_type, layout.sizes)
+    async def _send_whole(self, send: Send, answer: AnswerHead, body: bytes) -> None:
+        """Answer with a body that is small and complete."""
+        self._stages.done("compute")
+        request_id, timing = self.request_id.encode(), str(self._stages).encode()
+        self.begun = True
+        if self._whole is not None:
+            varying = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (request_id, timing)
+            if self._whole(answer.lines + varying, body):
+                return
+        headers = [*answer.headers, (b"x-request-id", request_id), (b"server-timing", timing)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _noting(self, send: Send) -> Send:
+        async def send_and_note(message: Message) -> None:
+            self.begun = True
+            await send(message)
+
+        return send_and_note
+
+
+class ExecutionResponse(Response):
+    """An execution as the answer of a route, for applications that put something around or before it."""
+
+    def __init__(self, execution: Execution) -> None:
+        # Response's own __init__ would make headers and a body; these are made when the answer is known.
+        self.background = None
+        self._execution = execution
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See `Execution.run`."""
+        del scope
+        await self._execution.run(receive, send)
+
+
+def _in_place(body: Body, sizes: Sequence[int]) -> list[memoryview] | None:
+    """The tensors where they have arrived, if they lie there whole, alone, unchangeable and aligned; else None."""
+    there = body.arrived
+    if there is None or not there.readonly or len(there) != sum(sizes) or (body.length - len(there)) % _ALIGNED:
+        return None
+    if len(sizes) == 1:
+        return [there]
+    memory: list[memoryview] = []
+    for size in sizes:
+        memory.append(there[:size])
+        there = there[size:]
+    return memory
+
+
+def _head_of(prepared: Prepared, worker: Worker, form: Form) -> AnswerHead:
+    plan = prepared.plan
+    layout = plan.output.layout
+    if form is Form.NPY:
+        head = frame.encode_npy_head(layout.data_type, layout.sizes)
+    else:
         row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
-        return frame.encode_head([(plan.output.name, row, sizes)], self._about(arrived, worker))
+        head = frame.encode_head([(plan.output.name, row, sizes)], _about(prepared, worker))
+    return _answer_head(worker, form, head, len(head) + layout.size_in_bytes, small=worker.is_small(plan))
 
-    @staticmethod
-    def _about(arrived: _Arrived, worker: Worker) -> dict[str, Any]:
-        """What an answer says about itself; with it, a saved frame explains itself."""
-        about = {"op": arrived.call.document, "backend": worker.backend.name, "device": worker.backend.device}
-        return about if arrived.id is None else about | {"id": arrived.id}
+
+def _answer_head(worker: Worker, form: Form, head: bytes, length: int, *, small: bool) -> AnswerHead:
+    headers = (
+        (b"content-type", form.value.encode()),
+        (b"content-length", str(length).encode()),
+        (b"tensorpost-backend", worker.backend.name.encode()),
+        (b"tensorpost-device", worker.backend.device.encode()),
+    )
+    return AnswerHead(headers, field_lines(headers), head, small)
+
+
+def _about(prepared: Prepared, worker: Worker) -> dict[str, Any]:
+    """What an answer says about itself; with it, a saved frame explains itself."""
+    about = {"op": prepared.call.document, "backend": worker.backend.name, "device": worker.backend.device}
+    return about if prepared.id is None else about | {"id": prepared.id}
+
+
+def _in_json(error: InvalidDescriptor, tensors: Sequence[Tensor], document: str | None) -> InvalidDescriptor:
+    """The same refusal, its places seen from the root of a JSON call."""
+    names = {tensor.name for tensor in tensors}
+    return type(error).of(
+        [
+            violation.under("tensors")
+            if violation.path[1:] == ("dtype",) and violation.path[0] in names
+            else violation if document is None else violation.under("op")
+            for violation in error.violations
+        ]
+    )  # fmt: skip

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
-
 from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
 __all__ = ["content_length"]
 
 
-def content_length(headers: Headers, limit: int) -> int:
+def content_length(value: bytes | None, limit: int) -> int:
     """The body's length in bytes.
 
     Args:
-        headers: the request's.
+        value: the header field; None if there is none.
         limit: the setting `max_body_bytes`.
 
     Raises:
@@ -21,14 +19,14 @@ def content_length(headers: Headers, limit: int) -> int:
         InvalidParameter: it is not a number.
         LimitExceeded: it is larger than the limit.
     """
-    text = headers.get("content-length")
-    if text is None:
+    if value is None:
         raise LengthRequired(
             "there is no Content-Length; send the body's length, so that it can be checked before it is read "
             "(chunked bodies are not taken)"
         )
-    if not text.isascii() or not text.isdigit() or len(text) > 20:
-        raise InvalidParameter(f"Content-Length {text[:40]!r} is not a number of bytes")
-    if int(text) > limit:
-        raise LimitExceeded.of("the request body", int(text), limit, "TENSORPOST_MAX_BODY_BYTES")
-    return int(text)
+    if not value.isdigit() or len(value) > 20:
+        raise InvalidParameter(f"Content-Length {value[:40].decode('latin-1')!r} is not a number of bytes")
+    length = int(value)
+    if length > limit:
+        raise LimitExceeded.of("the request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
+    return length

@@ -14,9 +14,10 @@ from tensorpost.problems import InvalidFrame, InvalidParameter
 
 from . import examples
 from .calls import Call, Tensor, match_names, read_document, read_options
-from .execution import Execution
+from .execution import Execution, ExecutionResponse
+from .service import service_of
 
-__all__ = ["OnnxDialect", "router"]
+__all__ = ["ONNX", "OnnxDialect", "router"]
 
 router = APIRouter(prefix="/v1/onnx", tags=["onnx"])
 
@@ -36,7 +37,7 @@ async def run_onnx(request: Request) -> Response:
     Small inputs (repeats, scales, sizes, roi) stand in the query, in the node document, or travel as tensors of a
     frame. Answers are as for `/v1/operators`.
     """
-    return Execution(request.scope, request.path_params["op_type"], OnnxDialect())
+    return ExecutionResponse(Execution(service_of(request), request.scope, request.path_params["op_type"], ONNX))
 
 
 class OnnxDialect:
@@ -46,14 +47,12 @@ class OnnxDialect:
         """Raises UnknownOperator, with the nearest name."""
         find_schema(name, NEWEST_OPSET)
 
-    def lone_tensor(self, name: str, query: str) -> str:
+    def lone_tensor(self, name: str) -> str:
         """The tensor that the node works on; it has the same name in every version."""
-        del query
         return _versions(name)[0].data_input.name
 
-    def value_names(self, name: str, query: str) -> frozenset[str]:
+    def value_names(self, name: str) -> frozenset[str]:
         """The inputs that decide the output's shape, in any version; the node refuses those that its own has not."""
-        del query
         return frozenset(entry.name for schema in _versions(name) for entry in schema.value_inputs)
 
     def understand(
@@ -70,8 +69,8 @@ class OnnxDialect:
         parameters, options = read_options(query, (), ["backend"])
         opset = _opset(parameters.pop("opset", None))
         members = read_document(document, parameters)
-        data = self.lone_tensor(name, query)
-        match_names(tensors, [data], sorted(self.value_names(name, query)))
+        data = self.lone_tensor(name)
+        match_names(tensors, [data], sorted(self.value_names(name)))
         announced = next(tensor for tensor in tensors if tensor.name == data)
         tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
         if members is None:
@@ -83,6 +82,9 @@ class OnnxDialect:
                 f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
             )
         return Call(node, node.to_json_text(), options)
+
+
+ONNX = OnnxDialect()
 
 
 def _versions(name: str) -> list[OnnxSchema]:

@@ -12,8 +12,9 @@ from tensorpost.descriptors import OPERATORS, OperatorDesc, operator_class
 from tensorpost.onnx import ONNX_OPERATORS
 
 from . import examples
-from .directml import DirectmlDialect
-from .execution import Execution
+from .directml import DIRECTML
+from .execution import Execution, ExecutionResponse
+from .service import service_of
 
 __all__ = ["catalogue_entry", "router"]
 
@@ -82,4 +83,4 @@ async def run_operator(request: Request) -> Response:
     first byte: Content-Length, Server-Timing (milliseconds per stage up to the first slice), Tensorpost-Backend,
     Tensorpost-Device and X-Request-ID.
     """
-    return Execution(request.scope, request.path_params["operator"], DirectmlDialect())
+    return ExecutionResponse(Execution(service_of(request), request.scope, request.path_params["operator"], DIRECTML))

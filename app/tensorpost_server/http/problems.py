@@ -61,8 +61,10 @@ def status_of(error: p.TensorpostError) -> int:
 def answer_error(request: Request, error: Exception) -> Response:
     """The problem document of one of our errors, with Retry-After where waiting helps."""
     assert isinstance(error, p.TensorpostError)
-    status = status_of(error)
-    headers: dict[str, str] = {}
+    return _answer(request, error, status_of(error), {})
+
+
+def _answer(request: Request, error: p.TensorpostError, status: int, headers: dict[str, str]) -> Response:
     if "retry_after_seconds" in error.extra:
         headers["Retry-After"] = str(error.extra["retry_after_seconds"])
     if isinstance(error, p.MethodNotAllowed):
@@ -79,7 +81,11 @@ def answer_error(request: Request, error: Exception) -> Response:
 
 
 def answer_http_exception(request: Request, error: Exception) -> Response:
-    """The router's own refusals, in our shape."""
+    """Refusals of the router, the framework or a middleware, in our shape; status and headers stay theirs.
+
+    The problem is of the family that the status belongs to: `invalid-request`, `unavailable` (503) or
+    `internal-error`.
+    """
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path[:200]
     if error.status_code == 404:
@@ -88,7 +94,9 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
         allow = ", ".join(_allowed_methods(request))
         ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
         return answer_error(request, ours)
-    return answer_error(request, p.ServerFault(str(error.detail)))
+    family = p.InvalidRequest if error.status_code < 500 else p.Unavailable if error.status_code == 503 else p.ServerFault
+    detail = f"{method} {path}: {error.detail}"
+    return _answer(request, family(detail), error.status_code, dict(error.headers or {}))
 
 
 def _allowed_methods(request: Request) -> list[str]:

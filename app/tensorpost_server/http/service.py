@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from tensorpost.problems import NotReady
 
-from ..engine import Admission, Pool
+from ..engine import Admission, Inline, Pool
 from ..settings import Settings
+from .prepared import PreparedCalls
 
 __all__ = ["Service", "service_of"]
 
@@ -23,12 +24,16 @@ class Service:
         admission: the memory budget.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
+        inline: what is computed on the event loop's thread; None before the start.
+        prepared: calls that were lately understood.
     """
 
     settings: Settings
     admission: Admission
     pool: Pool | None = None
     draining: bool = False
+    inline: Inline | None = None
+    prepared: PreparedCalls = field(default_factory=PreparedCalls)
 
     @property
     def ready(self) -> bool:

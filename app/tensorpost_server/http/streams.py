@@ -14,8 +14,9 @@ from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from ..engine import Stages
 from .receiving import ReceiveInto
+from .waiting import within
 
-__all__ = ["Body", "CallerGone", "send_stream", "send_whole"]
+__all__ = ["Body", "CallerGone", "send_stream"]
 
 _HEAD_BLOCK = 4096  # bytes; heads of a frame are a few hundred
 
@@ -32,6 +33,9 @@ class Reader(Protocol):
     def feed(self, data: memoryview) -> int: ...  # said by the class
 
 
+_NOTHING = memoryview(b"")
+
+
 class Body:
     """A request body of known length.
 
@@ -46,7 +50,7 @@ class Body:
         self._receive = receive
         self._receive_into = receive_into
         self._timeout = timeout
-        self._rest = memoryview(b"")
+        self._rest = _NOTHING
         self._more = True
         self.length = length
         self.received = 0
@@ -58,13 +62,28 @@ class Body:
             CallerGone: the connection closed before the end.
             ReceiveTimeout: nothing came for too long.
         """
-        if self._rest:
-            piece, self._rest = self._rest, memoryview(b"")
-            return piece
-        while self._more:
+        if not self._rest:
+            await self._next()
+        piece, self._rest = self._rest, _NOTHING
+        return piece
+
+    async def peek(self) -> memoryview:
+        """As `piece`, but what it returns is left here to be read.
+
+        From a server that receives into memory it is small, so that little of what follows a head is copied again.
+        """
+        if self._receive_into is None or self._rest or self.received == self.length:
+            await self._next()
+        else:
+            block = memoryview(bytearray(min(_HEAD_BLOCK, self.length - self.received)))
+            self._rest = block[: await self._straight_into([block], 1)]
+            self._more = self.received < self.length
+        return self._rest
+
+    async def _next(self) -> None:
+        while self._more and not self._rest:
             try:
-                async with asyncio.timeout(self._timeout):
-                    message = await self._receive()
+                message = await within(self._receive(), self._timeout)
             except TimeoutError:
                 raise self._too_slow() from None
             if message["type"] == "http.disconnect":
@@ -72,8 +91,16 @@ class Body:
             self._more = message.get("more_body", False)
             if data := message.get("body", b""):
                 self.received += len(data)
-                return memoryview(data)
-        return memoryview(b"")
+                self._rest = memoryview(data)
+
+    def skip(self, count: int) -> None:
+        """Count so many of the bytes that `peek` saw as read."""
+        self._rest = self._rest[count:]
+
+    @property
+    def arrived(self) -> memoryview | None:
+        """All bytes that are left to be read, if nothing more will come; else None."""
+        return None if self._more else self._rest
 
     def _too_slow(self) -> ReceiveTimeout:
         return ReceiveTimeout(
@@ -100,15 +127,8 @@ class Body:
 
     async def head(self, reader: Reader) -> None:
         """Feed a head reader until it has its head; what follows stays here, and is not waited for."""
-        if self._receive_into is None:
-            while reader.head is None and (piece := await self.piece()):
-                self._rest = piece[reader.feed(piece) :]
-            return
-        # A small block, so that little of what follows the head has to be copied again.
-        block = memoryview(bytearray(_HEAD_BLOCK))
-        while reader.head is None and self.received < self.length:
-            count = await self._straight_into([block[: self.length - self.received]], 1)
-            self._rest = block[reader.feed(block[:count]) : count]
+        while reader.head is None and (piece := await self.peek()):
+            self._rest = piece[reader.feed(piece) :]
 
     async def into(self, views: Sequence[memoryview]) -> None:
         """Receive the rest straight into memory.
@@ -185,17 +205,9 @@ async def send_stream(
 
 async def _send_part(send: Send, part: bytes | memoryview, timeout: float) -> None:
     try:
-        async with asyncio.timeout(timeout):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await within(send({"type": "http.response.body", "body": part, "more_body": True}), timeout)
     except TimeoutError:
         raise CallerGone from None  # an answer that is not complete makes the server hang up
-
-
-async def send_whole(send: Send, headers: list[tuple[bytes, bytes]], body: bytes, stages: Stages) -> None:
-    """Answer 200 with these headers, Server-Timing, and a body that is small and complete."""
-    stages.done("compute")
-    await send(_start(headers, stages))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _start(headers: list[tuple[bytes, bytes]], stages: Stages) -> Message:

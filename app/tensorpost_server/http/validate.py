@@ -16,6 +16,7 @@ from tensorpost.strict_json import read_json
 
 from .calls import read_options
 from .examples import tile_document
+from .fields import fields_of, text_of
 from .forms import refuse_encoding
 from .lengths import content_length
 from .service import service_of
@@ -52,10 +53,10 @@ async def validate(request: Request) -> JSONResponse:
     given, _ = read_options(request.url.query, ["feature_level"], [])
     level = FeatureLevel.parse(given.get("feature_level", NEWEST))
     settings = service.settings
-    refuse_encoding(request.headers.get("content-encoding"))
-    body = Body(
-        request.receive, content_length(request.headers, settings.max_body_bytes), settings.receive_timeout_seconds
-    )
+    fields = fields_of(request.scope["headers"])
+    refuse_encoding(text_of(fields.get(b"content-encoding")))
+    length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+    body = Body(request.receive, length, settings.receive_timeout_seconds)
     document: Any = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
     if _is_node(document):
         # In a thread: every coordinate of every axis is compared, which can take a second.

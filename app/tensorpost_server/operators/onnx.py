@@ -28,9 +28,11 @@ class OnnxTileKernel:
 
     Attributes:
         shape: the input's shape; may be empty or contain 0.
+        tile: what copies numbers; None for shapes that it does not take.
     """
 
     shape: tuple[int, ...]
+    tile: TileKernel | None
 
     def work(self, sizes: Sequence[int]) -> int:
         """See `Kernel.work`: one read per element."""
@@ -43,15 +45,16 @@ class OnnxTileKernel:
         (x,) = inputs
         if not self.shape:
             out[...] = x
-        elif x.dtype.kind == "O":
+        elif self.tile is None or x.dtype.kind == "O":
             picks = [np.arange(start, stop) % size for (start, stop), size in zip(box, self.shape, strict=True)]
             out[...] = x[np.ix_(*picks)]
         else:
-            TileKernel(self.shape).fill(xp, inputs, box, out)
+            self.tile.fill(xp, inputs, box, out)
 
 
 def kernel_for_onnx(node: OnnxNode) -> Kernel:
     """The kernel of a node."""
     if isinstance(node.meaning, Tiling):
-        return OnnxTileKernel(node.input.shape)
+        shape = node.input.shape
+        return OnnxTileKernel(shape, TileKernel.of(shape, node.output.layout) if shape and 0 not in shape else None)
     return kernel_for_resize(node.meaning)

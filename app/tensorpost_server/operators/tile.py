@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorpost.descriptors import TileOperatorDesc
+from tensorpost.layout import Layout
 
 from .base import Box
 
@@ -33,9 +34,17 @@ class TileKernel:
 
     Attributes:
         sizes: the input's sizes, each at least 1.
+        small: how to make a whole output that is small, if it is.
     """
 
     sizes: tuple[int, ...]
+    small: SmallOutput | None = None
+
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], output: Layout) -> TileKernel:
+        """The kernel for an input of these sizes and an output of this layout."""
+        is_small = output.packed and 0 < output.size_in_bytes <= SMALL
+        return cls(sizes, SmallOutput.of(sizes, output.sizes) if is_small else None)
 
     def work(self, sizes: Sequence[int]) -> int:
         """See `Kernel.work`: one read per element."""
@@ -44,22 +53,53 @@ class TileKernel:
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
         """See `Kernel.fill`. Source of the rule: DML_TILE_OPERATOR_DESC, `Output[c] = Input[c mod Input.Sizes]`."""
         (x,) = inputs
-        if xp is np and out.nbytes <= SMALL and out.flags.c_contiguous and x.flags.c_contiguous:
-            split: list[int] = []
-            apart: list[int] = []
-            for (start, stop), size in zip(box, self.sizes, strict=True):
-                if start or stop % size:
-                    break
-                split += (stop // size, size)
-                apart += (1, size)
-            else:
-                out.reshape(split)[...] = x.reshape(apart)
-                return
+        small = self.small
+        if small is not None and xp is np and out.shape == small.sizes and out.flags.c_contiguous:
+            out.reshape(small.split)[...] = x.reshape(small.apart)
+            return
         pieces = [list(_runs(start, stop, size)) for (start, stop), size in zip(box, self.sizes, strict=True)]
         for grid in itertools.product(*pieces):
             source = x[tuple([slice(run.first, run.first + run.length) for run in grid])]
             target = out[tuple([slice(run.at, run.at + run.length * run.copies) for run in grid])]
             _lay(xp, source, target, [run.copies for run in grid])
+
+
+@dataclass(frozen=True, slots=True)
+class SmallOutput:
+    """A whole output as one broadcast assignment, its shapes worked out once.
+
+    Attributes:
+        sizes: the output's.
+        split: the same with each tiled axis as (copies, size).
+        apart: the input's, to be assigned to that.
+    """
+
+    sizes: tuple[int, ...]
+    split: tuple[int, ...]
+    apart: tuple[int, ...]
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], output: Sequence[int]) -> SmallOutput:
+        """The shapes for an input and an output of these sizes, which are multiples.
+
+        Neighbouring axes become one where the copies allow it: the fewer, the faster.
+        """
+        split: list[int] = []
+        apart: list[int] = []
+        joined = False  # whether the last entry is an axis of elements that a following axis without copies may join
+        for size, whole in zip(sizes, output, strict=True):
+            copies = whole // size
+            if copies == 1 and joined:
+                split[-1] *= size
+                apart[-1] *= size
+                continue
+            if copies != 1:
+                split.append(copies)
+                apart.append(1)
+            split.append(size)
+            apart.append(size)
+            joined = True
+        return cls(tuple(output), tuple(split), tuple(apart))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +173,4 @@ def _split(xp: ModuleType, array: Any, axes: Sequence[tuple[int, int, int]], sid
 
 def kernel_for_tile(desc: TileOperatorDesc) -> TileKernel:
     """The kernel of a Tile descriptor; the repeats are in the output's sizes already."""
-    return TileKernel(desc.input_tensor.sizes)
+    return TileKernel.of(desc.input_tensor.sizes, desc.output_tensor.layout)
