@@ -354,8 +354,8 @@ class BodyWriter:
             if view.readonly or not view.c_contiguous:
                 raise InvalidParameter(f"view {index} must be writable, contiguous memory")
         self._views = [as_bytes(view) for view in views if view.nbytes]
-        self._index = 0
-        self._at = 0
+        self._index: int = 0
+        self._at: int = 0
         self.received = 0
         self.expected = sum(view.nbytes for view in self._views)
 
@@ -384,7 +384,7 @@ class BodyWriter:
             self._at += count
             if self._at == len(view):
                 self._index += 1
-                self._at = 0
+                self._at: int = 0
         self.received = total
 
     def left(self) -> list[memoryview]:

@@ -17,8 +17,7 @@ from tests.support.http_app import PATIENCE, Controlled, collect
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, Plan
-from tensorpost_server.engine import Pool, Worker, make_plan, pool
-from tensorpost_server.engine import Inline
+from tensorpost_server.engine import Inline, Pool, Worker, make_plan, pool
 from tensorpost_server.engine.pool import INLINE
 
 SLICE = 4096

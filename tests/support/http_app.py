@@ -24,7 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tensorpost import frame
-from tensorpost_server.backends import Backend
+from tensorpost_server.backends import BACKENDS, Backend
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
 from tensorpost_server.http.transport import choose_transport
@@ -427,16 +427,22 @@ class ControlledRun:
 
 @contextlib.contextmanager
 def use_backend(service: Service, backend: Backend, *, slices_ahead: int | None = None) -> Iterator[None]:
-    """Let this backend stand in for its namesake in a running application."""
+    """Let this backend stand in for its namesake in a running application, and be the only one that `auto` takes."""
     pool = service.pool
     assert pool is not None
     ahead = service.settings.slices_ahead if slices_ahead is None else slices_ahead
-    usual = pool.workers[backend.name]
+    usual, refused = dict(pool.workers), dict(pool.refused)
+    for name in usual.keys() - {backend.name}:
+        if BACKENDS[name].auto:
+            del pool.workers[name]
+            pool.refused[name] = "set aside by a test"
     pool.workers[backend.name] = worker = Worker(backend, ahead)
     try:
         yield
     finally:
-        pool.workers[backend.name] = usual
+        pool.workers.update(usual)
+        pool.refused.clear()
+        pool.refused.update(refused)
         eventually(lambda: service.admission.requests_in_flight == 0, "the requests to this backend end")
         worker.close()
 

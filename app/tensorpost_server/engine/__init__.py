@@ -6,4 +6,15 @@ from .inline import Inline, measure_inline
 from .plan import make_plan
 from .pool import DeviceStatus, Pool, Worker
 
-__all__ = ["STAGES", "Admission", "DeviceStatus", "Inline", "Pool", "Stages", "Ticket", "Worker", "make_plan", "measure_inline"]
+__all__ = [
+    "STAGES",
+    "Admission",
+    "DeviceStatus",
+    "Inline",
+    "Pool",
+    "Stages",
+    "Ticket",
+    "Worker",
+    "make_plan",
+    "measure_inline",
+]

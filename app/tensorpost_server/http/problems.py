@@ -94,7 +94,9 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
         allow = ", ".join(_allowed_methods(request))
         ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
         return answer_error(request, ours)
-    family = p.InvalidRequest if error.status_code < 500 else p.Unavailable if error.status_code == 503 else p.ServerFault
+    family = (
+        p.InvalidRequest if error.status_code < 500 else p.Unavailable if error.status_code == 503 else p.ServerFault
+    )
     detail = f"{method} {path}: {error.detail}"
     return _answer(request, family(detail), error.status_code, dict(error.headers or {}))
 

@@ -298,7 +298,7 @@ def test_onnx_resize_has_the_bits_of_the_numpy_backend(
         {
             "op_type": "Resize",
             "opset": 18,
-            "inputs": {"X": {"data_type": dtype, "shape": [2, 3, 23, 31]}, "scales": {"values": list(scales)}},
+            "inputs": {"X": {"data_type": dtype, "shape": [2, 3, 23, 31]}, "scales": list(scales)},
             "attributes": attributes,
         }
     )

@@ -194,7 +194,7 @@ def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool
     maps = [axis for axis in axes if axis is not None]
     if any(max(axis.input_size, axis.output_size) > LONGEST_AXIS for axis in maps):
         return f"an axis has more than {LONGEST_AXIS} entries"
-    gathers = [axis.taps(0, 1)[1] is None for axis in maps]
+    gathers = [axis.most_taps(0, 1) == 1 and axis.taps(0, 1)[1] is None for axis in maps]
     if all(gathers):
         return lambda kernels: Gather(kernels, axes)
     if any(gathers):

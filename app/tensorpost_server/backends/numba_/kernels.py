@@ -528,7 +528,10 @@ def clear(count, sums):
 
 @inlined
 def two_taps(to, of, index, weight, pitch, anchored, start, stop):
-    """Two taps at any places. An absent one, of weight 0, must not be seen even if it is infinite."""
+    """Two taps at any places. An absent one, of weight 0, must not be seen even if it is infinite.
+
+    Both are absent only in gradients, which are never anchored.
+    """
     zero = types.float32(0)
     for i in range(start, stop):
         a, b = weight[i], weight[pitch + i]
@@ -537,7 +540,7 @@ def two_taps(to, of, index, weight, pitch, anchored, start, stop):
             both = x + b * (y - x)
             to[i] = both if b != zero else x
         else:
-            first = a * x
+            first = a * x if a != zero else zero
             both = first + b * y
             to[i] = both if b != zero else first
 
@@ -560,7 +563,8 @@ def any_taps(to, of, index, weight, pitch, taps, anchored, start, stop):
 def four_taps(to, of, index, weight, pitch, start, stop):
     zero = types.float32(0)
     for i in range(start, stop):
-        total = weight[i] * of[index[i]]
+        w = weight[i]
+        total = w * of[index[i]] if w != zero else zero
         w = weight[pitch + i]
         total = total + w * of[index[pitch + i]] if w != zero else total
         w = weight[2 * pitch + i]
