@@ -30,7 +30,9 @@ def settings_table() -> str:
     """Every setting: variable, default, description with unit and reason."""
     rows: list[Sequence[str]] = []
     for name, field in Settings.model_fields.items():
-        default = "by machine" if field.default_factory or field.default is None else f"`{field.default}`"
+        # Where nothing is a choice of its own, it means what it says; else the description says what is found out.
+        made = field.default_factory or (field.default is None and "Default:" in str(field.description))
+        default = "by machine" if made else "none" if field.default is None else f"`{field.default}`"
         rows.append((f"`{ENVIRONMENT_PREFIX}{name.upper()}`", default, str(field.description)))
     return _table(("Variable", "Default", "Meaning"), rows)
 
