@@ -12,8 +12,9 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import uvicorn
@@ -21,10 +22,9 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
-from tensorpost.problems import InvalidParameter, nearest
+from tensorpost.problems import DeviceLost, InvalidParameter, nearest
 
-from .engine import Pool
-from .main import create_app
+from .main import create_app, open_pool
 from .settings import ENVIRONMENT_PREFIX, Settings
 
 __all__ = ["config", "doctor", "serve", "unknown_variables"]
@@ -34,7 +34,8 @@ SHUTDOWN_SECONDS = 30
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL",)
 """Variables that the command line reads itself."""
-_LIBRARIES = {"numpy": "numpy"}  # the distribution that does a backend's computing
+_LIBRARIES = {"numpy": ("numpy",), "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
+"""The distributions that do a backend's computing; the first that is installed counts."""
 _FASTER_WITH = ("httptools",) if sys.platform == "win32" else ("httptools", "uvloop")  # uvloop is not made for Windows
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def serve(*, host: str | None = None, port: int | None = None, log_level: str = 
     Raises:
         InvalidParameter: a setting or argument cannot be right, or the address cannot be listened on.
         NoBackend: the backend that the settings force cannot be opened.
+        DeviceLost: a device failed for good; requests under way on others were finished. Start the server again.
     """
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
@@ -66,36 +68,43 @@ def serve(*, host: str | None = None, port: int | None = None, log_level: str = 
     missing = [name for name in _FASTER_WITH if importlib.util.find_spec(name) is None]
     if missing:
         _log.warning("large tensors will move slowly: install %s", " and ".join(missing))
-    app = _Application(create_app(settings))
+    created = create_app(settings)
+    app = _Application(created)
     with _listen(settings.host, settings.port) as listener:
         address = _address(listener)
         if not _is_loopback(address):
             _log.warning("others can reach %s, and there is no authentication: put a proxy in front of it", address)
-        _Server(_uvicorn_config(app, settings, log_level), address).run_until_stopped(app, listener)
+        server = _Server(_uvicorn_config(app, settings, log_level), address)
+        created.state.service.end = server.end
+        server.run_until_stopped(app, listener)
 
 
 def doctor() -> list[dict[str, object]]:
-    """Open every backend there is, and say what came of it.
+    """Open every device there is, and say what came of it.
 
     Returns:
-        One row per backend, in the order `auto` prefers them: `name`; `available`; `version` of the library that
-        computes, None if there is none; `device` in words and `reason`, of which one is None; `auto`, whether `auto`
-        may choose it.
+        One row per device, in the order `auto` prefers them: `name` of the backend; `index` of the device, None for a
+        backend that could not be opened at all; `available`; `version` of the library that computes, None if there is
+        none; `device` in words and `reason`, of which one is None; `auto`, whether `auto` may choose it;
+        `minimum_work`, how many elements an operator must read for that; `gauges`, by name.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = _settings()
-    pool = Pool.open("auto", {"numpy": settings.numpy_threads}, settings.slices_ahead)
+    pool = open_pool(settings, "auto", when_lost=_log.critical)
     try:
         return [
             {
                 "name": status.name,
+                "index": status.index,
                 "available": status.reason is None,
-                "version": version(_LIBRARIES[status.name]) if status.name in _LIBRARIES else None,
+                "version": _installed(_LIBRARIES.get(status.name, ())),
                 "device": status.device,
                 "reason": status.reason,
                 "auto": status.auto,
+                "minimum_work": status.minimum_work,
+                "gauges": dict(status.gauges),
             }
             for status in pool.status()
         ]
@@ -139,6 +148,14 @@ def unknown_variables() -> list[str]:
             hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
             sentences.append(f"the environment variable {name[:80]} sets nothing; {hint}")
     return sentences
+
+
+def _installed(distributions: Sequence[str]) -> str | None:
+    """The version of the first of them that is here."""
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 def _variable(name: str) -> str:
@@ -237,21 +254,30 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, address: str) -> None:
         super().__init__(config)
         self._address = address
+        self._device_lost = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, then say so."""
         await super().startup(sockets)
         print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
 
+    def end(self) -> None:
+        """Stop in order because a device failed for good, and let the process end with an error."""
+        self._device_lost = True
+        self.should_exit = True
+
     def run_until_stopped(self, app: _Application, listener: socket.socket) -> None:
         """Serve, then return quietly after Ctrl+C.
 
         Raises:
+            DeviceLost: a device failed for good.
             Exception: what stopped the application from starting.
         """
         try:
             with suppress(KeyboardInterrupt):  # uvicorn stops in order, then raises the signal again
                 self.run(sockets=[listener])
+            if self._device_lost:
+                raise DeviceLost("a device failed for good (the log says which); start the server again")
         except SystemExit:
             if app.error is not None:
                 raise app.error from None

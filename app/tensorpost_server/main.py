@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -12,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from tensorpost.problems import TensorpostError
 
+from .backends import DeviceOptions
 from .engine import Admission, Pool
 from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.directml import DirectmlDialect
@@ -22,7 +25,7 @@ from .http.service import Service
 from .http.streams import CallerGone
 from .settings import Settings
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "open_pool"]
 
 _DESCRIPTION = """\
 POST a DirectML operator descriptor and a tensor's bytes; the result comes back as raw bytes.
@@ -30,6 +33,30 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
     curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
       --data-binary @x.npy -o y.npy
 """
+
+
+def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], object]) -> Pool:
+    """Open every device as the settings say; see `Pool.open`.
+
+    Args:
+        settings: limits and choices.
+        backend: the default for requests that name none.
+        when_lost: called with the reason, on any thread, when a device fails for good.
+    """
+    options = DeviceOptions(
+        threads={"numpy": settings.numpy_threads},
+        cuda_memory_bytes=settings.cuda_memory_bytes,
+        cuda_pinned_bytes=settings.cuda_pinned_bytes,
+    )
+    return Pool.open(
+        backend,
+        options,
+        settings.slices_ahead,
+        minimum_work=settings.auto_minimum_work,
+        idle_seconds=settings.idle_seconds,
+        retry_after_seconds=settings.retry_after_seconds,
+        when_lost=when_lost,
+    )
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -47,7 +74,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         del app
-        service.pool = Pool.open(settings.backend, {"numpy": settings.numpy_threads}, settings.slices_ahead)
+        loop = asyncio.get_running_loop()
+        service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         try:
             yield
         finally:

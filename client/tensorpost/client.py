@@ -183,6 +183,7 @@ class Client:
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
@@ -195,6 +196,7 @@ class Client:
             out: receive into this array instead of a new one: C-contiguous, writeable, of x's dtype (little-endian) and
                 of shape `x.shape[i] * repeats[i]`. After an error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
+            device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
@@ -206,7 +208,9 @@ class Client:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         desc = tile_descriptor(x, repeats)
-        return self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
+        return self.run(
+            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
+        )
 
     def resample(
         self,
@@ -219,6 +223,7 @@ class Client:
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
@@ -240,6 +245,7 @@ class Client:
                 arithmetic open). Linear only.
             out: as in `run`, of the result's shape.
             backend: as in `run`.
+            device: as in `run`.
             progress: as in `run`.
 
         Raises:
@@ -250,7 +256,9 @@ class Client:
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        return self.run(plan.desc, source, out=target, backend=backend, progress=progress).reshape(plan.output_shape)
+        return self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress).reshape(
+            plan.output_shape
+        )
 
     def onnx(
         self,
@@ -259,6 +267,7 @@ class Client:
         opset: int = NEWEST_OPSET,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> NDArray[Any]:
@@ -271,6 +280,7 @@ class Client:
             opset: opset of the default domain; default the newest known.
             out: as in `run`.
             backend: as in `run`.
+            device: as in `run`.
             progress: as in `run`.
             attributes: the operator's attributes by name.
 
@@ -280,7 +290,7 @@ class Client:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         node = onnx_node(op_type, inputs, opset, attributes)
-        return self.run(node, inputs[0], out=out, backend=backend, progress=progress)
+        return self.run(node, inputs[0], out=out, backend=backend, device=device, progress=progress)
 
     def run(
         self,
@@ -289,6 +299,7 @@ class Client:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Any]:
@@ -304,6 +315,7 @@ class Client:
                 otherwise a one-dimensional uint8 array of TotalTensorSizeInBytes; C-contiguous and writeable. After an
                 error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
+            device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the descriptor; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
@@ -316,7 +328,7 @@ class Client:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         return self.call(
-            desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
         ).array  # fmt: skip
 
     def call(
@@ -326,12 +338,20 @@ class Client:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `run`, with what the server says beside the output: backend, device, timing and request id."""
         flow = exchange.compute(
-            self._policy, desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            self._policy,
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
         )
         return self._run(flow)
 
@@ -341,6 +361,7 @@ class Client:
         inputs: TensorData | Mapping[str, TensorData],
         *,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -355,6 +376,7 @@ class Client:
             desc: the descriptor.
             inputs: as in `run`.
             backend: as in `run`.
+            device: as in `run`.
             feature_level: as in `run`.
             progress: as in `run`.
             block_bytes: bytes of each block but the last, which may be shorter. Default 1 MiB.
@@ -367,7 +389,7 @@ class Client:
         """
         flow = exchange.stream(
             self._policy, desc, inputs,
-            block_bytes=block_bytes, backend=backend, feature_level=feature_level, progress=progress,
+            block_bytes=block_bytes, backend=backend, device=device, feature_level=feature_level, progress=progress,
         )  # fmt: skip
         return self._stream(flow)
 
@@ -543,12 +565,15 @@ class AsyncClient:
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """As `Client.tile`."""
         desc = tile_descriptor(x, repeats)
-        return await self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
+        return await self.run(
+            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
+        )
 
     async def resample(
         self,
@@ -561,13 +586,14 @@ class AsyncClient:
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """As `Client.resample`."""
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = await self.run(plan.desc, source, out=target, backend=backend, progress=progress)
+        y = await self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
         return y.reshape(plan.output_shape)
 
     async def onnx(
@@ -577,12 +603,13 @@ class AsyncClient:
         opset: int = NEWEST_OPSET,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> NDArray[Any]:
         """As `Client.onnx`."""
         node = onnx_node(op_type, inputs, opset, attributes)
-        return await self.run(node, inputs[0], out=out, backend=backend, progress=progress)
+        return await self.run(node, inputs[0], out=out, backend=backend, device=device, progress=progress)
 
     async def run(
         self,
@@ -591,12 +618,13 @@ class AsyncClient:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Any]:
         """As `Client.run`."""
         result = await self.call(
-            desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
         )  # fmt: skip
         return result.array
 
@@ -607,12 +635,20 @@ class AsyncClient:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `Client.call`."""
         flow = exchange.compute(
-            self._policy, desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            self._policy,
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
         )
         return await self._run(flow)
 
@@ -622,6 +658,7 @@ class AsyncClient:
         inputs: TensorData | Mapping[str, TensorData],
         *,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -633,7 +670,7 @@ class AsyncClient:
         """
         flow = exchange.stream(
             self._policy, desc, inputs,
-            block_bytes=block_bytes, backend=backend, feature_level=feature_level, progress=progress,
+            block_bytes=block_bytes, backend=backend, device=device, feature_level=feature_level, progress=progress,
         )  # fmt: skip
         return self._stream(flow)
 

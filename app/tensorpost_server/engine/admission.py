@@ -6,13 +6,14 @@ memory it needs. Used from the event loop's thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from tensorpost.problems import LimitExceeded, TooBusy
+
+from ..backends.base import plain_memory
 
 __all__ = ["Admission", "Ticket"]
 
@@ -24,9 +25,14 @@ class Ticket:
         self._admission: Admission | None = admission
         self.reserved = reserved
 
-    def memory(self, size_in_bytes: int) -> memoryview:
-        """Writable bytes out of the share; their content is undefined."""
-        return np.empty(size_in_bytes, np.uint8).data
+    def memory(self, size_in_bytes: int, source: Callable[[int], memoryview] = plain_memory) -> memoryview:
+        """Writable bytes out of the share; their content is undefined.
+
+        Args:
+            size_in_bytes: how many.
+            source: where they come from; a backend's `host_memory` if the tensor is for its device.
+        """
+        return source(size_in_bytes)
 
     def grow(self, size_in_bytes: int) -> None:
         """Reserve more for the same request.

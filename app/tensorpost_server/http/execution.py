@@ -88,7 +88,9 @@ class Execution(Response):
                 stages.done("head")
                 plan = make_plan(arrived.call.subject, settings.slice_bytes)
                 self._check_output(plan, answer)
-                worker = pool.choose(plan, arrived.call.options.backend)
+                options = arrived.call.options
+                worker = pool.choose(plan, options.backend, options.device)
+                tickets.enter_context(worker.expect(plan))
                 stages.done("plan")
                 needed = self._bytes_needed(plan, arrived)
                 if arrived.ticket is None:
@@ -97,7 +99,8 @@ class Execution(Response):
                     arrived.ticket.grow(needed)
                 stages.done("admit")
                 if arrived.memory is None:
-                    arrived.memory = [arrived.ticket.memory(tensor.size_in_bytes) for tensor in arrived.tensors]
+                    lend, source = arrived.ticket.memory, worker.backend.host_memory
+                    arrived.memory = [lend(tensor.size_in_bytes, source) for tensor in arrived.tensors]
                     await body.into(arrived.memory)
                 stages.done("receive")
                 by_name = {tensor.name: m for tensor, m in zip(arrived.tensors, arrived.memory, strict=True)}
