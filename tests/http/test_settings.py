@@ -14,6 +14,7 @@ from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 FIELDS = Settings.model_fields
 OTHER_VALUES = {
     "host": "0.0.0.0", "port": 1234, "backend": "null", "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
+    "cuda_memory_bytes": 7_777_777,
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tensorpost import frame
-from tensorpost_server.backends import Backend
+from tensorpost_server.backends import Backend, HostBackend
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
 from tensorpost_server.main import create_app
@@ -355,12 +355,14 @@ def assert_problem(answer: httpx.Response | Answer, status: int, code: str) -> d
 
 
 @dataclass
-class Controlled:
+class Controlled(HostBackend):
     """A backend that calls back before every slice, and counts. Slices are filled with their index, modulo 251.
 
     Attributes:
         before: called with the slice's index, on the thread that computes it; it may block, or raise.
         threads: slices computed at the same time.
+        starting: called before a run is started; it may block, or raise.
+        trimmed: how often it was told to give back what it keeps.
     """
 
     before: Callable[[int], object] = lambda _index: None
@@ -368,6 +370,10 @@ class Controlled:
     name: str = "numpy"
     device: str = "a test's"
     refusal: str | None = None
+    inline: bool = True  # pyright: ignore[reportIncompatibleVariableOverride] # a property there, a choice here
+    index: int = 0  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
+    starting: Callable[[], object] = lambda: None
+    trimmed: int = 0
     begun: list[int] = field(default_factory=list)
     started: int = 0
     closed_runs: int = 0
@@ -383,8 +389,12 @@ class Controlled:
 
     def start(self, plan: Any, inputs: Any) -> ControlledRun:
         del inputs
+        self.starting()
         self.started += 1
         return ControlledRun(self, plan)
+
+    def trim(self) -> None:
+        self.trimmed += 1
 
     def close(self) -> None:
         self.closed += 1

@@ -24,7 +24,6 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ...operators.base import Box
 from ..base import CannotOpen, DeviceOptions, Plan, plain_memory
 from ..slices import cut
-from . import compute
 from .staging import Staging
 
 __all__ = ["CudaBackend", "CudaRun"]
@@ -86,6 +85,7 @@ class CudaBackend:
         self, index: int = 0, threads: int = THREADS, memory_bytes: int | None = None, pinned_bytes: int = 64 << 20
     ) -> None:
         self.cupy = cupy = _cupy()
+        self.fill: Any = importlib.import_module(f"{__package__}.compute").fill  # it needs CuPy to be imported
         count = _device_count(cupy)
         if not 0 <= index < count:
             raise CannotOpen(
@@ -311,14 +311,15 @@ class CudaRun:
                     block = backend.room(memory.nbytes)
                     if gaps:
                         block.fill(0)
-                    compute.fill(self.plan.kernel, self.inputs, box, _view(backend.cupy, part, block))
+                    backend.fill(self.plan.kernel, self.inputs, box, _view(backend.cupy, part, block))
                     backend.copy(block, memory, up=False, stream=stream)
                 finally:
                     stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's
             return
         except OutOfDeviceMemory:
-            smaller = cut(part, memory.nbytes // 2)
-            if memory.nbytes // 2 < SMALLEST_PART or len(smaller) < 2:
+            half = part.data_size_in_bytes // 2  # without the padding behind it, which cannot be halved
+            smaller = cut(part, half)
+            if half < SMALLEST_PART or len(smaller) < 2:
                 raise
         if gaps:
             np.frombuffer(memory, np.uint8)[:] = 0
