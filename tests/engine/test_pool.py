@@ -16,7 +16,7 @@ from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
-from tensorpost_server.backends import BACKENDS, BackendRow, CannotOpen, DeviceOptions, Plan
+from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions, Plan
 from tensorpost_server.engine import Pool, Worker, make_plan, pool
 from tensorpost_server.engine.pool import INLINE_BYTES, INLINE_WORK
 

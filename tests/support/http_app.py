@@ -370,8 +370,8 @@ class Controlled(HostBackend):
     name: str = "numpy"
     device: str = "a test's"
     refusal: str | None = None
-    inline: bool = True  # pyright: ignore[reportIncompatibleVariableOverride] # a property there, a choice here
-    index: int = 0  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
+    inline: bool = True  # pyright: ignore[reportIncompatibleMethodOverride] # a property there, a choice here
+    index: int = 0  # pyright: ignore[reportIncompatibleMethodOverride] # likewise
     starting: Callable[[], object] = lambda: None
     trimmed: int = 0
     begun: list[int] = field(default_factory=list)
@@ -437,7 +437,9 @@ def use_backend(service: Service, backend: Backend, *, slices_ahead: int | None 
     assert pool is not None
     ahead = service.settings.slices_ahead if slices_ahead is None else slices_ahead
     usual = pool.workers[backend.name]
-    pool.workers[backend.name] = worker = Worker(backend, ahead)
+    pool.workers[backend.name] = worker = Worker(
+        backend, ahead, retry_after_seconds=service.settings.retry_after_seconds, when_lost=pool._lose
+    )
     try:
         yield
     finally:
