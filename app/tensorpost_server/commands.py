@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,12 +24,11 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
-from tensorpost.problems import InvalidParameter, NoBackend, nearest
+from tensorpost.problems import DeviceLost, InvalidParameter, NoBackend, nearest
 
 from .backends.numba_ import library
-from .engine import Pool
 from .http.transport import Transport, choose_transport
-from .main import create_app
+from .main import create_app, open_pool
 from .settings import ENVIRONMENT_PREFIX, Settings
 
 __all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables", "warmup"]
@@ -36,8 +36,13 @@ __all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables", "
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NO_SETTINGS = ("TENSORPOST_URL",)
 """Variables that the command line reads itself."""
-_LIBRARIES = {"directml": "onnxruntime-directml", "numba": "numba", "numpy": "numpy"}
-"""The distribution that does a backend's computing."""
+_LIBRARIES = {
+    "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "directml": ("onnxruntime-directml", "onnxruntime-windowsml"),
+    "numba": ("numba",),
+    "numpy": ("numpy",),
+}
+"""The distributions that do a backend's computing; the first that is installed counts."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +65,7 @@ def serve(
     Raises:
         InvalidParameter: a setting or argument cannot be right, or the address cannot be listened on.
         NoBackend: the backend that the settings force cannot be opened.
+        DeviceLost: a device failed for good; requests under way on others were finished. Start the server again.
     """
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
@@ -73,44 +79,62 @@ def serve(
         _log.warning("large tensors will move slowly: install %s", " and ".join(transport.missing))
     if (reason := library.why_not_compiled()) is not None:
         _log.warning("the numba backend is off: %s", reason)
-    app = _Application(create_app(settings))
+    created = create_app(settings)
+    app = _Application(created)
     with _Listener(settings) as listener:
         address = _address(listener.socket)
         if settings.uds is None and not _is_loopback(address):
             _log.warning("others can reach %s, and there is no authentication: put a proxy in front of it", address)
-        _Server(_uvicorn_config(app, transport, log_level), app, address).run_until_stopped(listener)
+        server = _Server(_uvicorn_config(app, transport, log_level), app, address)
+        created.state.service.end = server.end
+        server.run_until_stopped(listener)
 
 
 def doctor() -> list[dict[str, object]]:
-    """Open every backend there is, and say what came of it.
+    """Open every device there is, and say what came of it.
 
     Returns:
-        One row per backend, in the order `auto` prefers them: `name`; `available`; `version` of the library that
-        computes, None if there is none; `device` in words and `reason`, of which one is None; `auto`, whether `auto`
-        may choose it; `folder` where its compiled kernels are, None if it has none. The last row, `http`, has the
-        protocol and event loop that a server would use here.
+        One row per device, in the order `auto` prefers them: `name` of the backend; `index` of the device, None for a
+        backend that could not be opened at all; `available`; `version` of the library that computes, None if there is
+        none; `device` in words and `reason`, of which one is None; `auto`, whether `auto` may choose it;
+        `minimum_work`, how many elements an operator must read for that; `gauges`, by name; `folder` where its compiled
+        kernels are, None if it has none. The last row, `http`, has the protocol and event loop of a server here.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = _settings()
     transport = choose_transport(settings)
-    pool = Pool.open("auto", settings.threads_by_backend(), settings.slices_ahead)
+    pool = open_pool(settings, "auto", when_lost=_log.critical)
     try:
         rows: list[dict[str, object]] = [
             {
                 "name": status.name,
+                "index": status.index,
                 "available": status.reason is None,
-                "version": _version_of(_LIBRARIES.get(status.name)),
+                "version": _installed(_LIBRARIES.get(status.name, ())),
                 "device": status.device,
                 "reason": status.reason,
                 "auto": status.auto,
+                "minimum_work": status.minimum_work,
+                "gauges": dict(status.gauges),
                 "folder": str(library.cache_folder()) if status.name == "numba" and status.reason is None else None,
             }
             for status in pool.status()
         ]
-        http = {"name": "http", "available": True, "version": version("uvicorn"), "device": transport.words}
-        return [*rows, {**http, "folder": None, "reason": None, "auto": settings.http_protocol == "auto"}]
+        http: dict[str, object] = {
+            "name": "http",
+            "index": None,
+            "available": True,
+            "version": version("uvicorn"),
+            "device": transport.words,
+            "reason": None,
+            "auto": settings.http_protocol == "auto",
+            "minimum_work": 0,
+            "gauges": {},
+            "folder": None,
+        }
+        return [*rows, http]
     finally:
         pool.close()
 
@@ -196,11 +220,12 @@ def unknown_variables() -> list[str]:
     return sentences
 
 
-def _version_of(distribution: str | None) -> str | None:
-    try:
-        return version(distribution) if distribution else None
-    except PackageNotFoundError:
-        return None
+def _installed(distributions: Sequence[str]) -> str | None:
+    """The version of the first of them that is here."""
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 def _variable(name: str) -> str:
@@ -375,6 +400,7 @@ class _Server(uvicorn.Server):
         self._app = app
         self._address = address
         self._listener: _Listener | None = None
+        self._device_lost = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop: readiness falls at once, so that who asks sends its next request elsewhere."""
@@ -392,16 +418,24 @@ class _Server(uvicorn.Server):
         if self._listener is not None:
             self._listener.close()
 
+    def end(self) -> None:
+        """Stop in order because a device failed for good, and let the process end with an error."""
+        self._device_lost = True
+        self.should_exit = True
+
     def run_until_stopped(self, listener: _Listener) -> None:
         """Serve, then return quietly after Ctrl+C.
 
         Raises:
+            DeviceLost: a device failed for good.
             Exception: what stopped the application from starting.
         """
         try:
             with suppress(KeyboardInterrupt):  # uvicorn stops in order, then raises the signal again
                 self._listener = listener
                 self.run(sockets=[listener.socket])
+            if self._device_lost:
+                raise DeviceLost("a device failed for good (the log says which); start the server again")
         except SystemExit:
             if self._app.error is not None:
                 raise self._app.error from None

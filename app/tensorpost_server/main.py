@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from tensorpost.problems import TensorpostError
 
+from .backends import DeviceOptions
 from .backends.blocks import KEEP_SECONDS, Blocks
 from .engine import Admission, Inline, Pool, measure_inline
 from .http import devices, examples, health, limits, onnx, operators, validate
@@ -27,7 +29,7 @@ from .http.service import Service
 from .http.streams import CallerGone
 from .settings import Settings
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "open_pool"]
 
 _DESCRIPTION = """\
 POST a DirectML operator descriptor and a tensor's bytes; the result comes back as raw bytes.
@@ -60,6 +62,30 @@ def _telemetry_is_possible() -> bool:
     return "opentelemetry.sdk" in sys.modules or any(name.startswith("OTEL_") for name in os.environ)
 
 
+def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], object]) -> Pool:
+    """Open every device as the settings say; see `Pool.open`.
+
+    Args:
+        settings: limits and choices.
+        backend: the default for requests that name none.
+        when_lost: called with the reason, on any thread, when a device fails for good.
+    """
+    options = DeviceOptions(
+        threads=settings.threads_by_backend(),
+        cuda_memory_bytes=settings.cuda_memory_bytes,
+        cuda_pinned_bytes=settings.cuda_pinned_bytes,
+    )
+    return Pool.open(
+        backend,
+        options,
+        settings.slices_ahead,
+        minimum_work=settings.auto_minimum_work,
+        idle_seconds=settings.idle_seconds,
+        retry_after_seconds=settings.retry_after_seconds,
+        when_lost=when_lost,
+    )
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the application. Opens nothing: no device, no socket, no file.
 
@@ -78,7 +104,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
             app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), service, DIALECTS)
-        service.pool = Pool.open(settings.backend, settings.threads_by_backend(), settings.slices_ahead)
+        loop = asyncio.get_running_loop()
+        service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         service.inline = await _inline(settings)
         for worker in service.pool.workers.values():
             worker.inline = service.inline

@@ -70,6 +70,27 @@ class Settings(BaseSettings):
         description="Slices that the CPU backends, numba and numpy, compute at the same time. "
         "Default: the cores we may use.",
     )
+    cuda_memory_bytes: int | None = Field(
+        default=None,
+        ge=1 << 20,
+        description="Memory that this server may take on each CUDA device, bytes. "
+        "Default: three quarters of what is free there when it starts.",
+    )
+    cuda_pinned_bytes: int = Field(
+        default_factory=lambda: min(_GIB, _available_memory() // 8),
+        ge=0,
+        description="Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold "
+        "travel at about half the speed. Default: 1 GiB, or an eighth of the memory we may use if that is less.",
+    )
+    auto_minimum_work: int | None = Field(
+        default=None,
+        ge=0,
+        description="Elements that an operator must read for auto to prefer a GPU to a processor. "
+        "Default: measured for each device at the start; GET /v1/devices shows it.",
+    )
+    idle_seconds: float = Field(
+        default=30, gt=0, description="How long a device does nothing before memory kept for reuse is freed, seconds."
+    )
     max_body_bytes: int = Field(
         default=_GIB,
         ge=1,

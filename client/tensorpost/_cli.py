@@ -76,6 +76,10 @@ Uds = Annotated[
     typer.Option("--uds", metavar="PATH", help="Unix socket of a server on this machine, instead of the URL's host."),
 ]
 Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
+Backend = Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")]
+Device = Annotated[
+    int | None, typer.Option(min=0, help="Which of that backend's devices, from 0.  [default: the least busy one]")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -87,6 +91,7 @@ class _Call:
     array: NDArray[Any]
     shape: tuple[int, ...]
     backend: str | None
+    device: int | None
     level: str | None
 
 
@@ -101,7 +106,7 @@ def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet
     """Run the call and write its result."""
     (tensor,) = (getattr(call.desc, field) for field in call.desc.output_fields)
     total = call.array.nbytes + tensor.data_size_in_bytes
-    options: dict[str, Any] = {"backend": call.backend, "feature_level": call.level}
+    options: dict[str, Any] = {"backend": call.backend, "device": call.device, "feature_level": call.level}
     with _progress(total, quiet=quiet) as progress:
         if out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
@@ -175,7 +180,8 @@ def tile(
     ] = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
-    backend: Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")] = None,
+    backend: Backend = None,
+    device: Device = None,
     level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.")] = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -187,7 +193,7 @@ def tile(
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
     desc = tile_descriptor(read.array, copies)
-    call = _Call(desc, read.array, desc.output_tensor.sizes, backend, level)
+    call = _Call(desc, read.array, desc.output_tensor.sizes, backend, device, level)
     with _client(url, uds, timeout) as client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
 
@@ -214,7 +220,8 @@ def resample(
     ] = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
-    backend: Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")] = None,
+    backend: Backend = None,
+    device: Device = None,
     level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 5_1.")] = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -237,7 +244,7 @@ def resample(
         mode=cast("Mode", mode),
         antialias=antialias,
     )
-    call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, level)
+    call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level)
     with _client(url, uds, timeout) as client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
 
@@ -280,25 +287,31 @@ def validate(
 def devices(
     *, url: Url = DEFAULT_URL, uds: Uds = None, timeout: Silence = DEFAULT_TIMEOUT_SECONDS, as_json: AsJson = False
 ) -> None:
-    """List a server's backends and devices, and why some cannot be used."""
+    """List a server's devices, what is in use on them, and why some cannot be used."""
     with _client(url, uds, timeout) as client:
         answer = client.devices()
     if as_json:
         _print_json(answer)
         return
-    rows = [(d.get("name"), d.get("device") or "-", d.get("reason") or "ready") for d in answer.get("devices", [])]
-    _print_table(("backend", "device", "state"), rows)
+    rows = [
+        (d.get("name"), d.get("device") or "-", d.get("reason") or "ready", _in_use(d))
+        for d in answer.get("devices", [])
+    ]
+    _print_table(("backend", "device", "state", "in use"), rows)
     typer.echo(f"default: {answer.get('default')}")
 
 
 @app.command(epilog="Example: tensorpost doctor")
 def doctor(*, as_json: AsJson = False) -> None:
-    """Look for every backend on this machine: found or not, version, device, or why not."""
+    """Look for every device on this machine: found or not, version, device and its memory, or why not."""
     rows: Sequence[Mapping[str, object]] = _server_commands().doctor()
     if as_json:
         _print_json(rows)
         return
-    table = [(row["name"], "yes" if row["available"] else "no", row["version"] or "-", _device_of(row)) for row in rows]
+    table = [
+        (row["name"], "yes" if row["available"] else "no", row["version"] or "-", _device_or_reason(row))
+        for row in rows
+    ]
     _print_table(("backend", "found", "version", "device, or why not"), table)
 
 
@@ -364,6 +377,28 @@ def config(*, as_json: AsJson = False) -> None:
     )
 
 
+def _device_or_reason(row: Mapping[str, Any]) -> str:
+    """One cell of `doctor`: the device with its memory and where its compiled code is, or why there is none."""
+    if not row["available"]:
+        return str(row["reason"])
+    memory, folder = row["gauges"].get("device_memory_bytes"), row["folder"]
+    device = row["device"] if memory is None else f"{row['device']}, {_gib(memory)}"
+    return device if folder is None else f"{device}; compiled code in {folder}"
+
+
+def _in_use(device: Mapping[str, Any]) -> str:
+    """One cell of `devices`: work that waits, and memory. An older server may say less."""
+    gauges: Mapping[str, Any] = device.get("gauges") or {}
+    cells = [f"{_gib(device['queued_bytes'])} queued"] if device.get("queued_bytes") else []
+    if "device_memory_used_bytes" in gauges:
+        cells.append(f"{_gib(gauges['device_memory_used_bytes'])} of {_gib(gauges['device_memory_limit_bytes'])}")
+    return ", ".join(cells) or "-"
+
+
+def _gib(size_in_bytes: float) -> str:
+    return f"{size_in_bytes / (1 << 30):.1f} GiB"
+
+
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
@@ -379,11 +414,6 @@ def _server_commands() -> ModuleType:
             f"this command needs the server, and {package} is not installed: pip install 'tensorpost[server]'",
             name=missing.name,
         ) from None
-
-
-def _device_of(row: Mapping[str, object]) -> object:
-    """A row of `doctor`: the device, and where its compiled code is; or why there is none."""
-    return f"{row['device']}; compiled code in {row['folder']}" if row["folder"] else row["device"] or row["reason"]
 
 
 def _client(

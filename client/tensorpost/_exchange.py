@@ -64,6 +64,7 @@ def _prepare(
     subject: Subject,
     inputs: TensorData | Mapping[str, TensorData],
     backend: str | None,
+    device: int | None,
     feature_level: str | int | FeatureLevel | None,
     report: Report | None,
 ) -> _Prepared:
@@ -72,6 +73,10 @@ def _prepare(
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = backend
+    if device is not None:
+        if device < 0:
+            raise InvalidParameter(f"device is {device}; devices are counted from 0")
+        query["device"] = str(int(device))
     if isinstance(subject, OnnxNode):
         if feature_level is not None:
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
@@ -108,11 +113,12 @@ def compute(
     *,
     out: NDArray[Any] | None = None,
     backend: str | None = None,
+    device: int | None = None,
     feature_level: str | int | FeatureLevel | None = None,
     progress: Report | None = None,
 ) -> Flow[Result[Any]]:
     """Run an operator and receive its output whole. Arguments are checked now, the rest happens when it is driven."""
-    call = _prepare(subject, inputs, backend, feature_level, progress)
+    call = _prepare(subject, inputs, backend, device, feature_level, progress)
     check_out(call.output, out)
 
     def attempt() -> Flow[Result[Any]]:
@@ -122,8 +128,8 @@ def compute(
         yield from answer.fill(memory)
         yield from answer.finish()
         timing = server_timing(answer.head.headers.get("server-timing", ""))
-        backend, device = frame.metadata.get("backend", ""), frame.metadata.get("device", "")
-        return Result(array, backend, device, timing, answer.head.request_id)
+        named = frame.metadata.get("backend", ""), frame.metadata.get("device", "")
+        return Result(array, *named, timing, answer.head.request_id)
 
     return _with_retries(policy, attempt)
 
@@ -135,13 +141,14 @@ def stream(
     *,
     block_bytes: int,
     backend: str | None = None,
+    device: int | None = None,
     feature_level: str | int | FeatureLevel | None = None,
     progress: Report | None = None,
 ) -> Flow[None]:
     """Run an operator and hand out its output's bytes block by block. Arguments are checked now, as in `compute`."""
     if block_bytes < 1:
         raise InvalidParameter(f"block_bytes is {block_bytes}; a block has at least 1 byte")
-    call = _prepare(subject, inputs, backend, feature_level, progress)
+    call = _prepare(subject, inputs, backend, device, feature_level, progress)
 
     def attempt() -> Flow[None]:
         answer = yield from ask(call.request)

@@ -6,7 +6,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .problems import ConnectFailed, ConnectionProblem, NotReady, TensorpostError, TooBusy, Unavailable
+from .problems import (
+    ConnectFailed,
+    ConnectionProblem,
+    DeviceLost,
+    NotReady,
+    OutOfDeviceMemory,
+    TensorpostError,
+    TooBusy,
+    Unavailable,
+)
 
 __all__ = ["RetryPolicy", "worth_retrying"]
 
@@ -21,7 +30,8 @@ def worth_retrying(error: TensorpostError) -> bool:
     """
     # The exact base classes are what unnamed cases become: a connection closed before any answer, and a 429 or 503
     # from something in front of the server. Their subclasses are decided one by one.
-    return isinstance(error, (ConnectFailed, TooBusy, NotReady)) or type(error) in (ConnectionProblem, Unavailable)
+    passing = (ConnectFailed, TooBusy, NotReady, OutOfDeviceMemory, DeviceLost)
+    return isinstance(error, passing) or type(error) in (ConnectionProblem, Unavailable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,12 +124,15 @@ class AsyncClient:
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """As `Client.tile`."""
         desc = tile_descriptor(x, repeats)
-        return await self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
+        return await self.run(
+            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
+        )
 
     async def resample(
         self,
@@ -142,13 +145,14 @@ class AsyncClient:
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """As `Client.resample`."""
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        y = await self.run(plan.desc, source, out=target, backend=backend, progress=progress)
+        y = await self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
         return y.reshape(plan.output_shape)
 
     async def onnx(
@@ -158,12 +162,13 @@ class AsyncClient:
         opset: int = NEWEST_OPSET,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> NDArray[Any]:
         """As `Client.onnx`."""
         node = onnx_node(op_type, inputs, opset, attributes)
-        return await self.run(node, inputs[0], out=out, backend=backend, progress=progress)
+        return await self.run(node, inputs[0], out=out, backend=backend, device=device, progress=progress)
 
     async def run(
         self,
@@ -172,12 +177,13 @@ class AsyncClient:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Any]:
         """As `Client.run`."""
         result = await self.call(
-            desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
         )  # fmt: skip
         return result.array
 
@@ -188,12 +194,20 @@ class AsyncClient:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `Client.call`."""
         flow = exchange.compute(
-            self._policy, desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            self._policy,
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
         )
         return await self._run(flow)
 
@@ -203,6 +217,7 @@ class AsyncClient:
         inputs: TensorData | Mapping[str, TensorData],
         *,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -214,7 +229,7 @@ class AsyncClient:
         """
         flow = exchange.stream(
             self._policy, desc, inputs,
-            block_bytes=block_bytes, backend=backend, feature_level=feature_level, progress=progress,
+            block_bytes=block_bytes, backend=backend, device=device, feature_level=feature_level, progress=progress,
         )  # fmt: skip
         return self._stream(flow)
 

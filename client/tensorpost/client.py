@@ -140,6 +140,7 @@ class Client:
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
@@ -152,6 +153,7 @@ class Client:
             out: receive into this array instead of a new one: C-contiguous, writeable, of x's dtype (little-endian) and
                 of shape `x.shape[i] * repeats[i]`. After an error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
+            device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
@@ -163,7 +165,9 @@ class Client:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         desc = tile_descriptor(x, repeats)
-        return self.run(desc, x, out=out, backend=backend, feature_level=feature_level, progress=progress)
+        return self.run(
+            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
+        )
 
     def resample(
         self,
@@ -176,6 +180,7 @@ class Client:
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """Resize an array along any of its axes, pixel centres aligned, edges repeated.
@@ -197,6 +202,7 @@ class Client:
                 arithmetic open). Linear only.
             out: as in `run`, of the result's shape.
             backend: as in `run`.
+            device: as in `run`.
             progress: as in `run`.
 
         Raises:
@@ -207,7 +213,9 @@ class Client:
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        return self.run(plan.desc, source, out=target, backend=backend, progress=progress).reshape(plan.output_shape)
+        return self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress).reshape(
+            plan.output_shape
+        )
 
     def onnx(
         self,
@@ -216,6 +224,7 @@ class Client:
         opset: int = NEWEST_OPSET,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> NDArray[Any]:
@@ -228,6 +237,7 @@ class Client:
             opset: opset of the default domain; default the newest known.
             out: as in `run`.
             backend: as in `run`.
+            device: as in `run`.
             progress: as in `run`.
             attributes: the operator's attributes by name.
 
@@ -237,7 +247,7 @@ class Client:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         node = onnx_node(op_type, inputs, opset, attributes)
-        return self.run(node, inputs[0], out=out, backend=backend, progress=progress)
+        return self.run(node, inputs[0], out=out, backend=backend, device=device, progress=progress)
 
     def run(
         self,
@@ -246,6 +256,7 @@ class Client:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Any]:
@@ -261,6 +272,7 @@ class Client:
                 otherwise a one-dimensional uint8 array of TotalTensorSizeInBytes; C-contiguous and writeable. After an
                 error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
+            device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the descriptor; default the server's.
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
@@ -273,7 +285,7 @@ class Client:
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
         return self.call(
-            desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
         ).array  # fmt: skip
 
     def call(
@@ -283,12 +295,20 @@ class Client:
         *,
         out: NDArray[Any] | None = None,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `run`, with what the server says beside the output: backend, device, timing and request id."""
         flow = exchange.compute(
-            self._policy, desc, inputs, out=out, backend=backend, feature_level=feature_level, progress=progress
+            self._policy,
+            desc,
+            inputs,
+            out=out,
+            backend=backend,
+            device=device,
+            feature_level=feature_level,
+            progress=progress,
         )
         return self._run(flow)
 
@@ -298,6 +318,7 @@ class Client:
         inputs: TensorData | Mapping[str, TensorData],
         *,
         backend: str | None = None,
+        device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -312,6 +333,7 @@ class Client:
             desc: the descriptor.
             inputs: as in `run`.
             backend: as in `run`.
+            device: as in `run`.
             feature_level: as in `run`.
             progress: as in `run`.
             block_bytes: bytes of each block but the last, which may be shorter. Default 1 MiB.
@@ -324,7 +346,7 @@ class Client:
         """
         flow = exchange.stream(
             self._policy, desc, inputs,
-            block_bytes=block_bytes, backend=backend, feature_level=feature_level, progress=progress,
+            block_bytes=block_bytes, backend=backend, device=device, feature_level=feature_level, progress=progress,
         )  # fmt: skip
         return self._stream(flow)
 

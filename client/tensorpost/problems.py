@@ -21,6 +21,8 @@ The tree::
     |   |-- TooBusy                          every byte of the budget is lent out; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
+    |   |-- OutOfDeviceMemory                no room on the device now, even in small slices; try again
+    |   |-- DeviceLost                       the device failed for good; the server's process ends
     |   `-- ReceiveTimeout                   the body stopped arriving
     |-- ServerFault                          our mistake, or a device's
     `-- ConnectionProblem                    the SDK got no whole answer
@@ -46,6 +48,7 @@ __all__ = [
     "BodyMismatch",
     "ConnectFailed",
     "ConnectionProblem",
+    "DeviceLost",
     "IncompleteBody",
     "InvalidDescriptor",
     "InvalidFrame",
@@ -59,6 +62,7 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "NotReady",
+    "OutOfDeviceMemory",
     "ReceiveTimeout",
     "RequestTimeout",
     "ServerFault",
@@ -423,6 +427,20 @@ class NoBackend(Unavailable):
 
     code = "no-backend"
     title = "No device here can run this"
+
+
+class OutOfDeviceMemory(Unavailable):
+    """The device has not enough memory free for this request now, even in small slices. Later it may have."""
+
+    code = "out-of-device-memory"
+    title = "The device has no memory left"
+
+
+class DeviceLost(Unavailable):
+    """The device failed for good in this process, which ends; its supervisor starts another one."""
+
+    code = "device-lost"
+    title = "The device was lost"
 
 
 class ReceiveTimeout(Unavailable):

@@ -450,7 +450,7 @@ def test_devices(url: str) -> None:
     table, as_json = run("devices"), run("devices", "--json")
 
     assert table.exit_code == 0
-    assert re.search(r"^numpy +\S.* +ready *$", table.stdout, re.MULTILINE)
+    assert re.search(r"^numpy +\S.* +ready +- *$", table.stdout, re.MULTILINE)
     assert table.stdout.endswith("default: auto\n")
     assert [device["name"] for device in json.loads(as_json.stdout)["devices"]][-1] == "null"
 

@@ -124,10 +124,15 @@ def test_the_request_is_a_frame_that_safetensors_reads() -> None:
     }  # fmt: skip
 
 
-def test_backend_and_level_travel_in_the_query() -> None:
-    played = compute([Scripted(body=frame())], backend="a&b", feature_level="DML_FEATURE_LEVEL_2_1")
+def test_backend_device_and_level_travel_in_the_query() -> None:
+    played = compute([Scripted(body=frame())], backend="a&b", device=0, feature_level="DML_FEATURE_LEVEL_2_1")
 
-    assert played.requests[0][0].target == "/v1/operators/tile?backend=a%26b&feature_level=2_1"
+    assert played.requests[0][0].target == "/v1/operators/tile?backend=a%26b&device=0&feature_level=2_1"
+
+
+def test_a_negative_device_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(problems.InvalidParameter, match="device is -1; devices are counted from 0"):
+        compute([], backend="cuda", device=-1)
 
 
 def test_a_level_that_does_not_exist_is_refused_before_anything_is_sent() -> None:

@@ -5,7 +5,15 @@ import pytest
 from tensorpost import problems
 from tensorpost._retries import RetryPolicy, worth_retrying
 
-WORTH = {"ConnectFailed", "ConnectionProblem", "NotReady", "TooBusy", "Unavailable"}
+WORTH = {
+    "ConnectFailed",
+    "ConnectionProblem",
+    "DeviceLost",
+    "NotReady",
+    "OutOfDeviceMemory",
+    "TooBusy",
+    "Unavailable",
+}
 
 
 @pytest.mark.parametrize("cls", problems.problem_classes().values(), ids=lambda cls: cls.__name__)

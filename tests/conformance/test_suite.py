@@ -10,7 +10,7 @@ import pytest
 from tests.conformance import suite, test_backends
 from tests.support import strategies as ours
 
-from tensorpost_server.backends import BACKENDS, Plan
+from tensorpost_server.backends import BACKENDS, HostBackend, Plan
 from tensorpost_server.backends.null import NullBackend
 from tensorpost_server.backends.numpy_ import NumpyBackend
 
@@ -18,7 +18,7 @@ LISTS = {path.name.removesuffix("-xfails.txt"): path for path in Path(__file__).
 
 
 @dataclass
-class Spoilt:
+class Spoilt(HostBackend):
     """The numpy backend, with something done to every slice."""
 
     spoil: Any

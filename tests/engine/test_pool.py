@@ -16,7 +16,7 @@ from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
-from tensorpost_server.backends import BACKENDS, BackendRow, Plan
+from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions, Plan
 from tensorpost_server.engine import Inline, Pool, Worker, make_plan, pool
 from tensorpost_server.engine.pool import INLINE
 
@@ -391,7 +391,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @contextmanager
 def opened(default: str = "auto", threads: dict[str, int] | None = None) -> Iterator[Pool]:
-    found = Pool.open(default, threads or {}, 3)
+    found = Pool.open(default, DeviceOptions(threads=threads or {}), 3)
     try:
         yield found
     finally:
@@ -423,7 +423,7 @@ def test_a_bug_in_a_backend_is_not_swallowed(backends):
     backends["cuda"] = lambda **_options: {}["bug"]
 
     with pytest.raises(KeyError, match="bug"):
-        Pool.open("auto", {}, 3)
+        Pool.open("auto", DeviceOptions(), 3)
 
 
 def test_auto_takes_the_first_that_can_run_the_plan(backends):
@@ -474,7 +474,7 @@ def test_a_backend_that_does_not_exist_is_named(backends, name, hint):
 
 def test_a_default_that_does_not_exist_stops_the_start(backends):
     with pytest.raises(InvalidParameter, match="'null'"):
-        Pool.open("nul", {}, 3)
+        Pool.open("nul", DeviceOptions(), 3)
 
 
 def test_a_default_that_cannot_be_opened_stops_the_start_and_closes_the_others(backends):
@@ -487,7 +487,7 @@ def test_a_default_that_cannot_be_opened_stops_the_start_and_closes_the_others(b
     backends["numpy"] = backends["null"] = construct
 
     with pytest.raises(NoBackend, match=r"'cuda' was asked for and cannot be opened: ImportError: cupy"):
-        Pool.open("cuda", {}, 3)
+        Pool.open("cuda", DeviceOptions(), 3)
 
     assert [1] * len(made) == [backend.closed for backend in made], "opened devices were forgotten"
 
@@ -504,5 +504,5 @@ def test_closing_a_pool_closes_every_backend(backends):
 def test_the_real_table_opens_here():
     with opened() as found:
         assert {"numpy", "null"} <= found.workers.keys()
-        assert list(BACKENDS) == [status.name for status in found.status()]
+        assert list(BACKENDS) == list(dict.fromkeys(status.name for status in found.status()))
         assert list(BACKENDS)[-2] == "numpy", "numpy, which is always there, comes last before null"

@@ -36,6 +36,8 @@ CODES = {
     "TooBusy": "too-busy",
     "NotReady": "not-ready",
     "NoBackend": "no-backend",
+    "OutOfDeviceMemory": "out-of-device-memory",
+    "DeviceLost": "device-lost",
     "ReceiveTimeout": "receive-timeout",
     "ServerFault": "internal-error",
     "ConnectionProblem": "connection-problem",

@@ -24,7 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tensorpost import frame
-from tensorpost_server.backends import BACKENDS, Backend
+from tensorpost_server.backends import BACKENDS, Backend, HostBackend
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
 from tensorpost_server.http.transport import choose_transport
@@ -360,12 +360,14 @@ def assert_problem(answer: httpx.Response | Answer, status: int, code: str) -> d
 
 
 @dataclass
-class Controlled:
+class Controlled(HostBackend):
     """A backend that calls back before every slice, and counts. Slices are filled with their index, modulo 251.
 
     Attributes:
         before: called with the slice's index, on the thread that computes it; it may block, or raise.
         threads: slices computed at the same time.
+        starting: called before a run is started; it may block, or raise.
+        trimmed: how often it was told to give back what it keeps.
     """
 
     before: Callable[[int], object] = lambda _index: None
@@ -373,6 +375,10 @@ class Controlled:
     name: str = "numpy"
     device: str = "a test's"
     refusal: str | None = None
+    inline: bool = True
+    index: int = 0
+    starting: Callable[[], object] = lambda: None
+    trimmed: int = 0
     begun: list[int] = field(default_factory=list)
     started: int = 0
     closed_runs: int = 0
@@ -388,8 +394,12 @@ class Controlled:
 
     def start(self, plan: Any, inputs: Any) -> ControlledRun:
         del inputs
+        self.starting()
         self.started += 1
         return ControlledRun(self, plan)
+
+    def trim(self) -> None:
+        self.trimmed += 1
 
     def close(self) -> None:
         self.closed += 1
@@ -432,11 +442,13 @@ def use_backend(service: Service, backend: Backend, *, slices_ahead: int | None 
     assert pool is not None
     ahead = service.settings.slices_ahead if slices_ahead is None else slices_ahead
     usual, refused = dict(pool.workers), dict(pool.refused)
-    for name in usual.keys() - {backend.name}:
-        if BACKENDS[name].auto:
-            del pool.workers[name]
-            pool.refused[name] = "set aside by a test"
-    pool.workers[backend.name] = worker = Worker(backend, ahead)
+    for key in usual.keys() - {backend.name}:
+        if BACKENDS[usual[key].backend.name].auto:
+            del pool.workers[key]
+            pool.refused[key] = "set aside by a test"
+    pool.workers[backend.name] = worker = Worker(
+        backend, ahead, retry_after_seconds=service.settings.retry_after_seconds, when_lost=pool._lose
+    )
     try:
         yield
     finally:

@@ -6,10 +6,24 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import Backend, Plan, Run, Slot
+from .base import Backend, CannotOpen, DeviceOptions, HostBackend, Plan, Run, Slot
 from .slices import Piece, Slices, cut
 
-__all__ = ["BACKENDS", "Backend", "BackendRow", "Piece", "Plan", "Run", "Slices", "Slot", "cut", "load_backend"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "BackendRow",
+    "CannotOpen",
+    "DeviceOptions",
+    "HostBackend",
+    "Piece",
+    "Plan",
+    "Run",
+    "Slices",
+    "Slot",
+    "cut",
+    "load_backend",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +34,18 @@ class BackendRow:
         target: `module:Class` inside this package, imported only when the backend is opened.
         auto: whether `auto` may choose it.
         summary: what it is, in a few words.
+        several: whether it may have several devices; its class then has `open_all(options)`, which yields the index of
+            each device with the opened backend, or with a `CannotOpen`.
     """
 
     target: str
     auto: bool
     summary: str
+    several: bool = False
 
 
 BACKENDS: Mapping[str, BackendRow] = {
+    "cuda": BackendRow("cuda.backend:CudaBackend", auto=True, summary="NVIDIA GPUs, through CuPy", several=True),
     "directml": BackendRow("directml:DirectmlBackend", auto=True, summary="a Windows GPU, through ONNX Runtime"),
     "numba": BackendRow("numba_:NumbaBackend", auto=True, summary="the CPU, through loops compiled ahead; optional"),
     "numpy": BackendRow("numpy_:NumpyBackend", auto=True, summary="the CPU, through NumPy; always there"),

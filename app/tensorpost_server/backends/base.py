@@ -6,9 +6,11 @@ no arrays and no handles. The engine makes it; backends only read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from tensorpost.descriptors import OperatorDesc
 from tensorpost.layout import Layout
@@ -17,7 +19,26 @@ from tensorpost.onnx import OnnxNode
 from ..operators.base import Kernel
 from .slices import Slices
 
-__all__ = ["Backend", "Plan", "Run", "Slot"]
+__all__ = ["Backend", "CannotOpen", "DeviceOptions", "HostBackend", "Plan", "Run", "Slot", "plain_memory"]
+
+
+class CannotOpen(RuntimeError):
+    """Why a device cannot be used: a sentence that says what to install or to change. People read it as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """What the settings say about opening devices.
+
+    Attributes:
+        threads: slices computed at the same time, by backend; 1 for a backend that is not named.
+        cuda_memory_bytes: memory that one CUDA device may lend out; None for most of what is free on it.
+        cuda_pinned_bytes: page-locked host memory for each CUDA device.
+    """
+
+    threads: Mapping[str, int] = field(default_factory=dict[str, int])
+    cuda_memory_bytes: int | None = None
+    cuda_pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +97,32 @@ class Run(Protocol):
 
         Slices are asked for in order, but up to `Backend.threads` of them at the same time. The memory belongs to the
         caller; nothing writes to it again.
+
+        Raises:
+            OutOfDeviceMemory: not even a small part of the slice fits on the device now.
+            DeviceLost: the device failed for good.
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything the run holds. Called once, after the last `compute` has returned."""
+        """Let go of everything the run holds; nothing reads the inputs afterwards.
+
+        Called once, after the last `compute` has returned.
+        """
         ...
 
 
 class Backend(Protocol):
-    """A device that runs plans."""
+    """A device that runs plans. All but `refuses`, `host_memory` and `gauges` is called by its worker alone."""
 
     @property
     def name(self) -> str:
         """The backend's name in requests and answers: `numpy`, `null`."""
+        ...
+
+    @property
+    def index(self) -> int:
+        """Which of the backend's devices it is, from 0."""
         ...
 
     @property
@@ -102,14 +135,86 @@ class Backend(Protocol):
         """How many slices it may compute at the same time."""
         ...
 
+    @property
+    def inline(self) -> bool:
+        """Whether a small plan may run on any thread, the event loop's too, and is done there within microseconds.
+
+        True for processors, which work on the caller's memory. False for devices that have memory of their own: `auto`
+        weighs the way there and back (`Pool.choose`).
+        """
+        ...
+
     def refuses(self, plan: Plan) -> str | None:
         """Why this backend cannot run the plan exactly; None if it can. Pure and cheap."""
         ...
 
+    def held_bytes(self, plan: Plan) -> int:
+        """Ordinary memory that a run of this plan holds beside its inputs and the slices not yet sent, bytes."""
+        ...
+
+    def host_memory(self, size_in_bytes: int) -> memoryview | None:
+        """Writable host memory for a request's tensor, of the kind that the device reads fastest; content undefined.
+
+        None if there is none, or no room in it; ordinary memory does then.
+
+        It is lent for as long as this view, or any made from it, exists. Never blocks for long: it is called on the
+        event loop's thread.
+        """
+        ...
+
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> Run:
-        """Make the inputs, which stay valid and unchanged until the run is closed, ready to be computed on."""
+        """Make the inputs, which stay valid and unchanged until the run is closed, ready to be computed on.
+
+        Raises:
+            OutOfDeviceMemory: they do not fit on the device now.
+            DeviceLost: the device failed for good.
+        """
+        ...
+
+    def gauges(self) -> Mapping[str, int]:
+        """What is in use now, in bytes or counts by name; for people and monitors. Never raises."""
+        ...
+
+    def trim(self) -> None:
+        """Give back what is kept for reuse; called when nothing has run for a while."""
         ...
 
     def close(self) -> None:
         """Give the device back."""
         ...
+
+
+def plain_memory(size_in_bytes: int) -> memoryview:
+    """Writable memory of the ordinary kind; its content is undefined."""
+    return np.empty(size_in_bytes, np.uint8).data
+
+
+class HostBackend:
+    """What all backends have in common that compute in ordinary memory: the rest of `Backend`, to derive from."""
+
+    __slots__ = ()
+
+    index = 0
+    """There is one."""
+    inline = True
+    """A small plan is done before another thread would have woken up."""
+
+    def held_bytes(self, plan: Plan) -> int:
+        """0: what is computed is a slice."""
+        del plan
+        return 0
+
+    def host_memory(self, size_in_bytes: int) -> memoryview | None:
+        """None: ordinary memory does."""
+        del size_in_bytes
+        return None
+
+    def gauges(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def trim(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held."""

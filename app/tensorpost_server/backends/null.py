@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import Plan
+from .base import HostBackend, Plan
 
 __all__ = ["NullBackend"]
 
 
 @dataclass(frozen=True, slots=True)
-class NullBackend:
+class NullBackend(HostBackend):
     """Plans, accounts and answers zeros."""
 
     threads: int = 1
@@ -33,9 +33,6 @@ class NullBackend:
         """Remember the plan."""
         del inputs
         return NullRun(plan)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)

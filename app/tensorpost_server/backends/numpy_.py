@@ -11,13 +11,13 @@ import numpy as np
 
 from tensorpost.layout import Layout
 
-from .base import Plan
+from .base import HostBackend, Plan
 
 __all__ = ["NumpyBackend"]
 
 
 @dataclass(frozen=True, slots=True)
-class NumpyBackend:
+class NumpyBackend(HostBackend):
     """Runs any plan on the CPU.
 
     Attributes:
@@ -37,9 +37,6 @@ class NumpyBackend:
         """Views of the inputs; nothing is copied."""
         views = [slot.layout.view(memory) for slot, memory in zip(plan.inputs, inputs, strict=True)]
         return NumpyRun(plan, views)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 @dataclass(slots=True)

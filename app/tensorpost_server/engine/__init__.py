@@ -4,13 +4,14 @@ from .admission import Admission, Ticket
 from .events import STAGES, Stages
 from .inline import Inline, measure_inline
 from .plan import make_plan
-from .pool import DeviceStatus, Pool, Worker
+from .pool import DeviceStatus, Place, Pool, Worker
 
 __all__ = [
     "STAGES",
     "Admission",
     "DeviceStatus",
     "Inline",
+    "Place",
     "Pool",
     "Stages",
     "Ticket",

@@ -6,6 +6,7 @@ memory it needs. Used from the event loop's thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -24,10 +25,16 @@ class Ticket:
         self._admission: Admission | None = admission
         self.reserved = reserved
 
-    def memory(self, size_in_bytes: int) -> memoryview:
-        """Writable bytes out of the share, lent for as long as a view of them exists; their content is undefined."""
+    def memory(self, size_in_bytes: int, source: Callable[[int], memoryview | None] | None = None) -> memoryview:
+        """Writable bytes out of the share, lent for as long as a view of them exists; their content is undefined.
+
+        Args:
+            size_in_bytes: how many.
+            source: where they come from, if it has any: a backend's `host_memory`, if the tensor is for its device.
+        """
         assert self._admission is not None, "released"
-        return self._admission.blocks.lend(size_in_bytes)
+        lent = None if source is None else source(size_in_bytes)
+        return self._admission.blocks.lend(size_in_bytes) if lent is None else lent
 
     def grow(self, size_in_bytes: int) -> None:
         """Reserve more for the same request.

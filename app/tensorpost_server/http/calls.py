@@ -33,10 +33,12 @@ class Options:
 
     Attributes:
         backend: `auto` or a backend's name; None for the server's default.
+        device: which of the backend's devices; None for any.
         feature_level: DirectML level to validate at; None for the newest.
     """
 
     backend: str | None = None
+    device: int | None = None
     feature_level: FeatureLevel | None = None
 
 
@@ -91,10 +93,10 @@ def read_options(query: str, known: Sequence[str], options: Sequence[str]) -> tu
     Args:
         query: the query string, undecoded.
         known: the dialect's parameters; empty means that the dialect judges them itself.
-        options: which of `backend` and `feature_level` there are.
+        options: which of `backend`, `device` and `feature_level` there are.
 
     Raises:
-        InvalidParameter: a parameter that is unknown or sent twice.
+        InvalidParameter: a parameter that is unknown, sent twice, or an option with a value that it cannot have.
     """
     given: dict[str, str] = {}
     for name, text in QueryParams(query).multi_items():
@@ -110,7 +112,19 @@ def read_options(query: str, known: Sequence[str], options: Sequence[str]) -> tu
         given[name] = text
     level = given.pop("feature_level", None) if "feature_level" in options else None
     backend = given.pop("backend", None)
-    return given, Options(backend, FeatureLevel.parse(level) if level is not None else None)
+    device = given.pop("device", None) if "device" in options else None
+    return given, Options(backend, _device(device), FeatureLevel.parse(level) if level is not None else None)
+
+
+def _device(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 4:
+        raise InvalidParameter(
+            f"device {text[:40]!r} is no number of a device; they are counted from 0, and /v1/devices lists them",
+            extra={"parameter": "device"},
+        )
+    return int(text)
 
 
 def read_document(text: str | None, doubled: Mapping[str, Any]) -> Mapping[str, Any] | None:

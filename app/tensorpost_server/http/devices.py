@@ -1,4 +1,4 @@
-"""`/v1/devices`: which backends are here, which are not, and why."""
+"""`/v1/devices`: which devices are here, which are not and why, and what is in use on them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ router = APIRouter(prefix="/v1/devices", tags=["service"])
 
 @router.get("", summary="List the devices")
 async def list_devices(request: Request) -> JSONResponse:
-    """Every backend: its device, or the reason why it could not be opened; and which one `auto` tries first."""
-    pool = service_of(request).workers()
+    """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now."""
+    pool = service_of(request).opened()
     return JSONResponse({"default": pool.default, "devices": [asdict(status) for status in pool.status()]})

@@ -63,7 +63,7 @@ DIRECTML = DirectmlDialect()
 def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | None) -> Call:
     cls = operator_class(name)
     fields = cls.attribute_fields()
-    given, options = read_options(query, [*fields, "output_sizes"], ["backend", "feature_level"])
+    given, options = read_options(query, [*fields, "output_sizes"], ["backend", "device", "feature_level"])
     attributes = {
         key: _value(value, array=key == "output_sizes" or "tuple" in str(fields[key].annotation))
         for key, value in given.items()

@@ -17,6 +17,8 @@ from tensorpost import frame
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 
+from ..backends import BACKENDS
+
 __all__ = ["router", "run_onnx_openapi", "run_operator_openapi"]
 
 router = APIRouter(prefix="/v1/examples", tags=["examples"])
@@ -67,7 +69,8 @@ def run_operator_openapi() -> dict[str, Any]:
         "tensors": {"input": {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}},
     }
     parameters = [
-        ("backend", "query", "auto, numpy or null; a named backend is never replaced by another", "numpy"),
+        ("backend", "query", f"{', '.join(['auto', *BACKENDS])}; a named one is never replaced by another", "numpy"),
+        ("device", "query", "which device of the named backend, counted from 0; default the least busy one", "0"),
         ("feature_level", "query", "DirectML feature level to validate at; default the newest", "4_1"),
         ("repeats", "query", "tile: copies per dimension, for forms without an operator document", "1,1,3,3"),
         ("output_sizes", "query", "sizes of the output tensor, where they do not follow from the rest", "1,1,6,9"),
@@ -83,7 +86,8 @@ def run_onnx_openapi() -> dict[str, Any]:
     }
     parameters = [
         ("opset", "query", "default-domain opset; default the newest known", "19"),
-        ("backend", "query", "auto, numpy or null; a named backend is never replaced by another", "numpy"),
+        ("backend", "query", f"{', '.join(['auto', *BACKENDS])}; a named one is never replaced by another", "numpy"),
+        ("device", "query", "which device of the named backend, counted from 0; default the least busy one", "0"),
         ("scales", "query", "any attribute or small input of the operator, lists separated by commas", "1,1,2,2"),
         ("mode", "query", "likewise", "linear"),
     ]

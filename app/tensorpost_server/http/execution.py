@@ -17,7 +17,7 @@ from tensorpost.problems import InvalidDescriptor, InvalidFrame, LimitExceeded, 
 from tensorpost.strict_json import read_json
 
 from ..backends import Plan
-from ..engine import Stages, Ticket, Worker, make_plan
+from ..engine import Place, Stages, Ticket, Worker, make_plan
 from .answering import answer_whole, field_lines
 from .calls import Call, Dialect, Tensor
 from .fields import fields_of, text_of
@@ -54,6 +54,7 @@ class Execution:
         "_dialect",
         "_fields",
         "_name",
+        "_place",
         "_query",
         "_receive_into",
         "_service",
@@ -73,6 +74,7 @@ class Execution:
         self._service = service
         self._stages = Stages()
         self._ticket: Ticket | None = None
+        self._place: Place | None = None
         self._whole = answer_whole(scope)
         request_id: str | None = scope.get("tensorpost.request_id")
         if request_id is None:
@@ -86,6 +88,8 @@ class Execution:
         except CallerGone:
             return
         finally:
+            if self._place is not None:
+                self._place.leave()
             if self._ticket is not None:
                 self._ticket.release()
 
@@ -97,13 +101,15 @@ class Execution:
         opening = self._opening()
         body = Body(receive, length, settings.receive_timeout_seconds, self._receive_into)
         prepared, memory = await self._prepared(body, opening)
-        plan = prepared.plan
-        worker = pool.choose(plan, prepared.call.options.backend)
+        plan, options = prepared.plan, prepared.call.options
+        worker = pool.choose(plan, options.backend, options.device)
+        self._place = worker.expect(plan)
         stages.done("plan")
+        needed = prepared.memory_bytes + worker.backend.held_bytes(plan)
         if self._ticket is None:
-            self._ticket = service.admission.admit(prepared.memory_bytes)
+            self._ticket = service.admission.admit(needed)
         else:
-            self._ticket.grow(prepared.memory_bytes)
+            self._ticket.grow(needed)
         stages.done("admit")
         if opening.answer is Form.JSON:
             answer = None
@@ -115,7 +121,8 @@ class Execution:
             if answer is not None and answer.small:
                 memory = _in_place(body, prepared.sizes)
             if memory is None:
-                memory = [self._ticket.memory(size) for size in prepared.sizes]
+                lend, source = self._ticket.memory, worker.backend.host_memory
+                memory = [lend(size, source) for size in prepared.sizes]
                 await body.into(memory)
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]

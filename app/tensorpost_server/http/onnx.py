@@ -66,7 +66,7 @@ class OnnxDialect:
             InvalidDescriptor: the node breaks a rule of ONNX.
             InvalidFrame: the tensors do not fit the node.
         """
-        parameters, options = read_options(query, (), ["backend"])
+        parameters, options = read_options(query, (), ["backend", "device"])
         opset = _opset(parameters.pop("opset", None))
         members = read_document(document, parameters)
         data = self.lone_tensor(name)

@@ -48,6 +48,8 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.TooBusy: 429,
     p.NotReady: 503,
     p.NoBackend: 501,
+    p.OutOfDeviceMemory: 503,
+    p.DeviceLost: 503,
     p.ReceiveTimeout: 408,
     p.ServerFault: 500,
 }

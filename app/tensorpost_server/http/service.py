@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -13,6 +17,13 @@ from ..settings import Settings
 from .prepared import PreparedCalls
 
 __all__ = ["Service", "service_of"]
+
+_log = logging.getLogger(__name__)
+
+
+def _stop_process() -> None:
+    """Ask this process to stop in order: every ASGI server knows SIGTERM."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -26,6 +37,7 @@ class Service:
         draining: whether the server is about to stop; it then says that it is not ready.
         inline: what is computed on the event loop's thread; None before the start.
         prepared: calls that were lately understood.
+        end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
     settings: Settings
@@ -34,24 +46,41 @@ class Service:
     draining: bool = False
     inline: Inline | None = None
     prepared: PreparedCalls = field(default_factory=PreparedCalls)
+    end: Callable[[], None] = _stop_process
 
     @property
     def ready(self) -> bool:
         """Whether requests will be served."""
-        return self.pool is not None and not self.draining
+        return self.pool is not None and not self.draining and self.pool.lost is None
 
-    def workers(self) -> Pool:
-        """The pool.
+    def opened(self) -> Pool:
+        """The pool, whatever became of its devices.
 
         Raises:
             NotReady: it is not open.
         """
         if self.pool is None:
-            raise NotReady(
-                "the server is starting or stopping; try again",
-                extra={"retry_after_seconds": self.settings.retry_after_seconds},
-            )
+            raise self._not_ready("the server is starting or stopping; try again")
         return self.pool
+
+    def workers(self) -> Pool:
+        """The pool, to run something on.
+
+        Raises:
+            NotReady: it is not open, or a device failed for good and this process is about to end.
+        """
+        pool = self.opened()
+        if pool.lost is not None:
+            raise self._not_ready(f"this server ends, and another one should start: {pool.lost}")
+        return pool
+
+    def device_lost(self, reason: str) -> None:
+        """Say so, and end the process: what a failed device leaves behind in a process cannot be repaired there."""
+        _log.critical("%s; this process ends", reason)
+        self.end()
+
+    def _not_ready(self, why: str) -> NotReady:
+        return NotReady(why, extra={"retry_after_seconds": self.settings.retry_after_seconds})
 
 
 def service_of(request: Request) -> Service:

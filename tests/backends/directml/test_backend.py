@@ -21,7 +21,7 @@ from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
-from tensorpost_server.backends import BACKENDS, load_backend
+from tensorpost_server.backends import BACKENDS, DeviceOptions, load_backend
 from tensorpost_server.backends.directml import DirectmlBackend, Node, runtime
 from tensorpost_server.engine import Pool, make_plan, pool
 
@@ -168,7 +168,7 @@ def test_auto_takes_it_where_it_can_and_the_cpu_where_it_cannot(monkeypatch: pyt
         return (lambda threads: DirectmlBackend(threads, provider=CPU)) if name == "directml" else load_backend(name)
 
     monkeypatch.setattr(pool, "load_backend", load)
-    opened = Pool.open("auto", {}, 2)
+    opened = Pool.open("auto", DeviceOptions(), 2)
     try:
         assert opened.choose(TILE).backend.name == "directml"
         assert opened.choose(GRADIENT).backend.name in ("numba", "numpy")

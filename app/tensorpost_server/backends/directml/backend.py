@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensorpost.layout import Layout
 
-from ..base import Plan
+from ..base import HostBackend, Plan
 from .express import express
 from .model import Node
 from .runtime import CPU, DIRECTML, directml_version, load_runtime, package_of
@@ -24,7 +24,7 @@ MOST_BYTES = 256 << 20
 admission does not count. Longer ones are NumPy's, which streams them."""
 
 
-class DirectmlBackend:
+class DirectmlBackend(HostBackend):
     """Runs what one node of ONNX Runtime's DirectML provider can express.
 
     Strided tensors are packed and unpacked here: a session knows packed ones only.
@@ -44,6 +44,7 @@ class DirectmlBackend:
 
     name = "directml"
     threads = 1
+    inline = False
 
     def __init__(
         self, threads: int = 1, *, provider: str = DIRECTML, device_id: int = 0, most_bytes: int = MOST_BYTES
@@ -68,6 +69,10 @@ class DirectmlBackend:
             return f"it moves {longest:,} bytes, and directml makes an output whole; its limit is {self._most_bytes:,}"
         node = express(plan)
         return node if isinstance(node, str) else self._sessions.refusal(node)
+
+    def held_bytes(self, plan: Plan) -> int:
+        """The output, which a session makes whole."""
+        return plan.output_bytes
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DirectmlRun:
         """Make the session if it is not there, and upload the input.

@@ -21,7 +21,7 @@ from ...operators.onnx import OnnxTileKernel
 from ...operators.onnx_resize import FilterMap, ResizeKernel
 from ...operators.separable import LONG_SUM, AxisMap, Rounding, SeparableKernel
 from ...operators.tile import TileKernel
-from ..base import Plan
+from ..base import HostBackend, Plan
 from . import library
 from .calls import KINDS, Blend, Filler, Gather, Kernels, Place, Program, Tile
 from .tables import most_taps
@@ -74,7 +74,7 @@ class _Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class NumbaBackend:
+class NumbaBackend(HostBackend):
     """Runs the common plans on the CPU, several times faster than NumPy where sums are involved.
 
     Opening it loads compiled kernels from the cache; it never compiles.

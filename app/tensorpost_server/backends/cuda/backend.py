@@ -1,0 +1,416 @@
+"""One NVIDIA GPU through CuPy.
+
+Inputs go up on a stream of their own, out of page-locked memory that the request body was received into. Every thread
+of the worker has a stream on which it computes a slice and brings it down, so that with two threads one slice is
+computed while the other is on the bus. A slice that finds no memory is made in smaller parts.
+
+CuPy is imported when a device is opened, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorpost.layout import Layout
+from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+
+from ...operators.base import Box
+from ..base import CannotOpen, DeviceOptions, Plan, plain_memory
+from ..slices import cut
+from .staging import Staging
+
+__all__ = ["CudaBackend", "CudaRun"]
+
+THREADS = 2
+"""One slice is computed while another is on the bus; a third would only wait."""
+
+SMALLEST_PART = 64 * 1024
+"""Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
+
+SHARE_OF_FREE = 0.75
+"""Of a device's memory: the rest is for CuPy's kernels, for the context, and for whoever else uses the card."""
+
+INSTALL = (
+    "pip install 'tensorpost[cuda13]' (drivers from 580 on) or 'tensorpost[cuda12]' (drivers from 525 on); "
+    "nvidia-smi shows the driver"
+)
+
+# CUDA Runtime API, cudaError: the driver's errors have the same numbers.
+NO_MEMORY = 2
+INSUFFICIENT_DRIVER, NO_DEVICE, DEVICES_UNAVAILABLE = 35, 100, 46
+LOST: Mapping[int, str] = {
+    # Each description there ends with "this leaves the process in an inconsistent state and any further CUDA work will
+    # return the same error. To continue using CUDA, the process must be terminated and relaunched", or says as much.
+    214: "an uncorrectable memory error (ECC)",
+    220: "an uncorrectable NVLink error",
+    226: "a contained memory error",
+    700: "a kernel touched memory that is not its own",
+    702: "a kernel ran longer than the system allows",
+    709: "its context is gone",
+    710: "an assertion failed in a kernel",
+    714: "a hardware stack error",
+    715: "an illegal instruction",
+    716: "a misaligned address",
+    717: "an address in the wrong space",
+    718: "an invalid program counter",
+    719: "a kernel failed to launch or to finish",
+    999: "an unknown error of the driver",
+}
+
+
+class CudaBackend:
+    """One device, opened.
+
+    Args:
+        index: which device, as CUDA counts those that it shows to this process.
+        threads: slices computed at the same time.
+        memory_bytes: device memory to take at most; None for three quarters of what is free now.
+        pinned_bytes: page-locked host memory for request bodies and slices.
+
+    Raises:
+        CannotOpen: there is no CuPy, no driver, no such device, or no memory left on it.
+    """
+
+    name = "cuda"
+    inline = False
+
+    def __init__(
+        self, index: int = 0, threads: int = THREADS, memory_bytes: int | None = None, pinned_bytes: int = 64 << 20
+    ) -> None:
+        self.cupy = cupy = _cupy()
+        self.fill: Any = importlib.import_module(f"{__package__}.compute").fill  # it needs CuPy to be imported
+        count = _device_count(cupy)
+        if not 0 <= index < count:
+            raise CannotOpen(
+                f"there is no CUDA device {index}: this process sees {count}, counted from 0 "
+                "(the variable CUDA_VISIBLE_DEVICES decides which)"
+            )
+        self.index = index
+        self.threads = max(threads, THREADS)
+        self.device = f"cuda:{index}"
+        self._lost: str | None = None
+        self._lanes = threading.local()
+        try:
+            properties = cupy.cuda.runtime.getDeviceProperties(index)
+            raw: Any = properties["name"]
+            text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)
+            self.device = f"cuda:{index} {''.join(c for c in text if c.isascii() and c.isprintable())}"
+            with cupy.cuda.Device(index):
+                free, self._total = (int(n) for n in cupy.cuda.runtime.memGetInfo())
+                self.memory_bytes = int(free * SHARE_OF_FREE) if memory_bytes is None else min(memory_bytes, free)
+                if self.memory_bytes < 2 * SMALLEST_PART:
+                    raise CannotOpen(self._nothing_left(free))
+                self._pool = cupy.cuda.MemoryPool()
+                self._pool.set_limit(size=self.memory_bytes)
+                self._uploads = cupy.cuda.Stream(non_blocking=True)
+                block = cupy.cuda.alloc_pinned_memory(pinned_bytes) if pinned_bytes else bytearray()
+                self._staging = Staging(block, pinned_bytes)
+        except _cuda_errors(cupy) as error:
+            raise CannotOpen(self._why_not(error, pinned_bytes)) from error
+
+    @classmethod
+    def open_all(cls, options: DeviceOptions) -> Iterator[tuple[int, CudaBackend | CannotOpen]]:
+        """Every device that CUDA shows to this process, opened, or why it could not be.
+
+        Raises:
+            CannotOpen: there is nothing to look at: no CuPy, no driver, no device.
+        """
+        for index in range(_device_count(_cupy())):
+            try:
+                yield (
+                    index,
+                    cls(
+                        index,
+                        options.threads.get(cls.name, THREADS),
+                        options.cuda_memory_bytes,
+                        options.cuda_pinned_bytes,
+                    ),
+                )
+            except CannotOpen as error:
+                yield index, error
+
+    def refuses(self, plan: Plan) -> str | None:
+        """A plan whose inputs, with a small part of its output, never fit into the memory that may be taken."""
+        needed = plan.input_bytes + SMALLEST_PART
+        if needed > self.memory_bytes:
+            return (
+                f"its inputs need {needed:,} bytes of device memory, and this server may take {self.memory_bytes:,} "
+                "(setting TENSORPOST_CUDA_MEMORY_BYTES)"
+            )
+        return None
+
+    def held_bytes(self, plan: Plan) -> int:
+        """0: the output exists in slices."""
+        del plan
+        return 0
+
+    def host_memory(self, size_in_bytes: int) -> memoryview | None:
+        """Page-locked memory as long as there is room in what was locked at the start."""
+        return self._staging.lend(size_in_bytes)
+
+    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> CudaRun:
+        """Begin to copy the inputs to the device; the copies may still be under way when it returns."""
+        with self.working(self._uploads):
+            blocks = [self.room(memory.nbytes) for memory in inputs]
+            uploaded = self.cupy.cuda.Event(disable_timing=True)
+            arrays: list[Any] = []
+            try:
+                for slot, memory, block in zip(plan.inputs, inputs, blocks, strict=True):
+                    self.copy(block, memory, up=True, stream=self._uploads)
+                    arrays.append(_view(self.cupy, slot.layout, block))
+                uploaded.record(self._uploads)
+            except BaseException:
+                self._uploads.synchronize()  # the caller's memory must not be read once it is told
+                raise
+            return CudaRun(self, plan, arrays, uploaded)
+
+    def gauges(self) -> Mapping[str, int]:
+        """Bytes of device memory and of page-locked host memory; how often the latter had no room."""
+        found = {
+            "device_memory_bytes": self._total,
+            "device_memory_limit_bytes": self.memory_bytes,
+            "pinned_bytes": self._staging.size_in_bytes,
+            "pinned_used_bytes": self._staging.lent,
+            "pinned_misses": self._staging.misses,
+        }
+        if self._lost is None:
+            with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
+                found |= {
+                    "device_memory_free_bytes": int(self.cupy.cuda.runtime.memGetInfo()[0]),
+                    "device_memory_held_bytes": int(self._pool.total_bytes()),
+                    "device_memory_used_bytes": int(self._pool.used_bytes()),
+                }
+        return found
+
+    def trim(self) -> None:
+        """Free the device memory that is kept for the next request."""
+        with self.working(self.lane()):
+            self._pool.free_all_blocks()
+
+    def close(self) -> None:
+        """Free what is kept. Nothing is asked of a device that was lost."""
+        if self._lost is None:
+            with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
+                self._uploads.synchronize()
+                self._pool.free_all_blocks()
+
+    # ---- for the runs ------------------------------------------------------------------------------------------------
+
+    def lane(self) -> Any:
+        """The stream of this thread."""
+        if not hasattr(self._lanes, "stream"):
+            with self.cupy.cuda.Device(self.index):
+                self._lanes.stream = self.cupy.cuda.Stream(non_blocking=True)
+        return self._lanes.stream
+
+    @contextmanager
+    def working(self, stream: Any) -> Generator[None]:
+        """This device, stream and memory for everything that CuPy does inside; its errors become ours.
+
+        Raises:
+            OutOfDeviceMemory: for the device's want of memory, after the kept memory was freed.
+            DeviceLost: for errors after which the device answers nothing any more.
+        """
+        if self._lost is not None:
+            raise DeviceLost(self._lost)
+        cuda = self.cupy.cuda
+        try:
+            with cuda.Device(self.index), stream, cuda.using_allocator(self._pool.malloc):
+                yield
+        except cuda.memory.OutOfMemoryError as error:
+            raise self._out_of_memory() from error
+        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+            if error.status == NO_MEMORY:
+                raise self._out_of_memory() from error
+            if error.status in LOST:
+                self._lost = f"{self.device} failed for good: {LOST[error.status]} ({error})"
+                raise DeviceLost(self._lost) from error
+            raise
+
+    def room(self, size_in_bytes: int) -> Any:
+        """Device memory with undefined content, as an array of bytes. CuPy frees what it keeps before it gives up."""
+        return self.cupy.empty(size_in_bytes, np.uint8)
+
+    def copy(self, block: Any, memory: memoryview, *, up: bool, stream: Any) -> None:
+        """Copy between host memory and an array of as many bytes on the device, behind what the stream does.
+
+        Page-locked memory is copied without the processor; it must not be touched until the stream is through.
+        """
+        if memory.nbytes:
+            runtime = self.cupy.cuda.runtime
+            at = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+            if up:
+                runtime.memcpyAsync(block.data.ptr, at, memory.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+            else:
+                runtime.memcpyAsync(at, block.data.ptr, memory.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+
+    def _out_of_memory(self) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(
+            f"{self.device} has no room for this request now, even in small slices: this server may take "
+            f"{self.memory_bytes:,} bytes of it (setting TENSORPOST_CUDA_MEMORY_BYTES), and others may use it as well; "
+            "try again, or send it to another backend"
+        )
+
+    def _nothing_left(self, free: int) -> str:
+        return (
+            f"no memory is left on {self.device}: {free:,} bytes are free; nvidia-smi shows which process has the rest"
+            ", stop it or let CUDA_VISIBLE_DEVICES leave this device out"
+        )
+
+    def _why_not(self, error: Any, pinned_bytes: int) -> str:
+        status = getattr(error, "status", None)
+        if status == NO_MEMORY and hasattr(self, "_uploads"):
+            return (
+                f"{pinned_bytes:,} bytes of host memory could not be page-locked for {self.device}; "
+                "lower TENSORPOST_CUDA_PINNED_BYTES, or raise the limit of locked memory (ulimit -l)"
+            )
+        if status == NO_MEMORY:
+            return self._nothing_left(0)
+        if status == DEVICES_UNAVAILABLE:
+            return f"{self.device} is busy: another process has it for itself; nvidia-smi shows which, stop it"
+        return f"{self.device} could not be opened: {error}; nvidia-smi may say more"
+
+
+@dataclass(slots=True)
+class CudaRun:
+    """A plan with its inputs on the device, or on the way there."""
+
+    backend: CudaBackend
+    plan: Plan
+    inputs: list[Any]
+    uploaded: Any
+
+    def compute(self, index: int) -> memoryview:
+        """See `Run.compute`."""
+        piece = self.plan.slices.piece(index)
+        memory = self.backend.host_memory(piece.computed)
+        if memory is None:
+            memory = plain_memory(piece.computed)
+        stream = self.backend.lane()
+        with self.backend.working(stream):
+            stream.wait_event(self.uploaded)
+        whole = self.plan.output.layout
+        sizes = tuple([stop - start for start, stop in piece.box])
+        self._make(Layout(whole.data_type, sizes, whole.strides, piece.computed, whole.packed), piece.box, memory)
+        return memory
+
+    def _make(self, part: Layout, box: Box, memory: memoryview) -> None:
+        """Compute a part of the output into host memory; in halves, and halves of those, if it finds no room.
+
+        Args:
+            part: its layout.
+            box: which part of the output.
+            memory: as long as the part.
+        """
+        backend, gaps = self.backend, self.plan.slices.has_gaps
+        stream = backend.lane()
+        try:
+            with backend.working(stream):
+                try:
+                    block = backend.room(memory.nbytes)
+                    if gaps:
+                        block.fill(0)
+                    backend.fill(self.plan.kernel, self.inputs, box, _view(backend.cupy, part, block))
+                    backend.copy(block, memory, up=False, stream=stream)
+                finally:
+                    stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's
+            return
+        except OutOfDeviceMemory:
+            half = part.data_size_in_bytes // 2  # without the padding behind it, which cannot be halved
+            smaller = cut(part, half)
+            if half < SMALLEST_PART or len(smaller) < 2:
+                raise
+        if gaps:
+            np.frombuffer(memory, np.uint8)[:] = 0
+        for piece in smaller:
+            begins = [start for start, _ in box]
+            within = tuple([(at + start, at + stop) for at, (start, stop) in zip(begins, piece.box, strict=True)])
+            sizes = tuple([stop - start for start, stop in piece.box])
+            layout = Layout(part.data_type, sizes, part.strides, piece.computed, part.packed)
+            self._make(layout, within, memory[piece.begin : piece.begin + piece.computed])
+
+    def close(self) -> None:
+        """Wait until the inputs have been read, then forget them."""
+        arrays, self.inputs = self.inputs, []
+        if arrays:
+            with self.backend.working(self.backend.lane()):
+                self.uploaded.synchronize()
+
+
+def _view(cupy: Any, layout: Layout, block: Any) -> Any:
+    """`Layout.view` on the device: the elements in a block of bytes that the host has found long enough."""
+    needed, dtype = layout.data_size_in_bytes, layout.data_type.dtype
+    if needed == 0:
+        return cupy.empty(layout.sizes, dtype)
+    flat = block[:needed].view(dtype)
+    if layout.packed:
+        return flat.reshape(layout.sizes)
+    strides = tuple([stride * dtype.itemsize for stride in layout.strides])
+    return cupy.lib.stride_tricks.as_strided(flat, shape=layout.sizes, strides=strides)
+
+
+def _cupy() -> Any:
+    """CuPy, able to compile.
+
+    Raises:
+        CannotOpen: it is not here, or lacks the compiler.
+    """
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as error:
+        what = "is not installed" if getattr(error, "name", None) == "cupy" else f"cannot be imported ({error})"
+        raise CannotOpen(f"CuPy {what}: {INSTALL}") from error
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception as error:
+        # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
+        raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
+    return cupy
+
+
+def _cuda_errors(cupy: Any) -> tuple[type[Exception], ...]:
+    cuda = cupy.cuda
+    return (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError)
+
+
+def _device_count(cupy: Any) -> int:
+    """How many devices CUDA shows to this process; at least 1.
+
+    Raises:
+        CannotOpen: none, or there is no driver that could.
+    """
+    runtime = cupy.cuda.runtime
+    try:
+        count = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        if error.status == INSUFFICIENT_DRIVER:
+            driver, ours = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+            if driver == 0:
+                raise CannotOpen(
+                    "there is no NVIDIA driver here: install one, or start the container with the GPUs "
+                    "(docker run --gpus all)"
+                ) from error
+            raise CannotOpen(
+                f"the NVIDIA driver is too old: it knows CUDA {_version(driver)} and CuPy needs {_version(ours)}; "
+                f"update it, or {INSTALL}"
+            ) from error
+        if error.status != NO_DEVICE:
+            raise CannotOpen(f"CUDA cannot be asked for its devices: {error}; nvidia-smi may say more") from error
+        count = 0
+    if count == 0:
+        raise CannotOpen(
+            "CUDA shows no device to this process: nvidia-smi lists what the driver sees, and CUDA_VISIBLE_DEVICES "
+            "may hide it; containers need docker run --gpus all"
+        )
+    return count
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,0 +1,377 @@
+"""The CUDA backend over a CuPy of paper: memory, streams and errors. What GPUs compute is shown on a GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, vectors
+from tests.support import strategies as ours
+from tests.support.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy
+from tests.support.http_app import collect
+
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+from tensorpost_server.backends import CannotOpen, DeviceOptions, Plan
+from tensorpost_server.backends.cuda import backend as module
+from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBackend
+from tensorpost_server.engine import Worker, make_plan
+
+Fill = Callable[..., None]
+CASES = [*vectors(), *layouts()]
+
+
+class Compute:
+    """Stands in for `compute.py`; `before` is called with the number of bytes to fill."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[int], object] = lambda _size: None
+
+    def fill(self, kernel: Any, inputs: Any, box: Any, out: Any) -> None:
+        self.before(out.nbytes)
+        kernel.fill(np, inputs, box, out)
+
+
+@pytest.fixture
+def compute(monkeypatch: pytest.MonkeyPatch) -> Compute:
+    found = Compute()
+    monkeypatch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", SimpleNamespace(fill=found.fill))  # pyright: ignore[reportArgumentType] # a module by its one name
+    return found
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch, compute: Compute) -> FakeCupy:
+    found = FakeCupy()
+    monkeypatch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # likewise
+    return found
+
+
+def tile(rows: int, columns: int = 1024) -> tuple[Plan, memoryview, bytes]:
+    """So many copies of a row of float32: the plan in one slice, the input, the output."""
+    row = np.arange(columns, dtype="<f4")
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, columns)), (rows, 1))
+    return make_plan(desc, 1 << 30), memoryview(row.tobytes()), np.tile(row, (rows, 1)).tobytes()
+
+
+# ---- computing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 1 << 20])
+def test_the_conformance_cases(cupy: FakeCupy, slice_bytes: int):
+    backend = CudaBackend(pinned_bytes=1 << 16)
+    some = CASES[:: 7 if slice_bytes == 1 else 1]
+    for case in some:
+        check_bytes(backend, case, slice_bytes)
+    assert len(some) > 50
+    assert cupy.pools[0].used == 0, "device memory is still held"
+
+
+@given(
+    call=ours.tile_cases(), slice_bytes=st.integers(1, 700), at_once=st.booleans(), pinned=st.sampled_from([0, 8192])
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_tile(cupy: FakeCupy, call: tuple[Any, bytes], slice_bytes: int, at_once: bool, pinned: int):
+    desc, buffer = call
+    check_bytes(
+        CudaBackend(pinned_bytes=pinned),
+        Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer)), slice_bytes, at_once=at_once,
+    )  # fmt: skip
+
+
+def test_through_a_worker_with_page_locked_memory(cupy: FakeCupy):
+    plan, row, expected = tile(3000)
+    plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1024)), (3000, 1)), 1 << 18)
+    backend = CudaBackend(pinned_bytes=1 << 23)
+    worker = Worker(backend, 3)
+    try:
+        source = backend.host_memory(row.nbytes)
+        assert source is not None
+        source[:] = row
+        assert not worker.is_small(tile(1)[0]), "small plans must not run on the event loop's thread"
+        assert asyncio.run(collect(worker.run(plan, [source]))) == expected
+        del source
+        assert backend.gauges()["pinned_used_bytes"] == 0
+        assert backend.gauges()["pinned_misses"] == 0
+    finally:
+        worker.close()
+
+
+def test_closing_waits_for_the_inputs_to_be_read(cupy: FakeCupy):
+    plan, row, _ = tile(2)
+    backend = CudaBackend()
+    run = backend.start(plan, [row])
+    assert any(stream.todo for stream in cupy.streams.values()), "the copy was done at once: nothing is shown"
+
+    run.close()
+
+    assert not any(stream.todo for stream in cupy.streams.values()), "memory is given back while the device reads it"
+
+
+def test_a_kernel_that_raises_leaves_nothing_under_way(cupy: FakeCupy, compute: Compute):
+    plan, row, expected = tile(2)
+    backend = CudaBackend()
+
+    def fail(_size: int) -> None:
+        raise ValueError("a mistake of ours")
+
+    compute.before = fail
+    run = backend.start(plan, [row])
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        run.compute(0)
+    run.close()
+    compute.before = lambda _size: None
+
+    assert cupy.pools[0].used == 0
+    assert serve(backend, plan, row) == expected
+
+
+def serve(backend: CudaBackend, plan: Plan, row: memoryview) -> bytes:
+    run = backend.start(plan, [row])
+    try:
+        return b"".join(bytes(run.compute(index)) for index in range(len(plan.slices)))
+    finally:
+        run.close()
+
+
+def test_what_it_says_about_itself(cupy: FakeCupy):
+    backend = CudaBackend(1, memory_bytes=1 << 30, pinned_bytes=1 << 20)
+
+    assert (backend.name, backend.index, backend.inline, backend.threads) == ("cuda", 1, False, 2)
+    assert backend.device == "cuda:1 NVIDIA H200"
+    assert backend.gauges() == {
+        "device_memory_bytes": 140 << 30, "device_memory_limit_bytes": 1 << 30,
+        "device_memory_free_bytes": 100 << 30, "device_memory_held_bytes": 0, "device_memory_used_bytes": 0,
+        "pinned_bytes": 1 << 20, "pinned_used_bytes": 0, "pinned_misses": 0,
+    }  # fmt: skip
+
+
+def test_three_quarters_of_what_is_free_unless_told_otherwise(cupy: FakeCupy):
+    cupy.free = {0: 8 << 30}
+
+    assert CudaBackend().memory_bytes == 6 << 30
+    assert CudaBackend(memory_bytes=9 << 30).memory_bytes == 8 << 30, "more than there is"
+
+
+def test_memory_kept_for_reuse_is_given_back(cupy: FakeCupy):
+    plan, row, _ = tile(64)
+    backend = CudaBackend()
+    serve(backend, plan, row)
+    assert cupy.pools[0].held > 0
+
+    backend.trim()
+
+    assert cupy.pools[0].held == 0
+
+
+# ---- out of memory ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name.startswith(("UINT8,", "FLOAT16, pa"))], ids=str)
+def test_parts_of_a_slice_are_the_same_bytes(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch, compute: Compute, case: Case
+):
+    # Everything that is larger than one element finds no room.
+    monkeypatch.setattr(module, "SMALLEST_PART", 1)
+    desc = case.desc
+    item = make_plan(desc, 1 << 20).output.layout.data_type.item_size
+
+    def no_room(size: int) -> None:
+        if size > item:
+            raise CUDADriverError(2)
+
+    compute.before = no_room
+    check_bytes(CudaBackend(), case, 1 << 20)
+
+
+def test_a_slice_without_room_is_made_in_smaller_parts(cupy: FakeCupy):
+    plan, row, expected = tile(1024)
+    backend = CudaBackend(memory_bytes=1 << 20)
+    assert len(plan.slices) == 1
+    assert plan.output_bytes == 4 << 20
+
+    assert serve(backend, plan, row) == expected
+    assert 1 << 18 < cupy.largest_block <= 1 << 20, "in parts as large as possible"
+
+
+def test_without_room_for_a_small_part_it_is_a_refusal_and_the_next_request_is_served(cupy: FakeCupy, compute: Compute):
+    plan, row, expected = tile(1024)
+    backend = CudaBackend(memory_bytes=1 << 20)
+    tried: list[int] = []
+
+    def no_room(size: int) -> None:
+        tried.append(size)
+        raise CUDARuntimeError(2)
+
+    compute.before = no_room
+    run = backend.start(plan, [row])
+    with pytest.raises(
+        OutOfDeviceMemory, match=r"cuda:0 NVIDIA H200 has no room .* 1,048,576 bytes .*CUDA_MEMORY_BYTES"
+    ):
+        run.compute(0)
+    run.close()
+    assert min(tried) >= SMALLEST_PART
+    compute.before = lambda _size: None
+
+    assert cupy.pools[0].used == 0
+    assert serve(backend, plan, row) == expected
+
+
+def test_inputs_that_find_no_room_are_a_refusal(cupy: FakeCupy):
+    plan, row, expected = tile(2)
+    backend = CudaBackend(memory_bytes=1 << 20)
+    with backend.working(backend.lane()):
+        others = backend.room((1 << 20) - 100)
+
+        with pytest.raises(OutOfDeviceMemory):
+            backend.start(plan, [row])
+        del others
+
+    assert serve(backend, plan, row) == expected
+
+
+def test_inputs_that_never_fit_are_refused_before_they_are_read(cupy: FakeCupy):
+    backend = CudaBackend(memory_bytes=1 << 20)
+
+    assert backend.refuses(tile(1)[0]) is None
+    huge = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1024)), (1 << 20, 1))
+    assert backend.refuses(make_plan(huge, 1 << 20)) is None, "an output of any size is made in slices"
+    reason = backend.refuses(tile(1, 1 << 18)[0])
+    assert reason == (
+        f"its inputs need {(1 << 20) + SMALLEST_PART:,} bytes of device memory, and this server may take 1,048,576 "
+        "(setting TENSORPOST_CUDA_MEMORY_BYTES)"
+    )
+
+
+# ---- lost ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [CUDARuntimeError, CUDADriverError])
+@pytest.mark.parametrize("status", [700, 719, 214])
+def test_an_error_that_stays_is_a_lost_device(cupy: FakeCupy, error: type[CUDARuntimeError], status: int):
+    plan, row, _ = tile(2)
+    backend = CudaBackend()
+    run = backend.start(plan, [row])
+    cupy.failing = error(status)
+
+    with pytest.raises(
+        DeviceLost, match=rf"cuda:0 NVIDIA H200 failed for good: {LOST[status][:20]}.*cudaError{status}"
+    ) as lost:
+        run.compute(0)
+    for call in (lambda: backend.start(plan, [row]), lambda: run.compute(0), backend.trim):
+        with pytest.raises(DeviceLost, match="failed for good"):
+            call()
+    assert str(lost.value)
+    assert "device_memory_used_bytes" not in backend.gauges(), "a lost device is not asked"
+    backend.close()
+
+
+def test_other_errors_are_passed_on_and_the_device_goes_on(cupy: FakeCupy):
+    plan, row, expected = tile(2)
+    backend = CudaBackend()
+    run = backend.start(plan, [row])
+    cupy.failing = CUDARuntimeError(1)
+
+    with pytest.raises(CUDARuntimeError, match="cudaError1"):
+        run.compute(0)
+    cupy.failing = None
+    run.close()
+
+    assert serve(backend, plan, row) == expected
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
+
+
+def opened(**options: Any) -> list[tuple[int, Any]]:
+    return list(CudaBackend.open_all(DeviceOptions(**options)))
+
+
+def test_every_device_is_opened_with_the_settings(cupy: FakeCupy):
+    found = opened(threads={"cuda": 3}, cuda_memory_bytes=1 << 30, cuda_pinned_bytes=1 << 20)
+
+    assert [(index, backend.device) for index, backend in found] == [
+        (0, "cuda:0 NVIDIA H200"),
+        (1, "cuda:1 NVIDIA H200"),
+    ]
+    assert {(backend.threads, backend.memory_bytes) for _, backend in found} == {(3, 1 << 30)}
+    assert {backend.gauges()["pinned_bytes"] for _, backend in found} == {1 << 20}
+
+
+def test_a_device_that_is_full_does_not_hide_the_others(cupy: FakeCupy):
+    cupy.free = {0: 1000}
+
+    (_, full), (_, open_one) = opened()
+
+    assert str(full).startswith("no memory is left on cuda:0 NVIDIA H200: 1,000 bytes are free; nvidia-smi shows which")
+    assert open_one.device == "cuda:1 NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (2, "no memory is left on cuda:0"),
+        (46, "another process has it for itself"),
+        (999, "could not be opened: cudaError999"),
+    ],
+)
+def test_a_device_that_fails_while_it_is_opened_says_why(cupy: FakeCupy, status: int, says: str):
+    cupy.failing = CUDARuntimeError(status)
+
+    with pytest.raises(CannotOpen, match=says):
+        CudaBackend()
+
+
+def test_host_memory_that_cannot_be_locked_says_which_setting(cupy: FakeCupy):
+    cupy.pinned_error = 2
+
+    with pytest.raises(CannotOpen, match=r"1,048,576 bytes of host memory .* lower TENSORPOST_CUDA_PINNED_BYTES"):
+        CudaBackend(pinned_bytes=1 << 20)
+    assert CudaBackend(pinned_bytes=0).gauges()["pinned_bytes"] == 0
+
+
+def test_a_device_that_is_not_there(cupy: FakeCupy):
+    for index in (2, -1):
+        with pytest.raises(CannotOpen, match=rf"there is no CUDA device {index}: this process sees 2"):
+            CudaBackend(index)
+
+
+def test_no_driver_an_old_one_and_no_device(cupy: FakeCupy):
+    for error, driver, says in (
+        (35, 0, "there is no NVIDIA driver here: install one"),
+        (
+            35,
+            12_020,
+            r"the NVIDIA driver is too old: it knows CUDA 12\.2 and CuPy needs 13\.2; update it, or pip install",
+        ),
+        (100, 13_000, "CUDA shows no device to this process: nvidia-smi lists"),
+        (802, 13_000, "CUDA cannot be asked for its devices: cudaError802"),
+    ):
+        cupy.count_error, cupy.driver = error, driver
+        with pytest.raises(CannotOpen, match=says):
+            opened()
+    cupy.count_error, cupy.devices = None, ()
+    with pytest.raises(CannotOpen, match="CUDA shows no device"):
+        opened()
+
+
+def test_a_cupy_that_cannot_compile(cupy: FakeCupy):
+    cupy.nvrtc = False
+
+    with pytest.raises(
+        CannotOpen, match=r"CuPy finds no NVRTC to compile kernels with: pip install 'tensorpost\[cuda13\]'"
+    ):
+        opened()
+
+
+def test_no_cupy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # what Python takes for a module that is not there
+
+    with pytest.raises(CannotOpen, match=r"CuPy .*: pip install 'tensorpost\[cuda13\]' .* or 'tensorpost\[cuda12\]'"):
+        opened()

@@ -1,0 +1,223 @@
+"""As much of CuPy as the CUDA backend uses, on NumPy's arrays, for machines without a GPU.
+
+What is asynchronous on a GPU happens late here: a copy is done when its stream is synchronized, or when another stream
+waits for an event behind it. Who forgets to wait finds the bytes missing. Memory is counted and has a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CUDADriverError", "CUDARuntimeError", "FakeCupy", "OutOfMemoryError"]
+
+
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cudaError{status}")
+        self.status = status
+
+
+class CUDADriverError(CUDARuntimeError):
+    pass
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+class DeviceArray(np.ndarray[Any, Any]):
+    """An array whose memory has a number, as CuPy's have."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0])
+
+
+@dataclass
+class Pool:
+    """Device memory. Counts what lives; what was freed is kept until `free_all_blocks`."""
+
+    fake: FakeCupy
+    limit: int = 1 << 40
+    used: int = 0
+    held: int = 0
+
+    def set_limit(self, size: int) -> None:
+        self.limit = size
+
+    def malloc(self, size: int) -> None:
+        if self.used + size > self.limit:
+            raise OutOfMemoryError(f"{size} bytes, {self.used} of {self.limit} are used")
+        self.used += size
+        self.held = max(self.held, self.used)
+        self.fake.largest_block = max(self.fake.largest_block, size)
+
+    def free(self, size: int) -> None:
+        self.used -= size
+
+    def free_all_blocks(self) -> None:
+        self.held = self.used
+
+    def used_bytes(self) -> int:
+        return self.used
+
+    def total_bytes(self) -> int:
+        return self.held
+
+
+class Stream:
+    """Work that is done when somebody waits for it."""
+
+    def __init__(self, fake: FakeCupy) -> None:
+        self.fake = fake
+        self.todo: list[Callable[[], object]] = []
+        self.lock = threading.Lock()
+        self.ptr = fake.number(self)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        self.fake.check()
+        with self.lock:  # whoever waits for what another thread is doing waits for its end
+            while self.todo:
+                self.todo.pop(0)()
+
+    def wait_event(self, event: Event) -> None:
+        event.synchronize()
+
+
+class Event:
+    """A point in a stream; everything before it is done when somebody waits for it."""
+
+    stream: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def synchronize(self) -> None:
+        assert self.stream is not None, "an event that was never recorded is no event to wait for"
+        self.stream.synchronize()
+
+
+@dataclass
+class FakeCupy:
+    """The module.
+
+    Attributes:
+        devices: names of the devices.
+        free: free bytes on each, before this process takes any.
+        failing: what the next calls raise; None for nothing.
+        count_error: what counting the devices raises.
+        driver: CUDA version of the driver, as a number.
+        nvrtc: whether it can compile.
+        largest_block: the largest single piece of device memory so far.
+    """
+
+    devices: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200")
+    free: Mapping[int, int] = field(default_factory=dict[int, int])
+    failing: BaseException | None = None
+    count_error: int | None = None
+    pinned_error: int | None = None
+    driver: int = 13_000
+    nvrtc: bool = True
+    largest_block: int = 0
+
+    def __post_init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.pools: list[Pool] = []
+        self._current = threading.local()
+        self.lib = np.lib
+        runtime = SimpleNamespace(
+            CUDARuntimeError=CUDARuntimeError, memcpyHostToDevice=1, memcpyDeviceToHost=2,
+            getDeviceCount=self._count, getDeviceProperties=self._properties, memGetInfo=self._memory,
+            driverGetVersion=lambda: self.driver, runtimeGetVersion=lambda: 13_020, memcpyAsync=self._copy,
+        )  # fmt: skip
+        self.cuda = SimpleNamespace(
+            runtime=runtime, driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), nvrtc=SimpleNamespace(getVersion=self._nvrtc),
+            Device=self._device, MemoryPool=self._pool, using_allocator=self._using,
+            Stream=lambda non_blocking: Stream(self), Event=lambda disable_timing: Event(),  # noqa: ARG005 # CuPy's names
+            alloc_pinned_memory=self._pinned,
+        )  # fmt: skip
+
+    def number(self, stream: Stream) -> int:
+        """A number for a stream, which `memcpyAsync` takes."""
+        self.streams[len(self.streams) + 1] = stream
+        return len(self.streams)
+
+    def check(self) -> None:
+        """Raise what the device is to fail with."""
+        if self.failing is not None:
+            raise self.failing
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """Device memory, counted; its content is what nobody would expect."""
+        array = np.full(shape, 0xA5, np.uint8) if np.dtype(dtype) == np.uint8 else np.empty(shape, dtype)
+        pool: Pool | None = getattr(self._current, "pool", None)
+        assert pool is not None, "memory was taken past the pool with the limit"
+        pool.malloc(array.nbytes)
+        found = array.view(DeviceArray)
+        weakref.finalize(array, pool.free, array.nbytes)
+        return found
+
+    def _count(self) -> int:
+        if self.count_error is not None:
+            raise CUDARuntimeError(self.count_error)
+        return len(self.devices)
+
+    def _properties(self, index: int) -> Mapping[str, Any]:
+        self.check()
+        return {"name": self.devices[index].encode()}
+
+    def _memory(self) -> tuple[int, int]:
+        self.check()
+        return self.free.get(self._current.device, 100 << 30), 140 << 30
+
+    def _nvrtc(self) -> tuple[int, int]:
+        if not self.nvrtc:
+            raise RuntimeError("Failure finding libnvrtc.so")
+        return 13, 0
+
+    def _pool(self) -> Pool:
+        self.pools.append(Pool(self))
+        return self.pools[-1]
+
+    def _pinned(self, size: int) -> Any:
+        if self.pinned_error is not None:
+            raise CUDARuntimeError(self.pinned_error)
+        return bytearray(size)
+
+    @contextlib.contextmanager
+    def _device(self, index: int) -> Iterator[None]:
+        before = getattr(self._current, "device", 0)
+        self._current.device = index
+        try:
+            yield
+        finally:
+            self._current.device = before
+
+    @contextlib.contextmanager
+    def _using(self, malloc: Any) -> Iterator[None]:
+        self._current.pool = malloc.__self__
+        try:
+            yield
+        finally:
+            self._current.pool = None
+
+    def _copy(self, into: int, of: int, size: int, kind: int, stream: int) -> None:
+        assert kind in (1, 2)
+        self.check()
+        self.streams[stream].todo.append(lambda: ctypes.memmove(into, of, size))
