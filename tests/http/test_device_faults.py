@@ -150,7 +150,7 @@ def test_without_a_server_of_ours_the_process_is_asked_to_end(monkeypatch: pytes
 def test_the_command_ends_with_an_error_so_that_a_supervisor_starts_it_again():
     # A real process whose numpy loses its device on the first request of more than a MiB.
     code = textwrap.dedent("""
-        import sys
+        import os, sys
         from tensorpost.__main__ import main
         from tensorpost.problems import DeviceLost
         from tensorpost_server.backends.numpy_ import NumpyBackend
@@ -162,6 +162,7 @@ def test_the_command_ends_with_an_error_so_that_a_supervisor_starts_it_again():
 
         NumpyBackend.start = start
         sys.argv = ["tensorpost", "serve", "--port", "0"]
+        os.environ["TENSORPOST_BACKEND"] = "numpy"
         main()
     """)
     server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

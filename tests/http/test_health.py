@@ -67,7 +67,7 @@ def test_the_lifespan_opens_the_pool_and_closes_it():
     with http_app(numpy_threads=3) as app:
         pool = app.service.pool
         assert pool is not None
-        assert app.post(TILE, npy_bytes(bytearray(300_000), "uint8")).status_code == 200
+        assert app.post(TILE + "&backend=numpy", npy_bytes(bytearray(300_000), "uint8")).status_code == 200
         threads = [t for t in threading.enumerate() if t.name.startswith("tensorpost-numpy")]
         assert threads
 

@@ -47,6 +47,8 @@ CALLS = {
     ),
     "json": (TILE, json.dumps({"op": DOCUMENT, "tensors": {"input": TENSOR}}).encode(), JSON),
 }
+PROCESSORS = ("numba", "numpy")
+"""The backends of which `auto` takes the first that is there."""
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,8 @@ def test_a_frame_explains_itself_and_can_be_posted_again(app: AppClient):
 
     about = head["__metadata__"]
     assert {"op", "backend", "device", "id"} == about.keys()
-    assert (about["backend"], about["id"]) == ("numpy", "call 7, é")
+    assert about["backend"] in PROCESSORS
+    assert about["id"] == "call 7, é"
     whole = json.loads(about["op"])
     assert (whole["type"], whole["desc"]["OutputTensor"]["Sizes"]) == ("DML_OPERATOR_TILE", [1, 1, 4, 6])
     again = app.post(path, frame_bytes({"input": ("F32", [1, 1, 2, 3], X.tobytes())}, {"op": about["op"]}), headers)
@@ -154,7 +157,8 @@ def test_a_json_answer_explains_itself(app: AppClient):
     found = app.post(path, json.dumps(call).encode(), headers).json()
 
     assert {"op", "backend", "device", "id", "tensors"} == found.keys()
-    assert (found["id"], found["backend"], found["op"]["type"]) == ("7", "numpy", "DML_OPERATOR_TILE")
+    assert found["backend"] in PROCESSORS
+    assert (found["id"], found["op"]["type"]) == ("7", "DML_OPERATOR_TILE")
 
 
 def test_heads_are_padded_so_that_tensors_are_aligned(app: AppClient):
@@ -297,7 +301,7 @@ def test_headers_are_complete_and_true(app: AppClient, form: str):
 
     headers = answer.headers
     assert str(len(answer.content)) == headers["content-length"]
-    assert headers["tensorpost-backend"] == "numpy"
+    assert headers["tensorpost-backend"] in PROCESSORS
     assert headers["tensorpost-device"].startswith("cpu")
     assert re.fullmatch(r"[0-9a-f]{32}", headers["x-request-id"])
     stages = re.findall(r"(\w+);dur=(\d+\.\d{3})(?:, |$)", headers["server-timing"])
@@ -329,7 +333,7 @@ def test_a_request_id_is_echoed_if_it_is_harmless(app: AppClient, sent: str, ech
 def test_a_backend_by_name(app: AppClient):
     for name in ("numpy", "null", "auto"):
         answer = app.post(f"{TILE}?repeats=1,1,2,2&backend={name}", npy_bytes(X))
-        assert ("numpy" if name == "auto" else name) == answer.headers["tensorpost-backend"]
+        assert answer.headers["tensorpost-backend"] in (PROCESSORS if name == "auto" else [name])
         expected = np.zeros((4, 6)) if name == "null" else TILED
         np.testing.assert_array_equal(expected, npy_array(answer.content)[0, 0])
 

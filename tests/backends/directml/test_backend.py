@@ -168,7 +168,7 @@ def test_auto_takes_it_where_it_can_and_the_cpu_where_it_cannot(monkeypatch: pyt
         return (lambda threads: DirectmlBackend(threads, provider=CPU)) if name == "directml" else load_backend(name)
 
     monkeypatch.setattr(pool, "load_backend", load)
-    opened = Pool.open("auto", DeviceOptions(), 2)
+    opened = Pool.open("auto", DeviceOptions(), 2, minimum_work=0)
     try:
         assert opened.choose(TILE).backend.name == "directml"
         assert opened.choose(GRADIENT).backend.name in ("numba", "numpy")
