@@ -38,7 +38,7 @@ class DirectmlBackend(HostBackend):
         most_bytes: bytes of an output, or of an input, beyond which a plan is refused.
 
     Raises:
-        RuntimeError: not Windows, or an ONNX Runtime without the provider; the message says what to install.
+        CannotOpen: not Windows, or an ONNX Runtime without the provider; the message says what to install.
         ImportError: no ONNX Runtime.
     """
 

@@ -103,7 +103,7 @@ def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Librarie
         A JSON document: versions, device and driver as far as they can be read, and one answer per probe.
 
     Raises:
-        RuntimeError: the provider is not there; the message says what to install.
+        CannotOpen: the provider is not there; the message says what to install.
         ImportError: no ONNX Runtime.
     """
     runtime = load_runtime(provider)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..base import CannotOpen
+
 __all__ = [
     "CPU",
     "DIRECTML",
@@ -40,12 +42,12 @@ def load_runtime(provider: str) -> ModuleType:
     """Import ONNX Runtime and make sure that it has the provider.
 
     Raises:
-        RuntimeError: DirectML on another system than Windows, or an ONNX Runtime without the provider; the message
+        CannotOpen: DirectML on another system than Windows, or an ONNX Runtime without the provider; the message
             says what to install.
         ImportError: no ONNX Runtime; the message says what to install.
     """
     if provider == DIRECTML and SYSTEM != "win32":
-        raise RuntimeError(
+        raise CannotOpen(
             "DirectML runs on Windows only (10 version 1903 or newer, any DirectX 12 GPU); there, "
             "pip install 'tensorpost[directml]'"
         )
@@ -62,7 +64,7 @@ def load_runtime(provider: str) -> ModuleType:
             if provider == DIRECTML
             else "choose one of these"
         )
-        raise RuntimeError(f"this ONNX Runtime has no {provider}, only {', '.join(available)}; {hint}")
+        raise CannotOpen(f"this ONNX Runtime has no {provider}, only {', '.join(available)}; {hint}")
     return runtime
 
 

@@ -84,7 +84,7 @@ class NumbaBackend(HostBackend):
 
     Raises:
         ImportError: numba is not installed.
-        RuntimeError: its kernels are not compiled yet (`tensorpost warmup` does it), cannot be read, or are not made
+        CannotOpen: its kernels are not compiled yet (`tensorpost warmup` does it), cannot be read, or are not made
             for this kind of machine.
     """
 

@@ -22,6 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..base import CannotOpen
+
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target", "why_not_compiled"]
 
 NAMES = ("tile", "gather", "columns_first", "rows_first")
@@ -32,7 +34,7 @@ _ARM_NAMES = ("aarch64", "arm64")
 _V3_FEATURES = ("avx2", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 
 
-class NotCompiled(RuntimeError):
+class NotCompiled(CannotOpen):
     """The kernels for this machine are not in the cache; the message says what to do."""
 
 
@@ -55,14 +57,14 @@ def target() -> Target:
     x86-64-v3 (AVX2, FMA, F16C; Intel from 2013, AMD from 2015) and plain 64-bit ARM.
 
     Raises:
-        RuntimeError: another kind of machine.
+        CannotOpen: another kind of machine.
     """
     machine = platform.machine().lower()
     if machine in _X86_NAMES:
         return Target("x86-64-v3", _V3_FEATURES)
     if machine in _ARM_NAMES:
         return Target("generic", ())
-    raise RuntimeError(f"no kernels are made for {machine}; only for x86-64 and 64-bit ARM")
+    raise CannotOpen(f"no kernels are made for {machine}; only for x86-64 and 64-bit ARM")
 
 
 def _module(name: str) -> Any:
@@ -95,7 +97,7 @@ def cache_folder() -> Path:
     That is `%LOCALAPPDATA%` on Windows, `~/Library/Caches` on macOS, `$XDG_CACHE_HOME` or `~/.cache` elsewhere.
 
     Raises:
-        RuntimeError: there is no home directory and no variable that says another place.
+        CannotOpen: there is no home directory and no variable that says another place.
     """
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
@@ -108,7 +110,7 @@ def cache_folder() -> Path:
         else:
             base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
-        raise RuntimeError("this user has no home directory: set NUMBA_CACHE_DIR to a folder for the kernels") from None
+        raise CannotOpen("this user has no home directory: set NUMBA_CACHE_DIR to a folder for the kernels") from None
     return base / "tensorpost"
 
 
@@ -117,7 +119,7 @@ def object_file() -> Path:
 
     Raises:
         ImportError: numba or llvmlite is not installed.
-        RuntimeError: no kernels are made for this kind of machine, or there is no cache folder.
+        CannotOpen: no kernels are made for this kind of machine, or there is no cache folder.
     """
     goal = target()
     key = hashlib.sha256()
@@ -138,7 +140,7 @@ def build() -> tuple[Path, bool]:
 
     Raises:
         ImportError: numba is not installed.
-        RuntimeError: no kernels are made for this kind of machine, or they cannot be kept in the cache folder.
+        CannotOpen: no kernels are made for this kind of machine, or they cannot be kept in the cache folder.
     """
     path = object_file()
     if _read(path) is not None:
@@ -163,8 +165,8 @@ def build() -> tuple[Path, bool]:
     return path, True
 
 
-def _not_kept(folder: Path, error: OSError) -> RuntimeError:
-    return RuntimeError(
+def _not_kept(folder: Path, error: OSError) -> CannotOpen:
+    return CannotOpen(
         f"the kernels cannot be kept in {folder}: {error.strerror}; set NUMBA_CACHE_DIR to a folder that can be written"
     )
 
@@ -173,7 +175,7 @@ def _compile(goal: Target) -> bytes:
     """The object code of all kernels.
 
     Raises:
-        RuntimeError: numba has already compiled something in this process, for another CPU.
+        CannotOpen: numba has already compiled something in this process, for another CPU.
     """
     numba, llvm = _module("numba"), _module("llvmlite.binding")
     before = numba.config.CPU_NAME, numba.config.CPU_FEATURES
@@ -181,7 +183,7 @@ def _compile(goal: Target) -> bytes:
     try:
         used = importlib.import_module("numba.core.registry").cpu_target.target_context.codegen().magic_tuple()
         if used[1:3] != (goal.cpu, ""):
-            raise RuntimeError("numba has compiled for another CPU in this process: run `tensorpost warmup` instead")
+            raise CannotOpen("numba has compiled for another CPU in this process: run `tensorpost warmup` instead")
         kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").KERNELS
         signature = numba.types.void(numba.types.CPointer(numba.types.int64))
         whole: Any = None
@@ -206,20 +208,20 @@ def _read(path: Path) -> bytes | None:
     """The object code; None if there is none, or not all of it.
 
     Raises:
-        RuntimeError: it cannot be read, or is not ours.
+        CannotOpen: it cannot be read, or is not ours.
     """
     try:
         with path.open("rb") as file:
             owner = os.fstat(file.fileno()).st_uid
             if sys.platform != "win32" and owner not in (0, os.getuid()):
-                raise RuntimeError(
+                raise CannotOpen(
                     f"{path} is user {owner}'s, whose code must not be run: remove it, or set NUMBA_CACHE_DIR"
                 )
             content = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RuntimeError(f"{path} cannot be read: {error.strerror}; set NUMBA_CACHE_DIR to another folder") from None
+        raise CannotOpen(f"{path} cannot be read: {error.strerror}; set NUMBA_CACHE_DIR to another folder") from None
     digest, code = content[:32], content[32:]
     return code if hashlib.sha256(code).digest() == digest else None
 
@@ -246,7 +248,7 @@ def load() -> Mapping[str, Call]:
     Raises:
         ImportError: numba or llvmlite is not installed.
         NotCompiled: they are not in the cache.
-        RuntimeError: the cache cannot be read, this CPU cannot run them, or no kernels are made for such machines.
+        CannotOpen: the cache cannot be read, this CPU cannot run them, or no kernels are made for such machines.
     """
     path = object_file()
     loaded = _LOADED.get(path)
@@ -261,7 +263,7 @@ def _load(path: Path) -> Mapping[str, Call]:
     has = llvm.get_host_cpu_features()
     missing = [feature for feature in goal.needs if not has.get(feature)]
     if missing:
-        raise RuntimeError(f"this CPU has no {', '.join(missing)}, which {goal.cpu} code needs")
+        raise CannotOpen(f"this CPU has no {', '.join(missing)}, which {goal.cpu} code needs")
     code = _read(path)
     if code is None:
         raise NotCompiled(_not_compiled(path))
