@@ -3,7 +3,7 @@
 ASGI's `send` takes an answer in two messages, and servers write each to the socket as it comes: two system calls, and
 two packets for the caller to wake up for. A server that can do better puts
 `scope["extensions"]["tensorpost.answer_whole"] = {"answer_whole": callable}` into the scope of a request (ASGI 3.0,
-"Extensions"); `http/whole_answers.py` is one. Where it is absent, or declines, `send` does the same.
+"Extensions"); `http/protocol.py` is one. Where it is absent, or declines, `send` does the same.
 """
 
 from __future__ import annotations

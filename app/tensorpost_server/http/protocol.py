@@ -36,7 +36,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from ..settings import ENVIRONMENT_PREFIX, Settings
-from .receiving import EXTENSION
+from . import answering, receiving
 
 __all__ = ["DirectProtocol", "Limits", "protocol_class"]
 
@@ -222,9 +222,13 @@ class DirectProtocol(HttpToolsProtocol):
         self._direct = direct and self.scheme == "http"
         if not self.pipeline:
             self._active = cycle
+        scope = cast("dict[str, Any]", self.scope)
         if self._direct:
-            scope = cast("dict[str, Any]", self.scope)
-            scope.setdefault("extensions", {})[EXTENSION] = {"receive_into": partial(self._receive_into, cycle)}
+            scope.setdefault("extensions", {})[receiving.EXTENSION] = {
+                "receive_into": partial(self._receive_into, cycle)
+            }
+        elif not cycle.access_log:  # uvicorn writes its log where it sends
+            scope.setdefault("extensions", {})[answering.EXTENSION] = {"answer_whole": partial(_answer_whole, cycle)}
 
     def on_body(self, body: bytes) -> None:
         """A part of a body, by way of the parser."""
@@ -494,6 +498,20 @@ class DirectProtocol(HttpToolsProtocol):
             self._refuse(408, f"No whole request head came in {self.limits.head_seconds:g} s (setting {setting}).")
         else:
             self.transport.close()
+
+
+def _answer_whole(cycle: RequestResponseCycle, lines: bytes, body: bytes) -> bool:
+    """See `AnswerWhole`: what uvicorn's `send` does with the two messages of an answer, where nothing is special."""
+    if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
+        return False
+    cycle.response_started = True
+    cycle.waiting_for_100_continue = False
+    usual = b"".join([b"%b: %b\r\n" % field for field in cycle.default_headers])
+    cycle.transport.write(b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body))
+    cycle.response_complete = True
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
 
 
 class _Sink(asyncio.BufferedProtocol):
