@@ -103,7 +103,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
-            app.middleware_stack = Door(app.middleware_stack or app.build_middleware_stack(), service, DIALECTS)
+            behind = app.middleware_stack or app.build_middleware_stack()
+            app.middleware_stack = Door(behind, service, DIALECTS, outermost=True)
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         service.inline = await _inline(settings)

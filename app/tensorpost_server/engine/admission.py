@@ -94,6 +94,10 @@ class Admission:
         self.requests_in_flight += 1
         return Ticket(self, size_in_bytes)
 
+    def has_room(self, size_in_bytes: int) -> bool:
+        """Whether `admit` would let such a request in now."""
+        return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes
+
     def lend(self, size_in_bytes: int, whole: int) -> None:
         """Count bytes as lent to a request that then has `whole`; called by its ticket.
 

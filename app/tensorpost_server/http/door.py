@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tensorpost.problems import TensorpostError
 
+from .answering import answer_whole
 from .calls import Dialect
 from .execution import Execution
 from .problems import answer_error, answer_unexpected
@@ -28,11 +29,15 @@ class Door:
         app: what is behind.
         service: of the application.
         dialects: path before the operator's name, and the dialect spoken there.
+        outermost: whether nothing is in front of it that may want to see answers.
     """
 
-    __slots__ = ("app", "dialects", "service")
+    __slots__ = ("app", "dialects", "outermost", "service")
 
-    def __init__(self, app: ASGIApp, service: Service, dialects: Mapping[str, Dialect]) -> None:
+    def __init__(
+        self, app: ASGIApp, service: Service, dialects: Mapping[str, Dialect], *, outermost: bool = False
+    ) -> None:
+        self.outermost = outermost
         self.app = app
         self.service = service
         self.dialects = dialects
@@ -44,7 +49,8 @@ class Door:
             place, _, name = scope["path"].removeprefix(root).rpartition("/")
             dialect = self.dialects.get(place)
             if dialect is not None and name:
-                execution = Execution(self.service, scope, name, dialect)
+                whole = answer_whole(scope) if self.outermost else None
+                execution = Execution(self.service, scope, name, dialect, whole)
                 try:
                     await execution.run(receive, send)
                 except Exception as error:  # noqa: BLE001 # all of them are answered, and all but ours raised again

@@ -18,7 +18,8 @@ from tensorpost.strict_json import read_json
 
 from ..backends import Plan
 from ..engine import Place, Stages, Ticket, Worker, make_plan
-from .answering import answer_whole, field_lines
+from .again import Again, field_lines_of_one, in_place
+from .answering import AnswerWhole, field_lines
 from .calls import Call, Dialect, Tensor
 from .fields import fields_of, text_of
 from .forms import Form, answer_form, refuse_encoding, request_form, tensors_of_document
@@ -34,7 +35,6 @@ __all__ = ["Execution", "ExecutionResponse"]
 _U8 = datatypes.data_type("U8")
 _EMPTY = memoryview(b"")
 _MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
-_ALIGNED = 16  # bytes; CPython's bytes objects hold their content at such an address, and so does what follows a head
 
 
 class Execution:
@@ -48,9 +48,12 @@ class Execution:
         scope: the ASGI scope of the request. It gets a request id if it has none.
         name: the operator's name in the path.
         dialect: how to read it.
+        whole: the server's way to take a small answer at once; None if it has none, or if something in between may
+            want to see the answer.
     """
 
     __slots__ = (
+        "_again",
         "_dialect",
         "_fields",
         "_name",
@@ -65,7 +68,9 @@ class Execution:
         "request_id",
     )
 
-    def __init__(self, service: Service, scope: Scope, name: str, dialect: Dialect) -> None:
+    def __init__(
+        self, service: Service, scope: Scope, name: str, dialect: Dialect, whole: AnswerWhole | None = None
+    ) -> None:
         self.begun = False
         self._name, self._dialect = name, dialect
         self._fields = fields_of(scope["headers"])
@@ -75,7 +80,8 @@ class Execution:
         self._stages = Stages()
         self._ticket: Ticket | None = None
         self._place: Place | None = None
-        self._whole = answer_whole(scope)
+        self._whole = whole
+        self._again: Again | None = None
         request_id: str | None = scope.get("tensorpost.request_id")
         if request_id is None:
             request_id = scope["tensorpost.request_id"] = request_id_of(self._fields.get(b"x-request-id"))
@@ -118,8 +124,9 @@ class Execution:
             if answer is None:
                 answer = prepared.answers[worker] = _head_of(prepared, worker, opening.answer)
         if memory is None:
-            if answer is not None and answer.small:
-                memory = _in_place(body, prepared.sizes)
+            there = body.arrived if answer is not None and answer.small else None
+            if there is not None:
+                memory = in_place(there, body.length - len(there), prepared.sizes)
             if memory is None:
                 lend, source = self._ticket.memory, worker.backend.host_memory
                 memory = [lend(size, source) for size in prepared.sizes]
@@ -162,6 +169,8 @@ class Execution:
             length = head_length(opening.form, begin)
             if length:
                 key = (opening, self._query, body.length, bytes(begin[:length]))
+                if self._whole is not None:
+                    self._again = Again(self._service, opening, self._query, self._fields.get(b"x-request-id"))
                 prepared = remembered.calls.get(key)
                 if prepared is not None:
                     body.skip(length)
@@ -289,13 +298,13 @@ class Execution:
     async def _send_whole(self, send: Send, answer: AnswerHead, body: bytes) -> None:
         """Answer with a body that is small and complete."""
         self._stages.done("compute")
-        request_id, timing = self.request_id.encode(), str(self._stages).encode()
+        request_id = self.request_id.encode()
         self.begun = True
-        if self._whole is not None:
-            varying = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (request_id, timing)
-            if self._whole(answer.lines + varying, body):
-                return
-        headers = [*answer.headers, (b"x-request-id", request_id), (b"server-timing", timing)]
+        if self._whole is not None and self._whole(
+            answer.lines + field_lines_of_one(request_id, self._stages), body, self._again
+        ):
+            return
+        headers = [*answer.headers, (b"x-request-id", request_id), (b"server-timing", str(self._stages).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -319,20 +328,6 @@ class ExecutionResponse(Response):
         """See `Execution.run`."""
         del scope
         await self._execution.run(receive, send)
-
-
-def _in_place(body: Body, sizes: Sequence[int]) -> list[memoryview] | None:
-    """The tensors where they have arrived, if they lie there whole, alone, unchangeable and aligned; else None."""
-    there = body.arrived
-    if there is None or not there.readonly or len(there) != sum(sizes) or (body.length - len(there)) % _ALIGNED:
-        return None
-    if len(sizes) == 1:
-        return [there]
-    memory: list[memoryview] = []
-    for size in sizes:
-        memory.append(there[:size])
-        there = there[size:]
-    return memory
 
 
 def _head_of(prepared: Prepared, worker: Worker, form: Form) -> AnswerHead:

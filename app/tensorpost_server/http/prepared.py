@@ -107,7 +107,7 @@ class PreparedCalls:
         self.calls.put(key, prepared, texts + _OBJECTS)
 
 
-def head_length(form: Form, begin: memoryview) -> int:
+def head_length(form: Form, begin: bytes | memoryview) -> int:
     """Length of the head that a body begins with, in bytes, as far as its first bytes tell.
 
     Returns:

@@ -13,6 +13,10 @@
 5. A bad request is refused after the answers before it, never in the middle of one. Who hangs up is gone for all
    requests of the connection.
 
+6. A request that comes whole, with nothing before or behind it, and whose head is the same, byte for byte, as that of
+   one that was answered at once (`answering.py`), is answered by what that answer left behind. The same bytes mean the
+   same, so there is nothing to parse.
+
 Everything else, small and chunked bodies included, is uvicorn's. Over TLS the extension is not offered: the bytes are
 copied by the decryption anyway.
 """
@@ -37,6 +41,8 @@ from uvicorn.server import ServerState
 
 from ..settings import ENVIRONMENT_PREFIX, Settings
 from . import answering, receiving
+from .answering import AnswerAgain
+from .remembered import Remembered
 
 __all__ = ["DirectProtocol", "Limits", "protocol_class"]
 
@@ -46,6 +52,9 @@ DIRECT_BYTES = 64 * 1024
 LINGER_SECONDS = 5.0
 """How long what still comes is thrown away after a last answer. Closing at once would make the system send a reset,
 which can overtake the answer (RFC 9112, section 9.6)."""
+
+_MOST_KNOWN, _MOST_KNOWN_BYTES = 1024, 1 << 20
+_KNOWN_OVERHEAD = 512  # bytes of the objects kept with a head
 
 _FIRST_BYTES = 4096
 _SPARE_BYTES = 256 * 1024
@@ -119,6 +128,11 @@ class DirectProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._application = cast("ASGIApp", self.app)
+        self._known = _known_heads(server_state)
+        self._idle = True  # whether the next byte begins a request, and no answer is being made
+        self._head = b""  # of the request that is being answered, if it came in one piece behind nothing else
+        self._length = 0  # of its body
+        self._answered = 0.0  # when a request was answered without parsing it
         self._active: RequestResponseCycle | None = None  # whose application runs; `cycle` is whose bytes come in
         self._left = 0  # bytes of the current body that are still to come and are counted here
         self._direct = False  # whether the current body may be received into memory
@@ -154,8 +168,14 @@ class DirectProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came while no memory was lent for them."""
-        self._unset_keepalive_if_required()
         self._arrived += len(data)
+        if self._idle:
+            end = data.find(b"\r\n\r\n") + 4
+            head = data[:end] if end > 3 else b""
+            if head and self._answer_again(head, data[end:]):
+                return
+            self._idle, self._head = False, head
+        self._unset_keepalive_if_required()
         if self._is_thrown_away(len(data)):
             return
         if self._left:
@@ -208,6 +228,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
             raise _Refused
         self._thrown_away = self._quiet = 0
+        self._length = length
         direct = length >= DIRECT_BYTES
         if length > self.limits.drain_bytes:
             self.app = cast("Any", self._close_if_unread)
@@ -228,7 +249,9 @@ class DirectProtocol(HttpToolsProtocol):
                 "receive_into": partial(self._receive_into, cycle)
             }
         elif not cycle.access_log:  # uvicorn writes its log where it sends
-            scope.setdefault("extensions", {})[answering.EXTENSION] = {"answer_whole": partial(_answer_whole, cycle)}
+            scope.setdefault("extensions", {})[answering.EXTENSION] = {
+                "answer_whole": partial(self._answer_whole, cycle)
+            }
 
     def on_body(self, body: bytes) -> None:
         """A part of a body, by way of the parser."""
@@ -340,6 +363,55 @@ class DirectProtocol(HttpToolsProtocol):
         """Bytes of the current body that are still to come and are counted here."""
         return self._left
 
+    # ---- answers at once ---------------------------------------------------------------------------------------------
+
+    def _answer_whole(
+        self, cycle: RequestResponseCycle, lines: bytes, body: bytes, again: AnswerAgain | None = None
+    ) -> bool:
+        """See `AnswerWhole`: what uvicorn's `send` does with an answer's two messages, where nothing is special."""
+        if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
+            return False
+        cycle.response_started = True
+        self._write_whole(lines, body)
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if again is not None and self._head and cycle is self.cycle and not cycle.waiting_for_100_continue:
+            self._known.put(self._head, (again, self._length), len(self._head) + _KNOWN_OVERHEAD)
+        cycle.waiting_for_100_continue = False
+        cycle.on_response()
+        return True
+
+    def _answer_again(self, head: bytes, body: bytes) -> bool:
+        """Answer a request of a known head; False if it has to go the usual way."""
+        known = self._known.get(head)
+        if known is None or len(body) != known[1] or self.flow.write_paused or self.transport.is_closing():
+            return False
+        if self._refusal is not None or self._linger_timer is not None:
+            return False
+        answer = known[0](body)
+        if answer is None:
+            return False
+        self._write_whole(*answer)
+        self.server_state.total_requests += 1
+        self._answered = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        return True
+
+    def _write_whole(self, lines: bytes, body: bytes) -> None:
+        usual = b"".join([b"%b: %b\r\n" % field for field in self.server_state.default_headers])
+        self.transport.write(b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The connection was idle for long, unless it was answered without touching this timer."""
+        left = self._answered + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
     # ---- answers, early and late -------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
@@ -348,6 +420,7 @@ class DirectProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             return
+        self._idle = following is None and not self.cycle.more_body and not self._head_is_begun()
         if following is not None:
             self._active = following
             if self._left and following is self.cycle:
@@ -470,10 +543,10 @@ class DirectProtocol(HttpToolsProtocol):
             return
         elif cycle is not None and cycle.more_body:
             what, moved, window = ("body", cycle), self._arrived, 2 * limits.receive_seconds
-        elif cycle is None or (
+        elif (cycle is None or cycle.response_complete) and (
             # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
             # before the answer was complete
-            cycle.response_complete and (self.timeout_keep_alive_task is None or self._head_is_begun())
+            self.timeout_keep_alive_task is None or self._head_is_begun()
         ):
             what, moved, window = ("head", cycle), 0, limits.head_seconds
         else:
@@ -500,18 +573,14 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def _answer_whole(cycle: RequestResponseCycle, lines: bytes, body: bytes) -> bool:
-    """See `AnswerWhole`: what uvicorn's `send` does with the two messages of an answer, where nothing is special."""
-    if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
-        return False
-    cycle.response_started = True
-    cycle.waiting_for_100_continue = False
-    usual = b"".join([b"%b: %b\r\n" % field for field in cycle.default_headers])
-    cycle.transport.write(b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body))
-    cycle.response_complete = True
-    cycle.message_event.set()
-    cycle.on_response()
-    return True
+_KNOWN: WeakKeyDictionary[ServerState, Remembered[bytes, tuple[AnswerAgain, int]]] = WeakKeyDictionary()
+
+
+def _known_heads(state: ServerState) -> Remembered[bytes, tuple[AnswerAgain, int]]:
+    """Heads of requests that this server answered at once, with what answers the next one and its body's length."""
+    if (found := _KNOWN.get(state)) is None:
+        found = _KNOWN[state] = Remembered(_MOST_KNOWN, _MOST_KNOWN_BYTES)
+    return found
 
 
 class _Sink(asyncio.BufferedProtocol):
