@@ -163,13 +163,15 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(**settings: Any) -> Iterator[Serving]:
+def serving(before_start: Callable[[FastAPI], object] | None = None, **settings: Any) -> Iterator[Serving]:
     """A real server, as it runs in production but for the thread."""
     app = create_app(app_settings(**settings))
+    if before_start is not None:
+        before_start(app)
     transport = choose_transport(app.state.service.settings)
     config = uvicorn.Config(
         app, http=transport.protocol, loop=transport.loop, log_config=None, ws="none", lifespan="on",
-        timeout_graceful_shutdown=PATIENCE,
+        timeout_graceful_shutdown=PATIENCE, access_log=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

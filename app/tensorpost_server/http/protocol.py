@@ -248,7 +248,7 @@ class DirectProtocol(HttpToolsProtocol):
             scope.setdefault("extensions", {})[receiving.EXTENSION] = {
                 "receive_into": partial(self._receive_into, cycle)
             }
-        elif not cycle.access_log:  # uvicorn writes its log where it sends
+        elif not (self.config.access_log and cycle.access_log):  # uvicorn writes its log where it sends
             scope.setdefault("extensions", {})[answering.EXTENSION] = {
                 "answer_whole": partial(self._answer_whole, cycle)
             }
