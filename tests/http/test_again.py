@@ -27,6 +27,7 @@ from tests.support.http_app import (
 from tests.support.paper import Paper, answers, connect
 from uvicorn.server import ServerState
 
+from tensorpost_server.http import protocol as protocol_module
 from tensorpost_server.http.again import Again
 from tensorpost_server.http.answering import answer_whole
 
@@ -110,6 +111,45 @@ def test_a_known_head_that_comes_in_pieces(runner: asyncio.Runner, step: int):
         assert [body.upper().strip(b"[]") for body in said(paper)] == [b"ABC", b"DEF", b"GHI"]
         await paper.deliver([post(b"jkl")])
         assert said(paper)[-1] == b"[jkl]"
+
+    runner.run(run())
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["one piece", "the second while the first waits"])
+def test_a_head_answers_for_itself_only(runner: asyncio.Runner, later: bool):
+    """Two requests one behind the other, of the same length: neither may be remembered under the other's head."""
+
+    async def slow(scope: Scope, receive: Receive, _send: Send) -> None:
+        await settle(20)
+        while (await receive()).get("more_body"):
+            pass
+        path = scope["path"].encode()
+        lines = b"content-length: %d\r\n" % len(path)
+        whole = answer_whole(scope)
+        assert whole is not None
+        assert whole(lines, path, lambda _body: (lines, path))
+
+    async def run() -> None:
+        state = ServerState()
+        first, second = (request_bytes("POST", path, b"abc") for path in ("/first", "/other"))
+        paper = connect(slow, state=state)
+        await paper.deliver([first, second] if later else [first + second])
+        await settle(100)
+        assert said(paper) == [b"/first", b"/other"]
+        for data, path in ((first, b"/first"), (second, b"/other")):
+            third = connect(slow, state=state)
+            await third.deliver([data])
+            assert said(third) == [path]
+
+    runner.run(run())
+
+
+@pytest.mark.parametrize("before", [b"\r\n", b"\r\n\r\n", b"\n"])
+def test_empty_lines_are_no_head(runner: asyncio.Runner, before: bytes):
+    async def run() -> None:
+        app, state = Echo(), ServerState()
+        await connect(app, state=state).deliver([before + post(b"abc")])
+        assert len(protocol_module._known_heads(state)) == 0
 
     runner.run(run())
 

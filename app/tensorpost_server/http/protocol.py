@@ -130,8 +130,9 @@ class DirectProtocol(HttpToolsProtocol):
         self._application = cast("ASGIApp", self.app)
         self._known = _known_heads(server_state)
         self._idle = True  # whether the next byte begins a request, and no answer is being made
-        self._head = b""  # of the request that is being answered, if it came in one piece behind nothing else
-        self._length = 0  # of its body
+        self._begins = (b"", 0)  # the head that the piece to be parsed begins with, and how many bytes follow it there
+        self._head = (b"", 0)  # the same for the request that came last, if it was the first of its piece
+        self._length = 0  # of that request's body, as its head says
         self._answered = 0.0  # when a request was answered without parsing it
         self._active: RequestResponseCycle | None = None  # whose application runs; `cycle` is whose bytes come in
         self._left = 0  # bytes of the current body that are still to come and are counted here
@@ -169,12 +170,15 @@ class DirectProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came while no memory was lent for them."""
         self._arrived += len(data)
+        self._begins = (b"", 0)
         if self._idle:
             end = data.find(b"\r\n\r\n") + 4
-            head = data[:end] if end > 3 else b""
-            if head and self._answer_again(head, data[end:]):
-                return
-            self._idle, self._head = False, head
+            if end > 3 and data[0] not in b"\r\n":  # empty lines before a request are skipped
+                head = data[:end]
+                if self._answer_again(head, data[end:]):
+                    return
+                self._begins = (head, len(data) - end)
+            self._idle = False
         self._unset_keepalive_if_required()
         if self._is_thrown_away(len(data)):
             return
@@ -209,6 +213,11 @@ class DirectProtocol(HttpToolsProtocol):
         super().pause_writing()
 
     # ---- the parser's callbacks --------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._head, self._begins = self._begins, (b"", 0)
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """A head is complete: bound it, and see to whom its body goes."""
@@ -375,8 +384,10 @@ class DirectProtocol(HttpToolsProtocol):
         self._write_whole(lines, body)
         cycle.response_complete = True
         cycle.message_event.set()
-        if again is not None and self._head and cycle is self.cycle and not cycle.waiting_for_100_continue:
-            self._known.put(self._head, (again, self._length), len(self._head) + _KNOWN_OVERHEAD)
+        head, behind = self._head
+        # Only a request that was a piece of its own: then these bytes, and no others, are its head.
+        if again is not None and head and behind == self._length and cycle is self.cycle:
+            self._known.put(head, (again, behind), len(head) + _KNOWN_OVERHEAD)
         cycle.waiting_for_100_continue = False
         cycle.on_response()
         return True
