@@ -223,6 +223,17 @@ def test_without_room_for_a_small_part_it_is_a_refusal_and_the_next_request_is_s
     assert serve(backend, plan, row) == expected
 
 
+def test_what_is_kept_for_reuse_makes_room_for_a_request_of_another_size(cupy: FakeCupy):
+    backend = CudaBackend(memory_bytes=1 << 20)
+    for size in (300_000, 400_000, 500_000, 900_000):
+        with backend.working(backend.lane()):
+            block = backend.room(size)
+            assert block.size == size
+            del block
+
+    assert cupy.pools[0].held == 900_000
+
+
 def test_inputs_that_find_no_room_are_a_refusal(cupy: FakeCupy):
     plan, row, expected = tile(2)
     backend = CudaBackend(memory_bytes=1 << 20)

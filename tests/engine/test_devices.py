@@ -14,7 +14,7 @@ import pytest
 from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
-from tensorpost.problems import DeviceLost, InvalidParameter, NoBackend, OutOfDeviceMemory
+from tensorpost.problems import DeviceLost, InvalidParameter, NoBackend, OutOfDeviceMemory, ServerFault
 from tensorpost_server.backends import BackendRow, CannotOpen, DeviceOptions, Plan
 from tensorpost_server.engine import Admission, Pool, Worker, make_plan, pool
 
@@ -393,6 +393,8 @@ def test_what_pays_may_be_set(table: Table):
     ("error", "reason"),
     [
         (RuntimeError("no kernel image"), "it opened, but failed its first Tile: RuntimeError: no kernel image"),
+        (Exception("no header cuda_fp16.h"), "it opened, but failed its first Tile: Exception: no header cuda_fp16.h"),
+        (ServerFault("the session failed"), "it opened, but failed its first Tile: the session failed"),
         (DeviceLost("cuda:0 failed for good"), "it opened, but failed its first Tile: cuda:0 failed for good"),
     ],
 )

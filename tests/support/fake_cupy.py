@@ -44,28 +44,36 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 @dataclass
 class Pool:
-    """Device memory. Counts what lives; what was freed is kept until `free_all_blocks`."""
+    """Device memory. What was freed is kept until `free_all_blocks`, and counts against the limit, as in CuPy's pool."""
 
     fake: FakeCupy
     limit: int = 1 << 40
     used: int = 0
     held: int = 0
+    kept: list[int] = field(default_factory=list[int])
 
     def set_limit(self, size: int) -> None:
         self.limit = size
 
-    def malloc(self, size: int) -> None:
-        if self.used + size > self.limit:
-            raise OutOfMemoryError(f"{size} bytes, {self.used} of {self.limit} are used")
+    def malloc(self, size: int) -> Pool:
+        """Memory of so many bytes: here the pool that it belongs to."""
+        if size in self.kept:
+            self.kept.remove(size)
+        elif self.held + size > self.limit:
+            raise OutOfMemoryError(f"{size} bytes, {self.held} of {self.limit} are held")
+        else:
+            self.held += size
         self.used += size
-        self.held = max(self.held, self.used)
         self.fake.largest_block = max(self.fake.largest_block, size)
+        return self
 
     def free(self, size: int) -> None:
         self.used -= size
+        self.kept.append(size)
 
     def free_all_blocks(self) -> None:
         self.held = self.used
+        self.kept.clear()
 
     def used_bytes(self) -> int:
         return self.used
@@ -166,9 +174,9 @@ class FakeCupy:
     def empty(self, shape: Any, dtype: Any) -> Any:
         """Device memory, counted; its content is what nobody would expect."""
         array = np.full(shape, 0xA5, np.uint8) if np.dtype(dtype) == np.uint8 else np.empty(shape, dtype)
-        pool: Pool | None = getattr(self._current, "pool", None)
-        assert pool is not None, "memory was taken past the pool with the limit"
-        pool.malloc(array.nbytes)
+        malloc = getattr(self._current, "malloc", None)
+        assert malloc is not None, "memory was taken past the pool with the limit"
+        pool: Pool = malloc(array.nbytes)
         found = array.view(DeviceArray)
         weakref.finalize(array, pool.free, array.nbytes)
         return found
@@ -211,11 +219,11 @@ class FakeCupy:
 
     @contextlib.contextmanager
     def _using(self, malloc: Any) -> Iterator[None]:
-        self._current.pool = malloc.__self__
+        self._current.malloc = malloc
         try:
             yield
         finally:
-            self._current.pool = None
+            self._current.malloc = None
 
     def _copy(self, into: int, of: int, size: int, kind: int, stream: int) -> None:
         assert kind in (1, 2)

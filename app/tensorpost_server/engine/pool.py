@@ -7,6 +7,7 @@ receives, and requests take turns. Each request may have a few slices computed a
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
@@ -22,7 +23,6 @@ from tensorpost.problems import (
     NoBackend,
     OutOfDeviceMemory,
     TensorpostError,
-    Unavailable,
     nearest,
 )
 
@@ -33,6 +33,8 @@ from .plan import make_plan
 __all__ = ["DeviceStatus", "Place", "Pool", "Worker"]
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 INLINE = Inline(bytes=256 * 1024, work=256 * 1024)
 """What is small for workers that were told nothing else."""
@@ -477,8 +479,9 @@ class Pool:
         for key, worker in [(key, worker) for key, worker in self.workers.items() if not worker.backend.inline]:
             try:
                 measured = self._measured_minimum(worker)
-            except (OSError, RuntimeError, Unavailable) as error:
+            except Exception as error:  # noqa: BLE001 # CuPy's, ONNX Runtime's, ours: no reason to stop the others
                 self.refused[key] = f"it opened, but failed its first Tile: {_sentence(error)}"
+                _log.warning("%s is not used: %s", key, self.refused[key])
                 self.lost = None
                 self.workers.pop(key).close()
             else:

@@ -61,6 +61,8 @@ LOST: Mapping[int, str] = {
     717: "an address in the wrong space",
     718: "an invalid program counter",
     719: "a kernel failed to launch or to finish",
+    721: "a kernel left tensor memory taken",
+    911: "an external device failed",
     999: "an unknown error of the driver",
 }
 
@@ -206,7 +208,7 @@ class CudaBackend:
     def lane(self) -> Any:
         """The stream of this thread."""
         if not hasattr(self._lanes, "stream"):
-            with self.cupy.cuda.Device(self.index):
+            with self.working(self._uploads):
                 self._lanes.stream = self.cupy.cuda.Stream(non_blocking=True)
         return self._lanes.stream
 
@@ -222,7 +224,7 @@ class CudaBackend:
             raise DeviceLost(self._lost)
         cuda = self.cupy.cuda
         try:
-            with cuda.Device(self.index), stream, cuda.using_allocator(self._pool.malloc):
+            with cuda.Device(self.index), stream, cuda.using_allocator(self._take):
                 yield
         except cuda.memory.OutOfMemoryError as error:
             raise self._out_of_memory() from error
@@ -235,8 +237,16 @@ class CudaBackend:
             raise
 
     def room(self, size_in_bytes: int) -> Any:
-        """Device memory with undefined content, as an array of bytes. CuPy frees what it keeps before it gives up."""
+        """Device memory with undefined content, as an array of bytes; what is kept is freed before it gives up."""
         return self.cupy.empty(size_in_bytes, np.uint8)
+
+    def _take(self, size_in_bytes: int) -> Any:
+        try:
+            return self._pool.malloc(size_in_bytes)
+        except self.cupy.cuda.memory.OutOfMemoryError:
+            # The pool counts what it keeps against its limit, and frees that by itself only if the device has no more.
+            self._pool.free_all_blocks()
+            return self._pool.malloc(size_in_bytes)
 
     def copy(self, block: Any, memory: memoryview, *, up: bool, stream: Any) -> None:
         """Copy between host memory and an array of as many bytes on the device, behind what the stream does.
