@@ -1,0 +1,113 @@
+"""The kernels' source on the host: its indices, tables and structures, against NumPy. See tests/support/cuda_emulation.
+
+Few types, since every variant takes the C++ compiler some tenths of a second. test_device.py runs all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from numpy.typing import NDArray
+from tests.support.cuda_cases import Call, agree, is_exact, resample_calls, tile_calls
+from tests.support.cuda_emulation import COMPILER, Emulator, address
+
+from tensorpost_server.backends.cuda import geometry, resampling, tables, tiling, variants
+from tensorpost_server.backends.cuda.planning import Layout, plan
+from tensorpost_server.backends.cuda.tables import array_of
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
+EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Emulator:
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "cuda-emulation"  # the processes compile only once
+    folder.mkdir(exist_ok=True)
+    return Emulator(folder)
+
+
+def layout(array: NDArray[Any]) -> Layout:
+    return Layout(array.dtype, array.strides, address(array) % 16)
+
+
+def run(emulator: Emulator, call: Call) -> NDArray[Any]:
+    """The output's memory afterwards."""
+    aligned = np.zeros(call.out.memory.nbytes + 16, np.uint8)
+    memory = aligned[-aligned.ctypes.data % 16 :][: call.out.memory.nbytes].view(call.out.memory.dtype)
+    memory[:] = call.out.memory
+    x, out = call.x.view, call.out.of(np, memory)
+    steps = plan(call.kernel, layout(x), call.box, layout(out))
+    assert steps is not None, "our kernels can do all of these"
+    of, kept = address(x), list[Any]()
+    for step in steps:
+        assert step.launch.variant in variants.VARIANTS
+        arrays = [None if part is None else array_of(part.table).view(np.uint8)[part.first :] for part in step.tables]
+        target = np.full(max(1, step.made), 0xA5, np.uint8)
+        kept += [arrays, target]
+        emulator.run(step.launch, of, address(target) if step.made else address(out), arrays)
+        if step.made:
+            of = address(target)
+    return memory
+
+
+@given(call=tile_calls(("uint8", "float32", "complex128")))
+@EXAMPLES
+def test_tile(emulator: Emulator, call: Call):
+    agree(call, run(emulator, call), exactly=True)
+
+
+@given(call=tile_calls(("float32",)))
+@EXAMPLES
+def test_tile_with_wide_offsets(emulator: Emulator, call: Call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
+        agree(call, run(emulator, call), exactly=True)
+
+
+@given(call=tile_calls(("float32",)))
+@EXAMPLES
+def test_tile_in_several_launches(emulator: Emulator, call: Call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiling, "LARGEST_COUNT", 1000)  # as beyond 2 GiB
+        agree(call, run(emulator, call), exactly=True)
+
+
+@given(call=resample_calls(("uint8", "float32")))
+@settings(EXAMPLES, max_examples=300)
+def test_resample(emulator: Emulator, call: Call):
+    agree(call, run(emulator, call), exactly=is_exact(call))
+
+
+@given(call=resample_calls(("float32",), ("linear", "linear gradient")))
+@EXAMPLES
+def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "WHOLE_AXIS", 0)  # as beyond 65536 outputs
+        patch.setattr(tables, "AT_ONCE", 4)
+        patch.setattr(tables, "_TAPS", tables.Kept(0))
+        agree(call, run(emulator, call), exactly=is_exact(call))
+
+
+@pytest.mark.parametrize(
+    ("variant", "name", "dtype"),
+    [
+        (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", tiling.COPY),
+        (variants.unit_variant(4, wide=False), "Unit", tiling.UNIT),
+        (variants.gather_variant(4), "Rows", resampling.ROW_WALK),
+        (variants.pass_variant("float32", "float32"), "Pass", resampling.PASS),
+        (variants.gather_variant(4), "Axis", geometry.AXIS),
+        (variants.gather_variant(4), "Tap", tables.TAP),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_structures_have_the_size_that_the_kernels_expect(
+    emulator: Emulator, variant: variants.Variant, name: str, dtype: np.dtype[Any]
+):
+    library = ctypes.CDLL(str(emulator.library(variant, f'extern "C" unsigned size() {{ return sizeof({name}); }}')))
+
+    assert library.size() == dtype.itemsize
