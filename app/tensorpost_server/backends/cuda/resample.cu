@@ -4,6 +4,9 @@
 
 #define MOST_OUTER 8
 #define THREADS 128
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 1  // on a multiprocessor at once; what it asks for limits the registers of a thread
+#endif
 
 struct Tap {
   int index;
@@ -184,7 +187,7 @@ template <class T> __device__ __forceinline__ void write_row(u8 *row, u32 slot, 
 
 typedef WordOf<GATHER>::type Element;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     resample_gather(const u8 *__restrict__ input, u8 *__restrict__ output, const int *__restrict__ list_x,
                     const int *__restrict__ list_y, const int *__restrict__ lists, const Rows p) {
   const u32 thread = blockIdx.x * THREADS + threadIdx.x;
@@ -234,7 +237,7 @@ template <int taps> __device__ __forceinline__ float blend(const float *value, c
   return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     resample_blend(const u8 *__restrict__ input, u8 *__restrict__ output, const void *__restrict__ table_x,
                    const void *__restrict__ table_y, const Tap *__restrict__ table_z, const Tap *__restrict__ table_w,
                    const int *__restrict__ lists, const Rows p) {
@@ -376,7 +379,7 @@ struct Pass {
   Axis axis[MOST_OUTER];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     resample_pass(const u8 *__restrict__ input, u8 *__restrict__ output, const int *__restrict__ starts,
                   const Tap *__restrict__ taps, const Pass p) {
   const u32 thread = blockIdx.x * THREADS + threadIdx.x;
