@@ -101,13 +101,14 @@ def resample(
             axes.append(LinearAxis(*numbers) if mode == "linear" else NearestAxis(*numbers, Nearest.HALF_UP))
     mapped = sum(axis is not None for axis in axes)
     modes = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}.get(mapped), "nearest": "nearest-exact"}
-    peer = None
+    peer: Callable[[Any], Any] | None = None
     if modes[mode] is not None and mapped == len(shape) - 2:
 
-        def peer(x: Any) -> Any:
+        def peer_of_torch(x: Any) -> Any:
             functional = importlib.import_module("torch.nn.functional")
             return functional.interpolate(x, size=sizes[2:], mode=modes[mode])
 
+        peer = peer_of_torch
     # Nearest reads whole rows, but only those that some output asks for.
     reads = min(1.0, sizes[-2] / shape[-2]) if mode == "nearest" else 1.0
     tolerance = 0.0 if mode == "nearest" else {"float32": 2e-6, "float16": 1e-3, "uint8": 1.0}[dtype]

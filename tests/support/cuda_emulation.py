@@ -81,13 +81,19 @@ class Emulator:
             into: address of the output's.
             tables: what the kernel's table parameters point to, in order.
         """
-        places = [of + launch.of, into + launch.into, *(0 if table is None else table.ctypes.data for table in tables)]
+        places = [of + launch.of, into + launch.into, *(0 if table is None else address(table) for table in tables)]
+        self.call(launch.variant, launch.grid, launch.block, launch.shared, places, launch.parameters)
+
+    def call(
+        self, variant: Variant, grid: int, block: int, shared: int, places: Sequence[int], parameters: NDArray[Any]
+    ) -> None:
+        """Run a kernel with these addresses and this structure as its arguments."""
         pointers = (ctypes.c_void_p * len(places))(*places)
         size = ctypes.sizeof(ctypes.c_void_p)
         arguments = (ctypes.c_void_p * (len(places) + 1))(
-            *(ctypes.addressof(pointers) + i * size for i in range(len(places))), launch.parameters.ctypes.data
+            *(ctypes.addressof(pointers) + i * size for i in range(len(places))), address(parameters)
         )
-        self.function(launch.variant)(launch.grid, launch.block, launch.shared, arguments)
+        self.function(variant)(grid, block, shared, arguments)
 
 
 def address(array: NDArray[Any]) -> int:

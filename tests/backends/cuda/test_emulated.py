@@ -6,6 +6,7 @@ Few types, since every variant takes the C++ compiler some tenths of a second. t
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,8 @@ EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[Heal
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Emulator:
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "cuda-emulation"  # the processes compile only once
-    folder.mkdir(exist_ok=True)
-    return Emulator(folder)
+def emulator(emulation: Path) -> Emulator:
+    return Emulator(emulation)
 
 
 def layout(array: NDArray[Any]) -> Layout:
