@@ -92,9 +92,11 @@ def agree(call: Call, memory: NDArray[Any], *, exactly: bool) -> None:
             got.astype(np.float64), want.astype(np.float64), rtol=2 * finest, atol=16 * 2.0**-24 * largest * taps
         )
     else:
-        # The sums agree but for float32 roundings, so a result may differ by 1 next to a whole number.
-        assert np.abs(got.astype(np.int64) - want.astype(np.int64)).max() <= 1
-        assert np.count_nonzero(got != want) <= 2 + got.size // 20
+        # The sums agree but for float32 roundings, as above: next to a whole number a result may differ by 1, and where
+        # float32 holds only multiples of a larger number by some of those.
+        apart = 1 + int(16 * 2.0**-24 * np.abs(call.x.view.astype(np.float64)).max() * _sum_of_weights(call.kernel))
+        assert np.abs(got.astype(np.int64) - want.astype(np.int64)).max() <= apart
+        assert apart > 1 or np.count_nonzero(got != want) <= 2 + got.size // 20
 
 
 def _sum_of_weights(kernel: Any) -> float:

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +72,20 @@ class Emulator:
             fresh.replace(library)
         return library
 
-    def run(self, launch: Launch, of: int, into: int, tables: Sequence[NDArray[Any] | None] = ()) -> None:
+    def run(self, launch: Launch, of: int, into: int, tables: Mapping[str, int] | None = None) -> None:
         """Run a launch.
 
         Args:
             launch: from the planning.
             of: address of the input's first element.
             into: address of the output's.
-            tables: what the kernel's table parameters point to, in order.
+            tables: addresses for these fields of the kernel's structure.
         """
-        places = [of + launch.of, into + launch.into, *(0 if table is None else address(table) for table in tables)]
-        self.call(launch.variant, launch.grid, launch.block, launch.shared, places, launch.parameters)
+        parameters = launch.parameters.copy()
+        for name, at in (tables or {}).items():
+            parameters[name] = at
+        places = [of + launch.of, into + launch.into]
+        self.call(launch.variant, launch.grid, launch.block, launch.shared, places, parameters)
 
     def call(
         self, variant: Variant, grid: int, block: int, shared: int, places: Sequence[int], parameters: NDArray[Any]

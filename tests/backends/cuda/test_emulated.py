@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.support.cuda_cases import Call, agree, is_exact, resample_calls, tile_calls
 from tests.support.cuda_emulation import COMPILER, Emulator, address
 
-from tensorpost_server.backends.cuda import geometry, resampling, tables, tiling, variants
+from tensorpost_server.backends.cuda import geometry, resampling, staging, tables, tiling, variants
 from tensorpost_server.backends.cuda.planning import Layout, plan
 from tensorpost_server.backends.cuda.tables import array_of
 
@@ -44,10 +44,11 @@ def run(emulator: Emulator, call: Call) -> NDArray[Any]:
     of, kept = address(x), list[Any]()
     for step in steps:
         assert step.launch.variant in variants.VARIANTS
-        arrays = [None if part is None else array_of(part.table).view(np.uint8)[part.first :] for part in step.tables]
+        arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
         target = np.full(max(1, step.made), 0xA5, np.uint8)
         kept += [arrays, target]
-        emulator.run(step.launch, of, address(target) if step.made else address(out), arrays)
+        places = {name: address(array) for name, array in arrays.items()}
+        emulator.run(step.launch, of, address(target) if step.made else address(out), places)
         if step.made:
             of = address(target)
     return memory
@@ -81,6 +82,16 @@ def test_resample(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=is_exact(call))
 
 
+@pytest.mark.parametrize(("slots", "rows", "patch", "blocks"), [(1, 2, 200, 1), (2, 3, 4000, 1), (3, 16, 900, 10**6)])
+@given(call=resample_calls(("uint8", "float16", "float32"), ("nearest", "linear", "cubic")))
+@EXAMPLES
+def test_resample_in_tiles_of_any_shape(emulator: Emulator, slots: int, rows: int, patch: int, blocks: int, call: Call):
+    with pytest.MonkeyPatch.context() as constants:
+        for name, value in {"SLOTS": slots, "ROWS": rows, "MOST_PATCH": patch, "ENOUGH_BLOCKS": blocks}.items():
+            constants.setattr(staging, name, value)
+        agree(call, run(emulator, call), exactly=is_exact(call))
+
+
 @given(call=resample_calls(("float32",), ("linear", "linear gradient")))
 @EXAMPLES
 def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Call):
@@ -96,7 +107,8 @@ def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Cal
     [
         (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", tiling.COPY),
         (variants.unit_variant(4, wide=False), "Unit", tiling.UNIT),
-        (variants.gather_variant(4), "Rows", resampling.ROW_WALK),
+        (variants.gather_variant(4), "Gather", resampling.GATHER),
+        (variants.blend_variant("float32", 2, 2, 1), "Tiles", staging.TILES),
         (variants.pass_variant("float32", "float32"), "Pass", resampling.PASS),
         (variants.gather_variant(4), "Axis", geometry.AXIS),
         (variants.gather_variant(4), "Tap", tables.TAP),

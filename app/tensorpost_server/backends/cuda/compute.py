@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +20,8 @@ from numpy.typing import NDArray
 
 from ...operators.base import Box, Kernel
 from ...operators.onnx_resize import ResizeKernel
+from .dimensions import Step
 from .planning import Layout, plan
-from .resampling import Step, TablePart
 from .tables import Kept, Table, array_of
 from .variants import Variant, source_of
 
@@ -29,6 +31,9 @@ cupy: Any = importlib.import_module("cupy")  # it has no type stubs: whatever is
 
 KEPT_BYTES = 64 << 20  # on each device: of tables, and again of the tables of the plans made last
 CALL_BYTES = 2 << 10  # about what a plan takes on the host
+KEPT_KERNELS = 4096  # that have a number
+
+_Layout = tuple[Any, tuple[int, ...], int]  # the fields of planning.Layout, which takes longer to make
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class _Call:
         shared: bytes of shared memory.
         of: bytes from the input's first element.
         into: bytes from the output's.
-        rest: the arguments behind the two arrays: table addresses and the kernel's structure.
+        parameters: the kernel's structure, with the addresses of tables.
         made: bytes of the array to write instead of the output; 0 for none.
         tables: what the addresses point into, to keep it.
     """
@@ -53,9 +58,37 @@ class _Call:
     shared: int
     of: int
     into: int
-    rest: tuple[int | NDArray[Any], ...]
+    parameters: NDArray[Any]
     made: int
     tables: tuple[Any, ...]
+
+
+class _Numbers:
+    """A number for each kernel, the same for equal ones: hashing all axes of one takes as long as a launch."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[int, tuple[Kernel, int]] = {}  # which keeps the object, so that no other has its id
+        self._by_value: dict[Kernel, int] = {}
+        self._next = itertools.count()
+        self._lock = threading.Lock()
+
+    def of(self, kernel: Kernel) -> int:
+        """Its number."""
+        found = self._by_identity.get(id(kernel))
+        if found is not None:
+            return found[1]
+        with self._lock:
+            if len(self._by_identity) >= KEPT_KERNELS:
+                self._by_identity.clear()
+                self._by_value.clear()
+            if kernel not in self._by_value:
+                self._by_value[kernel] = next(self._next)
+            number = self._by_value[kernel]
+            self._by_identity[id(kernel)] = (kernel, number)
+            return number
+
+
+_NUMBERS = _Numbers()
 
 
 def fill(kernel: Kernel, inputs: Sequence[Any], box: Box, out: Any) -> None:
@@ -70,14 +103,12 @@ def fill(kernel: Kernel, inputs: Sequence[Any], box: Box, out: Any) -> None:
         box: which part of the output.
         out: array of the box's shape and the output's type; possibly strided, its old content undefined.
     """
-    if any(start == stop for start, stop in box):
-        return
     (x,) = inputs
     of, into = x.data.ptr, out.data.ptr
-    layouts = Layout(x.dtype, x.strides, of % 16), Layout(out.dtype, out.strides, into % 16)
     device, stream = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr
+    layouts = (x.dtype, x.strides, of % 16), (out.dtype, out.strides, into % 16)
     calls = _calls(device).of(
-        (stream, kernel, box, *layouts), functools.partial(_make_calls, device, stream, kernel, box, *layouts)
+        (stream, _NUMBERS.of(kernel), box, layouts), lambda: _make_calls(device, stream, kernel, box, *layouts)
     )
     if calls is None:
         kernel.fill(cupy, inputs, box, out)
@@ -88,7 +119,9 @@ def fill(kernel: Kernel, inputs: Sequence[Any], box: Box, out: Any) -> None:
         if call.made:
             made.append(cupy.empty(call.made, np.uint8))
             of = target = made[-1].data.ptr  # which the next launch reads
-        call.function(call.grid, call.block, (source + call.of, target + call.into, *call.rest), shared_mem=call.shared)
+        call.function(
+            call.grid, call.block, (source + call.of, target + call.into, call.parameters), shared_mem=call.shared
+        )
     if isinstance(kernel, ResizeKernel):
         kernel.extrapolate(box, out)
 
@@ -124,20 +157,23 @@ def _calls(device: int) -> Kept[tuple[_Call, ...] | None]:
 
 
 def _make_calls(
-    device: int, stream: int, kernel: Kernel, box: Box, of: Layout, into: Layout
+    device: int, stream: int, kernel: Kernel, box: Box, of: _Layout, into: _Layout
 ) -> tuple[int, tuple[_Call, ...] | None]:
-    steps = plan(kernel, of, box, into)
+    if any(start == stop for start, stop in box):
+        return CALL_BYTES, ()
+    steps = plan(kernel, Layout(*of), box, Layout(*into))
     if steps is None:
         return CALL_BYTES, None
     calls = tuple([_call(device, stream, step) for step in steps])
-    held = sum(table.nbytes for call in calls for table in call.tables if table is not None)
-    return CALL_BYTES * len(calls) + held, calls
+    return CALL_BYTES * len(calls) + sum(table.nbytes for call in calls for table in call.tables), calls
 
 
 def _call(device: int, stream: int, step: Step) -> _Call:
-    launch = step.launch
-    tables = [None if part is None else _on_device(device, stream, part.table) for part in step.tables]
-    places = [_place(part, table) for part, table in zip(step.tables, tables, strict=True)]
+    launch, tables = step.launch, list[Any]()
+    parameters = launch.parameters.copy()
+    for name, part in step.tables.items():
+        tables.append(_on_device(device, stream, part.table))
+        parameters[name] = tables[-1].data.ptr + part.first
     return _Call(
         _function(launch.variant),
         (launch.grid,),
@@ -145,7 +181,7 @@ def _call(device: int, stream: int, step: Step) -> _Call:
         launch.shared,
         launch.of,
         launch.into,
-        (*places, launch.parameters),
+        parameters,
         step.made,
         tuple(tables),
     )
@@ -159,7 +195,3 @@ def _on_device(device: int, stream: int, table: Table) -> Any:
         return array.nbytes, cupy.asarray(array.view(np.uint8))
 
     return _tables(device).of((stream, table), make)
-
-
-def _place(part: TablePart | None, array: Any) -> int:
-    return 0 if part is None else int(array.data.ptr) + part.first

@@ -25,7 +25,8 @@ from ...operators.onnx import OnnxTileKernel
 from ...operators.onnx_resize import ResizeKernel
 from ...operators.separable import SeparableKernel
 from ...operators.tile import TileKernel
-from .resampling import Step, plan_resample
+from .dimensions import Step
+from .resampling import plan_resample
 from .tiling import plan_tile
 
 __all__ = ["Layout", "plan"]
@@ -54,7 +55,7 @@ def plan(kernel: Kernel, of: Layout, box: Box, into: Layout) -> list[Step] | Non
     match kernel:
         case TileKernel(sizes=sizes) | OnnxTileKernel(shape=sizes):
             launches = plan_tile(sizes, box, item, of.strides, into.strides, of.address, into.address)
-            return None if launches is None else [Step(launch, ()) for launch in launches]
+            return None if launches is None else [Step(launch, {}) for launch in launches]
         case SeparableKernel():
             separable = kernel
         case ResizeKernel():

@@ -65,8 +65,9 @@ static inline float widen_half(u16 half) { _Float16 d; __builtin_memcpy(&d, &hal
 static inline u16 narrow_half(float value) { _Float16 h = (_Float16)value; u16 d; __builtin_memcpy(&d, &h, 2); return d; }
 #endif
 
-// Elements in memory, and what they are in between: float32, or the element itself where it is only moved. Integers truncate toward zero and saturate; their sums are
-// written as differences to the first tap, each operation rounded, so that a constant stays that constant.
+// Elements in memory, and what they are in between: float32, or the element itself where it is only moved. Integers
+// truncate toward zero and saturate; their sums are written as differences to the first tap, each operation rounded, so
+// that a constant stays that constant.
 template <class T> struct Raw {
   typedef T stored;
   typedef T staged;
@@ -76,7 +77,6 @@ template <class T> struct Raw {
 };
 typedef Raw<u8> Raw1;
 typedef Raw<u16> Raw2;
-typedef Raw<u32> Raw4;
 struct Float32 {
   typedef float stored;
   typedef float staged;
@@ -123,15 +123,24 @@ typedef Integer<u16> UInt16;
 typedef Integer<int> Int32;
 typedef Integer<u32> UInt32;
 
-// Start of a plane in the input and in the output, by the loops that only copy or gather.
-__device__ __forceinline__ void find_plane(u32 plane, u32 loops, const Axis *axis, const int *first, const int *indices,
-                                           i64 &of, i64 &into) {
+// Start of a plane in the output, and in the input, by the loops that only copy or gather.
+__device__ __forceinline__ i64 into_plane(u32 plane, u32 loops, const Axis *axis) {
+  i64 into = 0;
   for (u32 a = 0; a < loops; ++a) {
-    const u32 quotient = divide(plane, axis[a].magic, axis[a].shift), at = plane - quotient * axis[a].extent;
-    of += (i64)(first[a] < 0 ? (int)at : __ldg(indices + first[a] + at)) * axis[a].of;
-    into += (i64)at * axis[a].into;
+    const u32 quotient = divide(plane, axis[a].magic, axis[a].shift);
+    into += (i64)(plane - quotient * axis[a].extent) * axis[a].into;
     plane = quotient;
   }
+  return into;
+}
+__device__ __forceinline__ i64 of_plane(u32 plane, u32 loops, const Axis *axis, const int *first, u64 lists) {
+  i64 of = 0;
+  for (u32 a = 0; a < loops; ++a) {
+    const u32 quotient = divide(plane, axis[a].magic, axis[a].shift), at = plane - quotient * axis[a].extent;
+    of += (i64)(first[a] < 0 ? (int)at : __ldg((const int *)lists + first[a] + at)) * axis[a].of;
+    plane = quotient;
+  }
+  return of;
 }
 
 // Writes neighbouring elements of a row, `left` of which are inside of the output.
@@ -182,8 +191,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const u32 rest = divide(thread, p.slots), major = divide(rest, p.second), minor = rest - major * p.second.value;
   const u32 column = (thread - rest * p.slots.value) * COLUMNS;
   const u32 begin = (p.chunks_first ? minor : major) * p.rows, end = min(begin + p.rows, p.height);
-  i64 of = 0, into = (i64)begin * p.into_y + (i64)column * p.into_x;
-  find_plane(p.chunks_first ? major : minor, p.outer, p.axis, p.first, (const int *)p.lists, of, into);
+  const u32 plane = p.chunks_first ? major : minor;
+  const u8 *const source = input + of_plane(plane, p.outer, p.axis, p.first, p.lists);
+  u8 *row = output + into_plane(plane, p.outer, p.axis) + (i64)begin * p.into_y + (i64)column * p.into_x;
   int from[COLUMNS];
 #pragma unroll
   for (int i = 0; i < COLUMNS; ++i) {
@@ -192,13 +202,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   Element value[COLUMNS];
   int held = -1;
-  u8 *row = output + into;
   for (u32 y = begin; y < end; ++y, row += p.into_y) {
     const int wanted = list_y ? __ldg(list_y + y) : (int)y;
     if (wanted != held) {
-      const u8 *const source = input + of + (i64)wanted * p.of_y;
+      const u8 *const at = source + (i64)wanted * p.of_y;
 #pragma unroll
-      for (int i = 0; i < COLUMNS; ++i) value[i] = read<Element>(source + from[i]);
+      for (int i = 0; i < COLUMNS; ++i) value[i] = read<Element>(at + from[i]);
       held = wanted;
     }
     write_row<COLUMNS>(row, value, p.width - column, p.into_x, p.vector);
@@ -206,102 +215,113 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 #endif
 
-#ifdef BLEND
-// Gathers, or weighted sums along x (TAPS_X taps), y (TAPS_Y) and up to two more axes (z and w, up to 4 taps each).
-// A tap that is not there has been given part of another's weight by the host, so no tap is ever left out here.
+#ifdef STAGED
+// Gathers, or weighted sums along x (TAPS_X taps), y (TAPS_Y) and up to two more axes (z and w; PLANES input planes
+// together). A tap that is not there has been given part of another's weight by the host, so none is left out here.
 //
 // A block makes a tile of the output: some columns by some rows of one plane, or of several small ones. It first stages
-// the part of the input that they need in shared memory, read as whole words, blended along z and w, and widened. Then
-// every thread has COLUMNS neighbouring columns, keeps their taps in registers and walks down rows, and the input rows
-// that it has blended along x are kept while the next output rows need them again.
+// the part of the input that they need in shared memory: read in whole words, widened once, and blended along z and w.
+// Then every thread has COLUMNS neighbouring columns, keeps their taps in registers and walks down rows; a staged row
+// that it has blended along x is kept while the next output rows need it again.
 //
-// Along x and y the lowest and the highest index that an output reads must not fall from one output to the next.
+// Along x and y the lowest and the highest index that an output reads must not fall from one output to the next. Along
+// y indices count only the rows that some output reads, so none is staged for nothing.
 
-typedef BLEND Type;
+typedef STAGED Type;
 typedef Type::stored Stored;
 typedef Type::staged Staged;
 
-#define VECTOR (16 / (int)sizeof(Stored))      // elements of an input word
-#define PER_WORD (4 / (int)sizeof(Staged))     // staged elements in 4 bytes
-#define AHEAD 4                                // input words that a thread has under way
-#define MOST_SOURCES 16
+#define VECTOR (16 / (int)sizeof(Stored))   // elements of an input word
+#define AHEAD (4 / PLANES)                  // staged words that a thread has under way
+#define PER_BANK (4 / (int)sizeof(Staged))  // staged elements in 4 bytes
 
-struct Blend {
+struct Tiles {
   Divisor tiles_x, tiles_y;  // blocks: along x first, then along y, then planes
   Divisor slots;             // of a tile: groups of COLUMNS columns
   Divisor groups;            // of a tile: groups of rows
   u32 rows;                  // of a group
   u32 planes_of_tile, planes;
   u32 width, height;         // of the output
-  u32 in_width, in_height;
+  u32 in_width, in_rows;     // of the input: elements of a row, rows that are read
   u32 vector;                // whether every group of columns is one aligned word of the output
   u32 in_vector;             // whether the input is read in words, which are aligned then
   Divisor loads;             // of a staged row: words, or elements
-  Divisor staged_rows;       // of a plane
+  Divisor staged_rows;       // of a plane of a tile
   u32 pitch;                 // bytes of a staged row
-  u32 taps_at, sources_at;   // where in shared memory the tables are
+  u32 sources_at, offsets_at, taps_at;  // where in shared memory the tables are, behind the staged rows
   Divisor repeat;            // columns that move together along x
   u32 outer;                 // loops over planes, without z and w
   int of_x, into_x;
   i64 of_y, into_y;
-  u32 taps_z, taps_w;        // 1 for none
   Divisor size_z, size_w;
   i64 of_z, of_w, into_z, into_w;
-  u64 table_x, table_y, table_z, table_w, lists;  // 0 where an index is the output's
+  u64 table_x, table_y, table_z, table_w;  // taps, or indices where there is one each; 0 where they are the outputs'
+  u64 rows_y;                              // the rows that are read; 0 for all
+  u64 lists;                               // indices of the outer loops
   Axis axis[MOST_OUTER];
   int first[MOST_OUTER];  // where in `lists` the indices of a loop begin; -1 for none
 };
 
+// Where a plane of a tile comes from.
 struct Source {
-  i64 of;
-  float weight_z, weight_w;
+  i64 of[PLANES];
+  float weight_z[2], weight_w[2];
 };
+
+template <int taps> struct alignas(taps > 1 ? 16 : 8) Taps {
+  Tap tap[taps];
+};
+
+template <int taps> __device__ __forceinline__ Taps<taps> taps_of(u64 table, u32 output) {
+  union {
+    uint4 word[taps > 1 ? taps / 2 : 1];
+    Taps<taps> all;
+  } read;
+  if (taps > 1) {
+#pragma unroll
+    for (int i = 0; i < taps / 2; ++i) read.word[i] = __ldg((const uint4 *)table + output * (taps / 2) + i);
+  } else {
+    read.all.tap[0].index = table ? __ldg((const int *)table + output) : (int)output;
+    read.all.tap[0].weight = 1;
+  }
+  return read.all;
+}
+
+template <int taps> __device__ __forceinline__ int lowest(const Taps<taps> &of) {
+  int found = of.tap[0].index;
+#pragma unroll
+  for (int k = 1; k < taps; ++k) found = min(found, of.tap[k].index);
+  return found;
+}
+
+// A weighted sum of samples. What is only moved has one tap.
+template <int taps> __device__ __forceinline__ float blend(const float *value, const float *weight) {
+  if (taps == 1) return value[0];
+  float sum = Type::anchored ? value[0] : multiply(weight[0], value[0]);
+#pragma unroll
+  for (int k = 1; k < taps; ++k)
+    sum = Type::anchored ? add(sum, multiply(weight[k], add(value[k], -value[0])))
+                         : multiply_add(weight[k], value[k], sum);
+  return sum;
+}
+template <int taps, class T> __device__ __forceinline__ T blend(const T *value, const float *) { return value[0]; }
+
+// One sample, blended along z and w.
+__device__ __forceinline__ Staged blend_planes(Staged *value, const Source &source) {
+#if PLANES == 4
+  value[0] = blend<2>(value, source.weight_z);
+  value[1] = blend<2>(value + 2, source.weight_z);
+  return blend<2>(value, source.weight_w);
+#else
+  return blend<PLANES>(value, source.weight_z);
+#endif
+}
 
 // Where in a staged row an element is: 4 bytes are skipped after every 128, so that threads whose columns lie a power
 // of two apart use different banks.
 __device__ __forceinline__ u32 staged_at(u32 element) {
-  const u32 word = element / PER_WORD;
-  return (word + word / 32) * 4 + element % PER_WORD * (u32)sizeof(Staged);
-}
-
-// A sum of weighted samples: its first term, and one more.
-__device__ __forceinline__ float begin_sum(float value, float weight) {
-  return Type::anchored ? value : multiply(weight, value);
-}
-__device__ __forceinline__ float add_term(float sum, float first, float value, float weight) {
-  return Type::anchored ? add(sum, multiply(weight, add(value, -first))) : multiply_add(weight, value, sum);
-}
-// What is only moved has one tap.
-template <class T> __device__ __forceinline__ T begin_sum(T value, float) { return value; }
-template <class T> __device__ __forceinline__ T add_term(T sum, T, T, float) { return sum; }
-
-template <int taps, class T> __device__ __forceinline__ T blend(const T *value, const float *weight) {
-  if (taps == 1) return value[0];
-  T sum = begin_sum(value[0], weight[0]);
-#pragma unroll
-  for (int k = 1; k < taps; ++k) sum = add_term(sum, value[0], value[k], weight[k]);
-  return sum;
-}
-
-// The lowest index that an output reads.
-template <int taps> __device__ __forceinline__ int lowest(u64 table, u32 output) {
-  if (!table) return (int)output;
-  if (taps == 1) return __ldg((const int *)table + output);
-  int found = __ldg((const int *)table + 2 * taps * output);
-#pragma unroll
-  for (int k = 1; k < taps; ++k) found = min(found, __ldg((const int *)table + 2 * (taps * output + k)));
-  return found;
-}
-
-template <int taps> __device__ __forceinline__ Tap tap_of(u64 table, u32 output, int k) {
-  Tap tap = {(int)output, 1};
-  if (taps > 1) {
-    const int2 read = __ldg((const int2 *)table + output * taps + k);
-    tap.index = read.x, tap.weight = __int_as_float(read.y);
-  } else if (table) {
-    tap.index = __ldg((const int *)table + output);
-  }
-  return tap;
+  const u32 bank = element / PER_BANK;
+  return (bank + bank / 32) * 4 + element % PER_BANK * (u32)sizeof(Staged);
 }
 
 // `count` neighbouring elements of the input, and what is staged of them.
@@ -309,193 +329,178 @@ template <int count> union Words {
   typename WordOf<count * sizeof(Stored)>::type word;
   Stored element[count];
 };
-template <int count> union Staging {
-  Staged element[count];
-  u32 word[(count + PER_WORD - 1) / PER_WORD];
-};
 
-template <int count>
-__device__ __forceinline__ void stage(u8 *row, u32 column, const Staging<count> &value) {
-  if (count >= PER_WORD) {
+template <int count> __device__ __forceinline__ void stage(u8 *row, u32 column, const Staged *value) {
+  u8 *const at = row + staged_at(column);
+  if (count >= PER_BANK) {
+    union {
+      Staged element[count];
+      u32 bank[(count + PER_BANK - 1) / PER_BANK];
+    } all;
 #pragma unroll
-    for (int i = 0; i < count; i += PER_WORD)
-      *reinterpret_cast<u32 *>(row + staged_at(column + i)) = value.word[i / PER_WORD];
+    for (int i = 0; i < count; ++i) all.element[i] = value[i];
+    // A word's elements are within 128 bytes, where nothing is skipped.
+#pragma unroll
+    for (int i = 0; i < count / PER_BANK; ++i) reinterpret_cast<u32 *>(at)[i] = all.bank[i];
   } else {
-    *reinterpret_cast<Staged *>(row + staged_at(column)) = value.element[0];
+    *reinterpret_cast<Staged *>(at) = value[0];
   }
-}
-
-template <int count>
-__device__ __forceinline__ Staging<count> blended(const u8 *at, const Source *source, u32 taps_z, u32 taps_w) {
-  Staging<count> first_z, sum_z, first_w, sum_w;
-  for (u32 w = 0; w < taps_w; ++w) {
-    const float weight_w = source[w * taps_z].weight_w;
-    for (u32 z = 0; z < taps_z; ++z) {
-      const Source &one = source[w * taps_z + z];
-      Words<count> words;
-      words.word = read<decltype(words.word)>(at + one.of);
-#pragma unroll
-      for (int i = 0; i < count; ++i) {
-        const Staged value = Type::widen(words.element[i]);
-        if (z == 0) first_z.element[i] = value;
-        sum_z.element[i] = z == 0 ? begin_sum(value, one.weight_z)
-                                  : add_term(sum_z.element[i], first_z.element[i], value, one.weight_z);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      if (w == 0) first_w.element[i] = sum_z.element[i];
-      sum_w.element[i] = w == 0 ? begin_sum(sum_z.element[i], weight_w)
-                                : add_term(sum_w.element[i], first_w.element[i], sum_z.element[i], weight_w);
-    }
-  }
-  return sum_w;
 }
 
 // Stages the tile's input, `count` elements at a time.
 template <int count>
-__device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Source *sources, const Blend &p, u32 planes,
-                                           u32 low_x, u32 low_y) {
-  const u32 total = planes * p.staged_rows.value * p.loads.value, taps = p.taps_z * p.taps_w;
-  if (taps > 1) {
-    for (u32 number = threadIdx.x; number < total; number += THREADS) {
-      const u32 line = divide(number, p.loads), plane = divide(line, p.staged_rows);
-      const u32 y = low_y + line - plane * p.staged_rows.value, column = (number - line * p.loads.value) * count;
-      if (y >= p.in_height || low_x + column >= p.in_width) continue;
-      const u8 *const at = input + (i64)y * p.of_y + (i64)(low_x + column) * p.of_x;
-      stage<count>(patch + line * p.pitch, column, blended<count>(at, sources + plane * taps, p.taps_z, p.taps_w));
-    }
-    return;
-  }
+__device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Source *sources, const i64 *offsets,
+                                           const Tiles &p, u32 planes, u32 low_x, u32 rows) {
+  const u32 total = planes * p.staged_rows.value * p.loads.value;
   for (u32 next = threadIdx.x; next < total; next += AHEAD * THREADS) {
-    Words<count> words[AHEAD];
-    u8 *row[AHEAD];
-    u32 column[AHEAD];
+    Words<count> words[AHEAD][PLANES];
+    u32 line[AHEAD], column[AHEAD], plane[AHEAD];
+    bool real[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const u32 number = next + i * THREADS, line = divide(number, p.loads), plane = divide(line, p.staged_rows);
-      const u32 y = low_y + line - plane * p.staged_rows.value;
-      column[i] = (number - line * p.loads.value) * count;
-      row[i] = number < total && y < p.in_height && low_x + column[i] < p.in_width ? patch + line * p.pitch : 0;
-      if (row[i])
-        words[i].word = read<decltype(words[i].word)>(input + sources[plane].of + (i64)y * p.of_y +
-                                                      (i64)(low_x + column[i]) * p.of_x);
+      const u32 number = next + i * THREADS;
+      line[i] = divide(number, p.loads), plane[i] = divide(line[i], p.staged_rows);
+      column[i] = (number - line[i] * p.loads.value) * count;
+      const u32 row = line[i] - plane[i] * p.staged_rows.value;
+      real[i] = number < total && row < rows && low_x + column[i] < p.in_width;
+      if (real[i]) {
+        const u8 *const at = input + (offsets[row] + (i64)(low_x + column[i]) * p.of_x);
+#pragma unroll
+        for (int k = 0; k < PLANES; ++k) words[i][k].word = read<decltype(words[i][k].word)>(at + sources[plane[i]].of[k]);
+      }
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      if (!row[i]) continue;
-      Staging<count> value;
+      if (!real[i]) continue;
+      Staged value[count];
 #pragma unroll
-      for (int e = 0; e < count; ++e) value.element[e] = Type::widen(words[i].element[e]);
-      stage<count>(row[i], column[i], value);
+      for (int e = 0; e < count; ++e) {
+        Staged sample[PLANES];
+#pragma unroll
+        for (int k = 0; k < PLANES; ++k) sample[k] = Type::widen(words[i][k].element[e]);
+        value[e] = blend_planes(sample, sources[plane[i]]);
+      }
+      stage<count>(patch + line[i] * p.pitch, column[i], value);
     }
   }
 }
 
+// Takes the positions along z and w out of a plane's number.
+__device__ __forceinline__ void find_zw(u32 &plane, const Tiles &p, u32 &z, u32 &w) {
+  z = w = 0;
+#if PLANES > 1
+  const u32 rest = divide(plane, p.size_z);
+  z = plane - rest * p.size_z.value;
+  plane = rest;
+#endif
+#if PLANES > 2
+  const u32 left = divide(plane, p.size_w);
+  w = plane - left * p.size_w.value;
+  plane = left;
+#endif
+}
+
+__device__ __forceinline__ Source source_of(u32 plane, const Tiles &p) {
+  Source source;
+  u32 z, w;
+  find_zw(plane, p, z, w);
+  const i64 of = of_plane(plane, p.outer, p.axis, p.first, p.lists);
+  source.of[0] = of;
+#if PLANES > 1
+  const Taps<2> along_z = taps_of<2>(p.table_z, z);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    source.of[k] = of + along_z.tap[k].index * p.of_z;
+    source.weight_z[k] = along_z.tap[k].weight;
+  }
+#endif
+#if PLANES > 2
+  const Taps<2> along_w = taps_of<2>(p.table_w, w);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    source.of[2 + k] = source.of[k] + along_w.tap[1].index * p.of_w;
+    source.of[k] += along_w.tap[0].index * p.of_w;
+    source.weight_w[k] = along_w.tap[k].weight;
+  }
+#endif
+  return source;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    resample_blend(const u8 *__restrict__ input, u8 *__restrict__ output, const Blend p) {
+    resample_staged(const u8 *__restrict__ input, u8 *__restrict__ output, const Tiles p) {
   SHARED_MEMORY(uint4, shared);
   u8 *const patch = reinterpret_cast<u8 *>(shared);
-  Tap *const taps = reinterpret_cast<Tap *>(patch + p.taps_at);
   Source *const sources = reinterpret_cast<Source *>(patch + p.sources_at);
+  i64 *const offsets = reinterpret_cast<i64 *>(patch + p.offsets_at);
+  Taps<TAPS_Y> *const taps = reinterpret_cast<Taps<TAPS_Y> *>(patch + p.taps_at);
 
   const u32 tile_row = divide(blockIdx.x, p.tiles_x), tile_plane = divide(tile_row, p.tiles_y);
   const u32 first_x = (blockIdx.x - tile_row * p.tiles_x.value) * p.slots.value * COLUMNS;
   const u32 tile_rows = p.groups.value * p.rows;
   const u32 first_y = (tile_row - tile_plane * p.tiles_y.value) * tile_rows, last_y = min(first_y + tile_rows, p.height);
   const u32 first_plane = tile_plane * p.planes_of_tile, planes = min(p.planes_of_tile, p.planes - first_plane);
-  u32 low_x = lowest<TAPS_X>(p.table_x, first_x - (first_x - divide(first_x, p.repeat) * p.repeat.value));
+  u32 low_x = lowest(taps_of<TAPS_X>(p.table_x, divide(first_x, p.repeat) * p.repeat.value));
   if (p.in_vector) low_x -= low_x % VECTOR;
-  const u32 low_y = lowest<TAPS_Y>(p.table_y, first_y);
+  const u32 low_y = lowest(taps_of<TAPS_Y>(p.table_y, first_y)), rows = min(p.staged_rows.value, p.in_rows - low_y);
 
-  for (u32 i = threadIdx.x; i < (last_y - first_y) * TAPS_Y; i += THREADS) {
-    Tap tap = tap_of<TAPS_Y>(p.table_y, first_y + i / TAPS_Y, i % TAPS_Y);
-    tap.index = (tap.index - (int)low_y) * (int)p.pitch;
-    taps[i] = tap;
-  }
-  const u32 taps_zw = p.taps_z * p.taps_w;
-  for (u32 i = threadIdx.x; i < planes * taps_zw; i += THREADS) {
-    u32 plane = i / taps_zw;
-    const u32 w_of = (i - plane * taps_zw) / p.taps_z, z_of = i % p.taps_z;
-    plane += first_plane;
-    Source source = {0, 1, 1};
-    i64 into = 0;
-    if (p.taps_z > 1) {
-      const u32 rest = divide(plane, p.size_z), at = (plane - rest * p.size_z.value) * p.taps_z + z_of;
-      const int2 tap = __ldg((const int2 *)p.table_z + at);
-      source.of += tap.x * p.of_z, source.weight_z = __int_as_float(tap.y);
-      plane = rest;
-    }
-    if (p.taps_w > 1) {
-      const u32 rest = divide(plane, p.size_w), at = (plane - rest * p.size_w.value) * p.taps_w + w_of;
-      const int2 tap = __ldg((const int2 *)p.table_w + at);
-      source.of += tap.x * p.of_w, source.weight_w = __int_as_float(tap.y);
-      plane = rest;
-    }
-    find_plane(plane, p.outer, p.axis, p.first, (const int *)p.lists, source.of, into);
-    sources[i] = source;
+  for (u32 i = threadIdx.x; i < planes; i += THREADS) sources[i] = source_of(first_plane + i, p);
+  for (u32 i = threadIdx.x; i < rows; i += THREADS)
+    offsets[i] = (p.rows_y ? __ldg((const int *)p.rows_y + low_y + i) : (int)(low_y + i)) * p.of_y;
+  for (u32 i = threadIdx.x; i < last_y - first_y; i += THREADS) {
+    Taps<TAPS_Y> one = taps_of<TAPS_Y>(p.table_y, first_y + i);
+#pragma unroll
+    for (int k = 0; k < TAPS_Y; ++k) one.tap[k].index = (one.tap[k].index - (int)low_y) * (int)p.pitch;
+    taps[i] = one;
   }
   __syncthreads();
 
-  if (p.in_vector) stage_tile<VECTOR>(input, patch, sources, p, planes, low_x, low_y);
-  else stage_tile<1>(input, patch, sources, p, planes, low_x, low_y);
-  __syncthreads();
+  if (p.in_vector) stage_tile<VECTOR>(input, patch, sources, offsets, p, planes, low_x, rows);
+  else stage_tile<1>(input, patch, sources, offsets, p, planes, low_x, rows);
 
   const u32 rest = divide(threadIdx.x, p.slots), plane_of = divide(rest, p.groups);
-  const u32 column = (threadIdx.x - rest * p.slots.value) * COLUMNS, x = first_x + column;
-  const u32 begin = first_y + (rest - plane_of * p.groups.value) * p.rows, end = min(begin + p.rows, last_y);
-  if (plane_of >= planes || x >= p.width) return;
-  i64 into = (i64)begin * p.into_y + (i64)x * p.into_x;
-  {
-    u32 plane = first_plane + plane_of;
-    if (p.taps_z > 1) {
-      const u32 left = divide(plane, p.size_z);
-      into += (i64)(plane - left * p.size_z.value) * p.into_z;
-      plane = left;
-    }
-    if (p.taps_w > 1) {
-      const u32 left = divide(plane, p.size_w);
-      into += (i64)(plane - left * p.size_w.value) * p.into_w;
-      plane = left;
-    }
-    i64 of = 0;
-    find_plane(plane, p.outer, p.axis, p.first, (const int *)p.lists, of, into);
-  }
-
+  const u32 x = first_x + (threadIdx.x - rest * p.slots.value) * COLUMNS;
+  const u32 begin = (rest - plane_of * p.groups.value) * p.rows, end = min(begin + p.rows, last_y - first_y);
+  const bool idle = plane_of >= planes || x >= p.width;
+  u32 plane = first_plane + plane_of, z, w;
+  find_zw(plane, p, z, w);
+  u8 *row = output + into_plane(plane, p.outer, p.axis) + (i64)z * p.into_z + (i64)w * p.into_w +
+            (i64)(first_y + begin) * p.into_y + (i64)x * p.into_x;
   u32 from[COLUMNS][TAPS_X];
   float weight_x[COLUMNS][TAPS_X];
 #pragma unroll
   for (int i = 0; i < COLUMNS; ++i) {
+    const Taps<TAPS_X> of = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
 #pragma unroll
     for (int k = 0; k < TAPS_X; ++k) {
-      const Tap tap = tap_of<TAPS_X>(p.table_x, min(x + i, p.width - 1), k);
-      from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(tap.index - low_x);
-      weight_x[i][k] = tap.weight;
+      from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(of.tap[k].index - low_x);
+      weight_x[i][k] = of.tap[k].weight;
     }
   }
+  __syncthreads();
+  if (idle) return;
 
   Staged kept[COLUMNS][TAPS_Y];  // staged rows, blended along x
   int held[TAPS_Y];
 #pragma unroll
   for (int k = 0; k < TAPS_Y; ++k) held[k] = -1;
 
-  u8 *row = output + into;
   for (u32 y = begin; y < end; ++y, row += p.into_y) {
+    const Taps<TAPS_Y> of = taps[y];
     float weight_y[TAPS_Y];
 #pragma unroll
     for (int k = 0; k < TAPS_Y; ++k) {
-      const Tap tap = taps[(y - first_y) * TAPS_Y + k];
-      weight_y[k] = tap.weight;
-      if (tap.index == held[k]) continue;
-      held[k] = tap.index;
+      const int wanted = of.tap[k].index;
+      weight_y[k] = of.tap[k].weight;
+      if (wanted == held[k]) continue;
+      held[k] = wanted;
 #if TAPS_Y > 1
-      if (k + 1 < TAPS_Y && tap.index == held[(k + 1) % TAPS_Y]) {
+      if (k + 1 < TAPS_Y && wanted == held[(k + 1) % TAPS_Y]) {
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) kept[i][k] = kept[i][(k + 1) % TAPS_Y];
         continue;
       }
 #endif
-      const u8 *const source = patch + tap.index;
+      const u8 *const source = patch + wanted;
 #pragma unroll
       for (int i = 0; i < COLUMNS; ++i) {
         Staged value[TAPS_X];

@@ -10,22 +10,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ...operators.base import Box
 from ...operators.separable import AxisMap, Rounding
+from .dimensions import (
+    MOST_OUTER,
+    THREADS,
+    Dimension,
+    Step,
+    TablePart,
+    columns_of,
+    outputs_of,
+    planes_of,
+    there,
+    writes_words,
+)
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, merged
 from .launches import ENOUGH_BLOCKS, Launch, structure
-from .tables import Span, Table, Taps, span_of, taps_of
-from .variants import BLEND_TYPES, PASS_TYPES, Variant, blend_variant, gather_variant, pass_variant
+from .staging import plan_staged
+from .tables import Table, span_of, taps_of
+from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, gather_variant, move_variant, pass_variant
 
-__all__ = ["PASS", "ROW_WALK", "Step", "TablePart", "plan_resample"]
+__all__ = ["GATHER", "PASS", "plan_resample"]
 
-THREADS = 128  # of a block
-MOST_OUTER = 8  # of resample.cu
-ROWS = 16  # output rows that a thread walks, if there are enough threads
+ROWS = 8  # output rows that a thread of resample_gather walks, if there are enough threads
 FEWEST_ROWS = 4  # with fewer, input rows that neighbouring threads both read count too much
 PASS_GROUPS = 4  # GROUPS of resample_pass
 MOST_REPEATED = 1 << 18  # outputs of an axis joined with the elements behind it
@@ -34,89 +45,26 @@ LONGEST_SUM = 1 << 16  # taps of one output; beyond, one thread would be busy to
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
 
-ROW_WALK = np.dtype(
+GATHER = np.dtype(
     [
         ("count", "<u4"), ("slots", DIVISOR), ("second", DIVISOR), ("chunks_first", "<u4"), ("width", "<u4"),
         ("height", "<u4"), ("rows", "<u4"), ("vector", "<u4"), ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"),
-        ("of_y", "<i8"), ("into_y", "<i8"), ("of_z", "<i8"), ("of_w", "<i8"), ("size_z", DIVISOR),
-        ("size_w", DIVISOR), ("into_z", "<i8"), ("into_w", "<i8"), ("axis", AXIS, (MOST_OUTER,)),
-        ("list", "<i4", (MOST_OUTER,)),
+        ("of_y", "<i8"), ("into_y", "<i8"), ("list_x", "<u8"), ("list_y", "<u8"), ("lists", "<u8"),
+        ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
     ],
     align=True,
 )  # fmt: skip
-"""`Rows` of resample.cu."""
+"""`Gather` of resample.cu."""
 PASS = np.dtype(
     [
         ("count", "<u4"), ("inner", DIVISOR), ("outputs", DIVISOR), ("along_inner", "<u4"), ("inner_size", "<u4"),
         ("outer_size", "<u4"), ("apart", "<u4"), ("anchored", "<u4"), ("outer", "<u4"), ("of_inner", "<i4"),
-        ("into_inner", "<i4"), ("of_axis", "<i8"), ("into_axis", "<i8"), ("axis", AXIS, (MOST_OUTER,)),
+        ("into_inner", "<i4"), ("of_axis", "<i8"), ("into_axis", "<i8"), ("starts", "<u8"), ("taps", "<u8"),
+        ("axis", AXIS, (MOST_OUTER,)),
     ],
     align=True,
 )  # fmt: skip
 """`Pass` of resample.cu."""
-
-
-@dataclass(frozen=True, slots=True)
-class TablePart:
-    """What a table parameter of a kernel points to.
-
-    Attributes:
-        table: the array.
-        first: bytes from its start.
-    """
-
-    table: Table
-    first: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One launch of a resampling.
-
-    Attributes:
-        launch: with offsets into its own input and output.
-        tables: the kernel's table parameters, in order; None is a null pointer.
-        made: bytes of an array that the step writes and the next one reads; 0 where the step writes the output.
-    """
-
-    launch: Launch
-    tables: tuple[TablePart | None, ...]
-    made: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Dimension:
-    """One dimension of the box.
-
-    Attributes:
-        extent: outputs.
-        into: bytes between them in the output.
-        of: bytes between the input's elements.
-        start: first output, counted in the span's table.
-        span: its table's; None where the dimension is copied, or its one index is already in the input's offset.
-        taps: of the span.
-        repeat: elements that move together; extent and start count elements.
-    """
-
-    extent: int
-    into: int
-    of: int
-    start: int = 0
-    span: Span | None = None
-    taps: Taps | None = None
-    repeat: int = 1
-
-    @property
-    def weighted(self) -> bool:
-        """Whether an output is more than a copy."""
-        return self.taps is not None and not self.taps.copies
-
-    def part(self, form: str, width: int = 1) -> TablePart | None:
-        """Its table, from its first output on."""
-        if self.span is None:
-            return None
-        table = Table((self.span,), form, width, self.repeat)
-        return TablePart(table, self.start * table.item)
 
 
 def plan_resample(
@@ -149,12 +97,12 @@ def plan_resample(
     """
     if alignment([item, of_address, into_address, *of_strides, *into_strides]) < item or item > 16:
         return None
-    of, dimensions = 0, list[_Dimension]()
+    of, dimensions = 0, list[Dimension]()
     for mapping, (start, stop), of_stride, into_stride in zip(axes, box, of_strides, into_strides, strict=True):
         extent = stop - start
         if mapping is None:
             of += start * of_stride
-            dimensions.append(_Dimension(extent, into_stride, of_stride))
+            dimensions.append(Dimension(extent, into_stride, of_stride))
             continue
         span = span_of(mapping, start, stop)
         taps = taps_of(span)
@@ -163,21 +111,24 @@ def plan_resample(
         first = start - span.start
         if taps.copies and extent == 1:
             of += int(taps.index[first]) * of_stride
-            dimensions.append(_Dimension(1, into_stride, of_stride))
+            dimensions.append(Dimension(1, into_stride, of_stride))
         else:
-            dimensions.append(_Dimension(extent, into_stride, of_stride, first, span, taps))
+            dimensions.append(Dimension(extent, into_stride, of_stride, first, span, taps))
     dimensions = _joined(dimensions)
     if not any(dimension.weighted for dimension in dimensions):
-        return _gather(dimensions, item, of, into_address)
+        return _gather(dimensions, item, of, of_address, into_address)
     if dtype not in PASS_TYPES or (dtype not in _FLOATS and rounding is not Rounding.TRUNCATE):
         return None
-    blended = _blend(dimensions, dtype, item, of, into_address) if dtype in BLEND_TYPES else None
-    return blended if blended is not None else _passes(dimensions, dtype, of)
+    if dtype in BLEND_TYPES:
+        blended = _blend(dimensions, dtype, item, of, of_address, into_address)
+        if blended is not None:
+            return [blended]
+    return _passes(dimensions, dtype, of)
 
 
-def _joined(dimensions: list[_Dimension]) -> list[_Dimension]:
+def _joined(dimensions: list[Dimension]) -> list[Dimension]:
     """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
-    found: list[_Dimension] = []
+    found: list[Dimension] = []
     there = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
     for inner in sorted(there, key=lambda dimension: -abs(dimension.into)):
         outer = found[-1] if found else None
@@ -189,17 +140,17 @@ def _joined(dimensions: list[_Dimension]) -> list[_Dimension]:
     return found
 
 
-def _take_x(dimensions: list[_Dimension], item: int) -> _Dimension:
+def _take_x(dimensions: list[Dimension], item: int) -> Dimension:
     """Take out the dimension of the rows: the innermost one, with the next one if alone it is too short."""
     long = [dimension for dimension in dimensions if dimension.extent > 1]
     if not long:
-        return dimensions.pop() if dimensions else _Dimension(1, item, item)
+        return dimensions.pop() if dimensions else Dimension(1, item, item)
     x = long[-1]
     dimensions.remove(x)
     if x.span is None and x.extent * item < SHORT and len(long) > 1:
         next_one = long[-2]
         follows = (next_one.into, next_one.of) == (x.extent * x.into, x.extent * x.of)
-        if follows and next_one.span is not None and _outputs(next_one.span) * x.extent <= MOST_REPEATED:
+        if follows and next_one.span is not None and outputs_of(next_one.span) * x.extent <= MOST_REPEATED:
             dimensions.remove(next_one)
             return replace(
                 next_one,
@@ -212,65 +163,85 @@ def _take_x(dimensions: list[_Dimension], item: int) -> _Dimension:
     return x
 
 
-def _outputs(span: Span) -> int:
-    return span.stop - span.start
-
-
-def _gather(dimensions: list[_Dimension], item: int, of: int, into_address: int) -> list[Step] | None:
-    x = _take_x(dimensions, item)
-    y = dimensions.pop() if dimensions else _Dimension(1, item, item)
-    variant = gather_variant(item)
-    placed = _outer_loops(dimensions)
-    if placed is None:
-        return None
-    loops, lists, table = placed
-    made = _rows(variant, x, y, loops, lists, (), item, of, into_address)
-    if made is None:
-        return None
-    tables = (x.part("indices"), y.part("indices"), TablePart(table) if table else None)
-    return [Step(made, tables)]
-
-
-def _blend(dimensions: list[_Dimension], dtype: str, item: int, of: int, into_address: int) -> list[Step] | None:
+def _gather(dimensions: list[Dimension], item: int, of: int, of_address: int, into_address: int) -> list[Step] | None:
     dimensions = list(dimensions)
     x = _take_x(dimensions, item)
-    weighted = [dimension for dimension in dimensions if dimension.weighted]
-    if len(weighted) > 3:
+    y = dimensions.pop() if dimensions else Dimension(1, item, item)
+    planes = planes_of(dimensions)
+    if planes is None:
         return None
-    if weighted:
-        y = weighted.pop()
-        dimensions.remove(y)
-    else:
-        y = dimensions.pop() if dimensions else _Dimension(1, item, item)
+    if item <= 2:
+        staged = plan_staged(move_variant(item), x, y, [], planes, item, item, of, of_address, into_address)
+        if staged is not None:
+            return [staged]
+    variant = gather_variant(item)
+    slots, columns = -(-x.extent // columns_of(variant)), columns_of(variant)
+    rows = ROWS
+    while rows > FEWEST_ROWS and slots * planes.count * -(-y.extent // rows) < ENOUGH_BLOCKS * THREADS:
+        rows //= 2
+    chunks = -(-y.extent // rows)
+    rows = -(-y.extent // chunks)
+    chunks = -(-y.extent // rows)
+    chunks_first = slots >= 32  # then a warp has one chunk or two; narrower planes are better off side by side
+    count = slots * chunks * planes.count
+    widest = max(x.elements * abs(x.of), x.extent * abs(x.into))
+    if max(count, widest, x.extent, y.extent, planes.count) > LARGEST_COUNT:
+        return None
+    parameters = structure(
+        GATHER,
+        count=count,
+        slots=divisor_row(slots),
+        second=divisor_row(chunks if chunks_first else planes.count),
+        chunks_first=chunks_first,
+        width=x.extent,
+        height=y.extent,
+        rows=rows,
+        vector=writes_words(x, [y.into, *planes.into], columns, item, into_address),
+        of_x=x.of,
+        into_x=x.into,
+        of_y=y.of,
+        into_y=y.into,
+        **planes.fields,
+    )
+    tables = {"list_x": x.part(1), "list_y": y.part(1), "lists": planes.lists}
+    return [Step(Launch(variant, -(-count // THREADS), THREADS, parameters, of, 0), there(tables))]
+
+
+def _blend(
+    dimensions: list[Dimension], dtype: str, item: int, of: int, of_address: int, into_address: int
+) -> Step | None:
+    """One launch for all axes; None if there is no such kernel.
+
+    Which axis is blended when depends on the axes alone, so that every box of an output has the same bits: all but the
+    two innermost, the outer one of them last.
+    """
+    dimensions = list(dimensions)
+    x = _take_x(dimensions, item)
+    weighted = [dimension for dimension in reversed(dimensions) if dimension.weighted]  # innermost first
     for dimension in weighted:
         dimensions.remove(dimension)
-    planes = 1 << len(weighted)
+    if not weighted:
+        y = dimensions.pop() if dimensions else Dimension(1, item, item)
+    else:
+        y = weighted.pop(0 if x.weighted else min(1, len(weighted) - 1))
+        if not x.weighted:
+            weighted.reverse()
     taps_x, taps_y = _width(x), _width(y)
-    if taps_x is None or taps_y is None or any(_width(dimension) != 2 for dimension in weighted):
+    if taps_x is None or taps_y is None or len(weighted) > 2 or any(_width(one) != 2 for one in weighted):
         return None
     if {taps_x, taps_y} == {2, 4}:
         taps_x = taps_y = 4
-    if taps_x == taps_y == 1 or (planes > 1 and 4 in (taps_x, taps_y)):
+    planes = 1 << len(weighted)
+    if planes > 1 and 4 in (taps_x, taps_y):
+        return None
+    loops = planes_of(dimensions)
+    if loops is None:
         return None
     variant = blend_variant(dtype, taps_x, taps_y, planes)
-    placed = _outer_loops(dimensions)
-    if placed is None:
-        return None
-    loops, lists, table = placed
-    made = _rows(variant, x, y, loops, lists, tuple(reversed(weighted)), item, of, into_address)
-    if made is None:
-        return None
-    zw = [dimension.part("padded", 2) for dimension in reversed(weighted)]
-    tables = (
-        x.part("padded", taps_x) if taps_x > 1 else x.part("indices"),
-        y.part("padded", taps_y) if taps_y > 1 else y.part("indices"),
-        *(*zw, None, None)[:2],
-        TablePart(table) if table else None,
-    )
-    return [Step(made, tables)]
+    return plan_staged(variant, x, y, weighted, loops, item, 4, of, of_address, into_address)
 
 
-def _width(dimension: _Dimension) -> int | None:
+def _width(dimension: Dimension) -> int | None:
     """The taps that a kernel gives every output of a dimension; None if there is no such kernel."""
     if not dimension.weighted:
         return 1
@@ -280,86 +251,7 @@ def _width(dimension: _Dimension) -> int | None:
     return 2 if dimension.taps.most <= 2 else 4
 
 
-def _outer_loops(dimensions: list[_Dimension]) -> tuple[list[Loop], list[int], Table | None] | None:
-    """Loops over planes, innermost first; where in a common table the indices of each begin, or -1; that table."""
-    if len(dimensions) > MOST_OUTER:
-        return None
-    lists, spans, length = list[int](), list[Span](), 0
-    for dimension in reversed(dimensions):
-        if dimension.span is None:
-            lists.append(-1)
-        else:
-            lists.append(length + dimension.start)
-            spans.append(dimension.span)
-            length += _outputs(dimension.span)
-    loops = [Loop(dimension.extent, dimension.into, dimension.of) for dimension in reversed(dimensions)]
-    return loops, lists, Table(tuple(spans), "indices") if spans else None
-
-
-def _rows(
-    variant: Variant,
-    x: _Dimension,
-    y: _Dimension,
-    loops: list[Loop],
-    lists: list[int],
-    blended: tuple[_Dimension, ...],
-    item: int,
-    of: int,
-    into_address: int,
-) -> Launch | None:
-    """The launch of a kernel whose threads walk rows."""
-    defines = dict(variant.defines)
-    pair, groups = int(defines["PAIR"]), int(defines["GROUPS"])
-    slots = -(-x.extent // (pair * groups))
-    planes = math.prod(loop.extent for loop in loops) * math.prod(dimension.extent for dimension in blended)
-    rows = ROWS
-    while rows > FEWEST_ROWS and slots * planes * -(-y.extent // rows) < ENOUGH_BLOCKS * THREADS:
-        rows //= 2
-    chunks = -(-y.extent // rows)
-    rows = -(-y.extent // chunks)
-    chunks = -(-y.extent // rows)
-    chunks_first = slots >= 32  # then a warp has one chunk or two; narrower planes are better off side by side
-    count = slots * chunks * planes
-    widest = max(_input_size(x) * abs(x.of), x.extent * abs(x.into))
-    if max(count, widest, x.extent, y.extent, planes) > LARGEST_COUNT:
-        return None
-    strides = [y.into, *(loop.into for loop in loops), *(dimension.into for dimension in blended)]
-    aligned = alignment([pair * item, into_address, *strides]) == pair * item
-    z, w = (*blended, None, None)[:2]
-    parameters = structure(
-        ROW_WALK,
-        count=count,
-        slots=divisor_row(slots),
-        second=divisor_row(chunks if chunks_first else planes),
-        chunks_first=chunks_first,
-        width=x.extent,
-        height=y.extent,
-        rows=rows,
-        vector=aligned and x.into == item and x.extent % pair == 0,
-        outer=len(loops),
-        of_x=x.of,
-        into_x=x.into,
-        of_y=y.of,
-        into_y=y.into,
-        of_z=z.of if z else 0,
-        of_w=w.of if w else 0,
-        size_z=divisor_row(z.extent if z else 1),
-        size_w=divisor_row(w.extent if w else 1),
-        into_z=z.into if z else 0,
-        into_w=w.into if w else 0,
-        axis=[axis_row(loop) for loop in loops],
-        list=lists,
-    )
-    return Launch(variant, -(-count // THREADS), THREADS, parameters, of, 0)
-
-
-def _input_size(dimension: _Dimension) -> int:
-    if dimension.span is None:
-        return dimension.extent
-    return dimension.span.mapping.input_size * dimension.repeat
-
-
-def _passes(dimensions: list[_Dimension], dtype: str, of: int) -> list[Step] | None:
+def _passes(dimensions: list[Dimension], dtype: str, of: int) -> list[Step] | None:
     """One pass along each resampled dimension, those that shrink most first; float32 arrays in between."""
     anchored = dtype not in _FLOATS
     # The current array holds so many entries of each dimension, the first of them being entry `low` of the input's.
@@ -392,12 +284,12 @@ def _passes(dimensions: list[_Dimension], dtype: str, of: int) -> list[Step] | N
         if launch is None or span is None:
             return None
         starts = TablePart(Table((span,), "starts"), dimensions[along].start * 4)
-        steps.append(Step(launch, (starts, TablePart(Table((span,), "taps"))), made))
+        steps.append(Step(launch, {"starts": starts, "taps": TablePart(Table((span,), "taps"))}, made))
         current, strides, offset = "float32", targets, 0
     return steps
 
 
-def _growth(dimension: _Dimension) -> float:
+def _growth(dimension: Dimension) -> float:
     assert dimension.span is not None
     return dimension.span.mapping.output_size / dimension.span.mapping.input_size
 

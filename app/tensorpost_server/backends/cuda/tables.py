@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...operators.separable import AxisMap, CountsReads
 
-__all__ = ["TAP", "Kept", "Span", "Table", "Taps", "array_of", "span_of", "taps_of"]
+__all__ = ["TAP", "Kept", "Reach", "Span", "Table", "Taps", "array_of", "reach_of", "span_of", "taps_of"]
 
 TAP = np.dtype([("index", "<i4"), ("weight", "<f4")])
 """`Tap` of resample.cu."""
@@ -155,22 +155,70 @@ def _parts(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]
         yield start, stop
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """What the outputs of a span read, where neither end of it ever falls from one output to the next.
+
+    Attributes:
+        low: the lowest input index of each output.
+        high: the highest one.
+        rows: all indices that some output reads, each once and in order.
+    """
+
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+    rows: NDArray[np.int32]
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether `rows` are not simply 0, 1, 2 and so on."""
+        return int(self.rows[-1]) != self.rows.size - 1
+
+    @property
+    def step(self) -> int:
+        """How far the lowest index moves at most from one output to the next."""
+        return int(np.diff(self.low).max(initial=0))
+
+
+_REACHES: Kept[Reach | None] = Kept(budget=16 << 20)
+
+
+def reach_of(span: Span) -> Reach | None:
+    """None if the ends fall somewhere or an output reads nothing. The span must have taps."""
+
+    def make() -> tuple[int, Reach | None]:
+        taps = taps_of(span)
+        assert taps is not None
+        if taps.least < 1:
+            return 64, None
+        low = np.minimum.reduceat(taps.index, taps.starts[:-1])
+        high = np.maximum.reduceat(taps.index, taps.starts[:-1])
+        if (np.diff(low) < 0).any() or (np.diff(high) < 0).any():
+            return 64, None
+        rows = np.unique(taps.index)
+        return low.nbytes + high.nbytes + rows.nbytes, Reach(low, high, rows)
+
+    return _REACHES.of(span, make)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One array that a kernel reads.
 
     Attributes:
         spans: the axes, one behind the other; one but for `indices`.
-        form: `indices` (one int32 per output), `starts` and `taps` (of `Taps`, for any number of taps), or `padded`
-            (the same number of taps for every output).
+        form: `indices` (one int32 per output), `starts` and `taps` (of `Taps`, for any number of taps), `padded` (the
+            same number of taps for every output), or `rows` (of `Reach`).
         width: taps per output of a padded table.
         repeat: neighbouring elements that move together along the axis: index and output then count elements.
+        ranked: indices count in the rows of `Reach`.
     """
 
     spans: tuple[Span, ...]
     form: str
     width: int = 1
     repeat: int = 1
+    ranked: bool = False
 
     @property
     def item(self) -> int:
@@ -186,6 +234,12 @@ def array_of(table: Table) -> NDArray[Any]:
 def _array_of(table: Table, span: Span) -> NDArray[Any]:
     taps = taps_of(span)
     assert taps is not None
+    if table.form == "rows" or table.ranked:
+        reach = reach_of(span)
+        assert reach is not None
+        if table.form == "rows":
+            return reach.rows
+        taps = replace(taps, index=np.searchsorted(reach.rows, taps.index).astype(np.int32))
     match table.form:
         case "indices":
             assert taps.copies

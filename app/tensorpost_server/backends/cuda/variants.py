@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["BLEND_TYPES", "PASS_TYPES", "VARIANTS", "Variant", "blend_variant", "copy_variant", "gather_variant"]
-__all__ += ["pass_variant", "source_of", "unit_variant"]
+__all__ += ["move_variant", "pass_variant", "source_of", "unit_variant"]
 
 _HERE = Path(__file__).parent
 
@@ -86,28 +86,33 @@ _ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1}
 # (taps along x, taps along y, input planes together)
 _LINEAR = [(2, 1, 1), (1, 2, 1), (1, 2, 2), (1, 2, 4), (2, 2, 1), (2, 2, 2), (2, 2, 4)]
 _CUBIC = [(4, 1, 1), (1, 4, 1), (4, 4, 1)]
-_PAIR = {1: 4, 2: 2, 4: 1, 8: 1, 16: 1}  # neighbouring columns, so that a group is at least 4 bytes
-_GROUPS = {1: 1, 2: 2, 4: 4, 8: 2, 16: 1}
 
 
 def gather_variant(item: int) -> Variant:
-    """Nearest, for elements of so many bytes; see resample.cu."""
-    return _variant("resample.cu", "resample_gather", GATHER=item, PAIR=_PAIR[item], GROUPS=_GROUPS[item])
+    """Nearest, for elements of so many bytes, read where they are; see resample.cu."""
+    return _variant("resample.cu", "resample_gather", GATHER=item, COLUMNS=min(8, 16 // item))
+
+
+def move_variant(item: int) -> Variant:
+    """Nearest, for elements of 1 or 2 bytes, staged; see resample.cu."""
+    return _staged(f"Raw{item}", 8, 1, 1, 1)
 
 
 def blend_variant(dtype: str, taps_x: int, taps_y: int, planes: int) -> Variant:
     """Weighted sums along up to four axes at once; see resample.cu."""
-    item = _ITEM[dtype]
-    groups = 1 if item == 1 or taps_x > 2 or (planes > 2 and item == 2) else 2 if item == 2 or planes > 2 else 4
+    wide = _ITEM[dtype] < 4 and taps_x <= 2  # more columns would leave too few threads registers
+    return _staged(BLEND_TYPES[dtype], 8 if wide else 4, taps_x, taps_y, planes)
+
+
+def _staged(stored: str, columns: int, taps_x: int, taps_y: int, planes: int) -> Variant:
     return _variant(
         "resample.cu",
-        "resample_blend",
-        BLEND=BLEND_TYPES[dtype],
+        "resample_staged",
+        STAGED=stored,
+        COLUMNS=columns,
         TAPS_X=taps_x,
         TAPS_Y=taps_y,
         PLANES=planes,
-        PAIR=_PAIR[item],
-        GROUPS=groups,
     )
 
 
@@ -120,6 +125,7 @@ VARIANTS: tuple[Variant, ...] = (
     *(copy_variant(store, load, splat=splat, wide=wide) for store, load, splat in _COPIES for wide in (False, True)),
     *(unit_variant(item, wide=wide) for item in (1, 2, 4, 8) for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
+    *(move_variant(item) for item in (1, 2)),
     *(blend_variant(dtype, *taps) for dtype, taps in itertools.product(BLEND_TYPES, (*_LINEAR, *_CUBIC))),
     *(
         pass_variant(of, into)

@@ -1,0 +1,266 @@
+"""How resample_staged of resample.cu is used: tiles of the output whose part of the input fits in shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dimensions import MOST_OUTER, THREADS, Dimension, Planes, Step, TablePart, columns_of, there, writes_words
+from .geometry import AXIS, DIVISOR, LARGEST_COUNT, alignment, divisor_row
+from .launches import ENOUGH_BLOCKS, Launch, structure
+from .tables import TAP, Table
+from .variants import Variant
+
+__all__ = ["TILES", "plan_staged"]
+
+VECTOR = 16  # bytes; the widest access there is
+ROWS = 16  # output rows that a thread walks, if there is room for what they need
+FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much
+SLOTS = 64  # groups of columns of a tile, at most
+MOST_PATCH = 24 << 10  # bytes of staged rows; 9 blocks of one multiprocessor have room for them
+MOST_STEP = 4  # input elements from one column to the next; beyond, most of what would be staged is not read
+
+TILES = np.dtype(
+    [
+        ("tiles_x", DIVISOR), ("tiles_y", DIVISOR), ("slots", DIVISOR), ("groups", DIVISOR), ("rows", "<u4"),
+        ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"), ("height", "<u4"), ("in_width", "<u4"),
+        ("in_rows", "<u4"), ("vector", "<u4"), ("in_vector", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR),
+        ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
+        ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
+        ("size_w", DIVISOR), ("of_z", "<i8"), ("of_w", "<i8"), ("into_z", "<i8"), ("into_w", "<i8"),
+        ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"), ("rows_y", "<u8"),
+        ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
+    ],
+    align=True,
+)  # fmt: skip
+"""`Tiles` of resample.cu."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What outputs of one dimension read of the input, as functions of the first and the last of them.
+
+    Attributes:
+        size: elements of the input.
+        extent: outputs.
+        start: the first output in `low` and `high`, times `repeat`.
+        repeat: elements that move together.
+        low: lowest index of each output; None where an index is the output's.
+        high: highest index.
+    """
+
+    size: int
+    extent: int
+    start: int = 0
+    repeat: int = 1
+    low: NDArray[np.int32] | None = None
+    high: NDArray[np.int32] | None = None
+
+    def widest(self, tile: int, word: int = 1) -> int:
+        """Elements that any tile of so many outputs reads, from a multiple of `word` on."""
+        if self.low is None or self.high is None:
+            return min(tile, self.extent) + word - math.gcd(tile, word)
+        first = np.arange(0, self.extent, tile)
+        last = np.minimum(first + tile, self.extent) - 1
+        low = self.low[(self.start + first) // self.repeat].astype(np.int64) * self.repeat
+        high = (self.high[(self.start + last) // self.repeat].astype(np.int64) + 1) * self.repeat
+        return int((high - (low - low % word)).max())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """The part of the output that a block makes.
+
+    Attributes:
+        slots: groups of columns.
+        groups: groups of rows.
+        rows: of each of them.
+        planes: of the output.
+    """
+
+    slots: int
+    groups: int
+    rows: int
+    planes: int
+
+    def smaller(self) -> _Tile | None:
+        """About half of it; fewer columns last, since then threads have nothing to do. None if there are no halves."""
+        if self.planes > 1:
+            return replace(self, planes=self.planes // 2)
+        if self.rows > 1:
+            return replace(self, rows=-(-self.rows // 2))
+        if self.slots > 1:
+            return replace(self, slots=-(-self.slots // 2))
+        return replace(self, groups=self.groups // 2) if self.groups > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Patch:
+    """What a tile stages.
+
+    Attributes:
+        loads: words, or elements, of a row.
+        rows: of a plane.
+        pitch: bytes from row to row.
+        bytes: of all planes.
+    """
+
+    loads: int
+    rows: int
+    pitch: int
+    bytes: int
+
+
+def plan_staged(
+    variant: Variant,
+    x: Dimension,
+    y: Dimension,
+    blended: Sequence[Dimension],
+    planes: Planes,
+    item: int,
+    staged_item: int,
+    of: int,
+    of_address: int,
+    into_address: int,
+) -> Step | None:
+    """The launch of resample_staged for a box.
+
+    Args:
+        variant: which compilation.
+        x: the dimension of rows.
+        y: the one of columns.
+        blended: up to two more weighted ones, z and w.
+        planes: all others.
+        item: bytes per element.
+        staged_item: bytes per element in shared memory.
+        of: bytes to the input's first element.
+        of_address: where they count from, modulo 16.
+        into_address: where the output's first element is, modulo 16.
+
+    Returns:
+        None if what a tile reads is no window that moves with it, or there are too many tiles.
+    """
+    defines = dict(variant.defines)
+    columns, taps_x, taps_y = columns_of(variant), int(defines["TAPS_X"]), int(defines["TAPS_Y"])
+    windows = _window(x, ranked=False), _window(y, ranked=True)
+    if windows[0] is None or windows[1] is None or _step(x) > MOST_STEP:
+        return None
+    window_x, window_y = windows
+    word = VECTOR // item
+    strides = [of_address + of, y.of, *planes.of, *(one.of for one in blended)]
+    reads_words = x.of == item and x.elements % word == 0 and alignment(strides) == VECTOR
+
+    def patch(tile: _Tile) -> _Patch:
+        width = window_x.widest(tile.slots * columns, word if reads_words else 1)
+        rows = window_y.widest(tile.groups * tile.rows)
+        loads = -(-width // word) if reads_words else width
+        banks = -(-loads * (word if reads_words else 1) * staged_item // 4)
+        pitch = 4 * (banks + banks // 32 + 1)  # see staged_at of resample.cu
+        return _Patch(loads, rows, pitch, tile.planes * rows * pitch)
+
+    slots, count = -(-x.extent // columns), planes.count * math.prod(one.extent for one in blended)
+    tile = _largest_tile(slots, y.extent, count)
+    while patch(tile).bytes > MOST_PATCH:
+        smaller = tile.smaller()
+        if smaller is None:
+            return None
+        tile = smaller
+
+    def blocks(tile: _Tile) -> int:
+        return -(-slots // tile.slots) * -(-y.extent // (tile.groups * tile.rows)) * -(-count // tile.planes)
+
+    while blocks(tile) < ENOUGH_BLOCKS and (tile.planes > 1 or tile.rows > FEWEST_ROWS):
+        fewer = {"planes": tile.planes // 2} if tile.planes > 1 else {"rows": -(-tile.rows // 2)}
+        tile = replace(tile, **fewer)
+    tiles_y = -(-y.extent // (tile.groups * tile.rows))
+    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
+    grid, staged = blocks(tile), patch(tile)
+    if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.of), abs(x.into)) > LARGEST_COUNT:
+        return None
+
+    sources_at = -(-staged.bytes // VECTOR) * VECTOR
+    offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
+    taps_at = -(-(offsets_at + 8 * staged.rows) // VECTOR) * VECTOR
+    z, w = (*blended, None, None)[:2]
+    parameters = structure(
+        TILES,
+        tiles_x=divisor_row(-(-slots // tile.slots)),
+        tiles_y=divisor_row(-(-y.extent // (tile.groups * tile.rows))),
+        slots=divisor_row(tile.slots),
+        groups=divisor_row(tile.groups),
+        rows=tile.rows,
+        planes_of_tile=tile.planes,
+        planes=count,
+        width=x.extent,
+        height=y.extent,
+        in_width=x.elements,
+        in_rows=window_y.size,
+        vector=writes_words(x, [y.into, *planes.into, *(one.into for one in blended)], columns, item, into_address),
+        in_vector=reads_words,
+        loads=divisor_row(staged.loads),
+        staged_rows=divisor_row(staged.rows),
+        pitch=staged.pitch,
+        sources_at=sources_at,
+        offsets_at=offsets_at,
+        taps_at=taps_at,
+        repeat=divisor_row(x.repeat),
+        of_x=x.of,
+        into_x=x.into,
+        of_y=y.of,
+        into_y=y.into,
+        size_z=divisor_row(z.extent if z else 1),
+        size_w=divisor_row(w.extent if w else 1),
+        of_z=z.of if z else 0,
+        of_w=w.of if w else 0,
+        into_z=z.into if z else 0,
+        into_w=w.into if w else 0,
+        **planes.fields,
+    )
+    tables = {
+        "table_x": x.part(taps_x),
+        "table_y": y.part(taps_y, ranked=True),
+        "table_z": z.part(2) if z else None,
+        "table_w": w.part(2) if w else None,
+        "rows_y": _rows_with_gaps(y),
+        "lists": planes.lists,
+    }
+    shared = taps_at + tile.groups * tile.rows * taps_y * TAP.itemsize
+    return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared), there(tables))
+
+
+def _largest_tile(slots: int, height: int, planes: int) -> _Tile:
+    """A tile that gives every thread of a block work, if there is as much."""
+    slots = -(-slots // -(-slots // SLOTS))
+    groups = min(THREADS // slots, -(-height // ROWS))
+    return _Tile(slots, groups, ROWS, min(planes, THREADS // (slots * groups)))
+
+
+def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
+    """None if the ends of what outputs read fall somewhere. `ranked` counts only the elements that are read."""
+    if dimension.span is None:
+        return _Window(dimension.extent, dimension.extent)
+    reach = dimension.reach()
+    if reach is None:
+        return None
+    low, high, size = reach.low, reach.high, dimension.elements
+    if ranked:
+        low, high = (np.searchsorted(reach.rows, end).astype(np.int32) for end in (low, high))
+        size = reach.rows.size
+    return _Window(size, dimension.extent, dimension.start, dimension.repeat, low, high)
+
+
+def _step(dimension: Dimension) -> int:
+    reach = None if dimension.span is None else dimension.reach()
+    return 1 if reach is None else reach.step
+
+
+def _rows_with_gaps(dimension: Dimension) -> TablePart | None:
+    """The table of the input's rows that are read; None if those are all of the first ones."""
+    if dimension.span is None:
+        return None
+    reach = dimension.reach()
+    return TablePart(Table((dimension.span,), "rows")) if reach is not None and reach.has_gaps else None
