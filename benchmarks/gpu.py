@@ -157,13 +157,10 @@ class Bench:
         except ModuleNotFoundError:
             print("torch is not installed: its column is left out")
         self.rounds = rounds
-        if self.torch is None:
-            self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        else:
-            self.torch_stream = self.torch.cuda.Stream()
-            self.torch.cuda.set_stream(self.torch_stream)
-            self.stream = self.cupy.cuda.ExternalStream(self.torch_stream.cuda_stream)
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
+        if self.torch is not None:
+            self.torch.cuda.set_stream(self.torch.cuda.ExternalStream(self.stream.ptr))
         self.source = self.cupy.random.randint(0, 256, COPY_BYTES, dtype=np.uint8)
         self.target = self.cupy.empty(COPY_BYTES, np.uint8)
 
@@ -178,13 +175,14 @@ class Bench:
             events: list[tuple[Any, Any]] = []
             for work in works:
                 marks = [self.cupy.cuda.Event() for _ in range(3)]
-                marks[0].record()
-                self.copy()
-                marks[1].record()
-                work()
-                marks[2].record()
+                with self.stream:  # sharing an array with torch has been seen to change CuPy's current one
+                    marks[0].record(self.stream)
+                    self.copy()
+                    marks[1].record(self.stream)
+                    work()
+                    marks[2].record(self.stream)
                 events += [(marks[0], marks[1]), (marks[1], marks[2])]
-            self.stream.synchronize()
+            events[-1][1].synchronize()
             if turn < 3:
                 continue  # compiling, allocating
             for number, pair in enumerate(events):
@@ -309,7 +307,8 @@ def main() -> int:
     for job in jobs():
         if arguments.groups and job.group not in arguments.groups:
             continue
-        row = bench.run(job)
+        with bench.stream:
+            row = bench.run(job)
         rows.append(row)
         shares = "".join(
             f"{row['share'][one]:7.2f}" if one in row["share"] else f"{'':7}" for one in ("ours", "torch", "cupy")
@@ -319,7 +318,8 @@ def main() -> int:
             flush=True,
         )
         bench.cupy.get_default_memory_pool().free_all_blocks()
-    overhead = bench.overhead() if not arguments.groups or "overhead" in arguments.groups else {}
+    with bench.stream:
+        overhead = bench.overhead() if not arguments.groups or "overhead" in arguments.groups else {}
     for what, microseconds in overhead.items():
         print(f"host time of a call on a small tensor: {what:16}{microseconds:6.1f} us")
     if arguments.json:

@@ -184,6 +184,8 @@ def _unit(nest: list[Loop], item: int, of: int, into: int) -> Launch | None:
     """A unit laid once and written often; None if no part of the output is contiguous for `LEAST_RUN` bytes."""
     size, inner, outer = item, list[Loop](), list(nest)
     while outer and outer[-1].into == size and size * outer[-1].extent <= MOST_UNIT:
+        if outer[-1].of == 0 and size >= LEAST_PERIOD:
+            break  # what repeats the unit writes it again, and need not be laid
         size *= outer[-1].extent
         inner.append(outer.pop())
     run = last_run = size
