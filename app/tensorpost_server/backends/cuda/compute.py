@@ -174,6 +174,8 @@ def _call(device: int, stream: int, step: Step) -> _Call:
     for name, part in step.tables.items():
         tables.append(_on_device(device, stream, part.table))
         parameters[name] = tables[-1].data.ptr + part.first
+    # Without its fields, which CuPy would have NumPy describe to it at every launch.
+    parameters = parameters.view(f"V{parameters.nbytes}")
     return _Call(
         _function(launch.variant),
         (launch.grid,),

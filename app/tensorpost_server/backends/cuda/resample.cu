@@ -41,6 +41,21 @@ __device__ __forceinline__ u16 narrow_half(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(value));
   return d;
 }
+__device__ __forceinline__ u32 narrow_halves(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  u32 d;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+#else
+  return narrow_half(low) | (u32)narrow_half(high) << 16;
+#endif
+}
+// A number that the compiler takes for another one each time, so that it does not move what is made of it out of a loop,
+// to where it would hold registers that are needed for other things.
+__device__ __forceinline__ u32 afresh(u32 number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
 __device__ __forceinline__ double to_double(float value) {
   double d;
   asm("cvt.f64.f32 %0, %1;" : "=d"(d) : "f"(value));
@@ -62,7 +77,9 @@ static inline float to_float(double value) { return (float)value; }
 static inline u32 float_bits(float value) { u32 d; __builtin_memcpy(&d, &value, 4); return d; }
 static inline float bits_float(u32 bits) { float d; __builtin_memcpy(&d, &bits, 4); return d; }
 static inline float widen_half(u16 half) { _Float16 d; __builtin_memcpy(&d, &half, 2); return (float)d; }
+static inline u32 afresh(u32 number) { return number; }
 static inline u16 narrow_half(float value) { _Float16 h = (_Float16)value; u16 d; __builtin_memcpy(&d, &h, 2); return d; }
+static inline u32 narrow_halves(float low, float high) { return narrow_half(low) | (u32)narrow_half(high) << 16; }
 #endif
 
 // Elements in memory, and what they are in between: float32, or the element itself where it is only moved. Integers
@@ -123,9 +140,25 @@ typedef Integer<u16> UInt16;
 typedef Integer<int> Int32;
 typedef Integer<u32> UInt32;
 
+// Neighbouring elements; two halves are one instruction.
+template <class Type, int count>
+__device__ __forceinline__ void narrow_all(const typename Type::staged *value, typename Type::stored *result) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) result[i] = Type::narrow(value[i]);
+}
+template <> __device__ __forceinline__ void narrow_all<Float16, 4>(const float *value, u16 *result) {
+  const u32 low = narrow_halves(value[0], value[1]), high = narrow_halves(value[2], value[3]);
+  result[0] = (u16)low, result[1] = (u16)(low >> 16), result[2] = (u16)high, result[3] = (u16)(high >> 16);
+}
+template <> __device__ __forceinline__ void narrow_all<Float16, 8>(const float *value, u16 *result) {
+  narrow_all<Float16, 4>(value, result);
+  narrow_all<Float16, 4>(value + 4, result + 4);
+}
+
 // Start of a plane in the output, and in the input, by the loops that only copy or gather.
 __device__ __forceinline__ i64 into_plane(u32 plane, u32 loops, const Axis *axis) {
   i64 into = 0;
+#pragma unroll 1
   for (u32 a = 0; a < loops; ++a) {
     const u32 quotient = divide(plane, axis[a].magic, axis[a].shift);
     into += (i64)(plane - quotient * axis[a].extent) * axis[a].into;
@@ -135,6 +168,7 @@ __device__ __forceinline__ i64 into_plane(u32 plane, u32 loops, const Axis *axis
 }
 __device__ __forceinline__ i64 of_plane(u32 plane, u32 loops, const Axis *axis, const int *first, u64 lists) {
   i64 of = 0;
+#pragma unroll 1
   for (u32 a = 0; a < loops; ++a) {
     const u32 quotient = divide(plane, axis[a].magic, axis[a].shift), at = plane - quotient * axis[a].extent;
     of += (i64)(first[a] < 0 ? (int)at : __ldg((const int *)lists + first[a] + at)) * axis[a].of;
@@ -156,8 +190,8 @@ __device__ __forceinline__ void write_row(u8 *at, const T *value, u32 left, int 
     write(at, all.word);
   } else {
 #pragma unroll
-    for (int i = 0; i < count; ++i)
-      if (i < left) write<T>(at + (i64)i * step, value[i]);
+    for (int i = 0; i < count; ++i, at += step)
+      if (i < left) write<T>(at, value[i]);
   }
 }
 
@@ -219,10 +253,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // Gathers, or weighted sums along x (TAPS_X taps), y (TAPS_Y) and up to two more axes (z and w; PLANES input planes
 // together). A tap that is not there has been given part of another's weight by the host, so none is left out here.
 //
-// A block makes a tile of the output: some columns by some rows of one plane, or of several small ones. It first stages
-// the part of the input that they need in shared memory: read in whole words, widened once, and blended along z and w.
-// Then every thread has COLUMNS neighbouring columns, keeps their taps in registers and walks down rows; a staged row
-// that it has blended along x is kept while the next output rows need it again.
+// A block makes a tile of the output: some columns by some rows of one plane, or of several small ones. Every thread has
+// COLUMNS neighbouring columns and keeps their taps in registers. Chunk by chunk down the tile, the block stages the part
+// of the input that the chunk needs in shared memory: read in whole words, widened once, and blended along z and w. Then
+// the threads walk down the chunk's rows; a staged row that one has blended along x is kept while its next output rows
+// need it again.
 //
 // Along x and y the lowest and the highest index that an output reads must not fall from one output to the next. Along
 // y indices count only the rows that some output reads, so none is staged for nothing.
@@ -238,15 +273,15 @@ typedef Type::staged Staged;
 struct Tiles {
   Divisor tiles_x, tiles_y;  // blocks: along x first, then along y, then planes
   Divisor slots;             // of a tile: groups of COLUMNS columns
-  Divisor groups;            // of a tile: groups of rows
-  u32 rows;                  // of a group
+  Divisor groups;            // of a chunk: groups of rows
+  u32 rows, chunk_rows, tile_rows;  // of a group, a chunk, a tile
   u32 planes_of_tile, planes;
   u32 width, height;         // of the output
-  u32 in_width, in_rows;     // of the input: elements of a row, rows that are read
+  u32 in_width;              // elements of an input row
   u32 vector;                // whether every group of columns is one aligned word of the output
   u32 in_vector;             // whether the input is read in words, which are aligned then
   Divisor loads;             // of a staged row: words, or elements
-  Divisor staged_rows;       // of a plane of a tile
+  Divisor staged_rows;       // of a plane, the most that any chunk needs
   u32 pitch;                 // bytes of a staged row
   u32 sources_at, offsets_at, taps_at;  // where in shared memory the tables are, behind the staged rows
   Divisor repeat;            // columns that move together along x
@@ -291,6 +326,12 @@ template <int taps> __device__ __forceinline__ int lowest(const Taps<taps> &of) 
   int found = of.tap[0].index;
 #pragma unroll
   for (int k = 1; k < taps; ++k) found = min(found, of.tap[k].index);
+  return found;
+}
+template <int taps> __device__ __forceinline__ int highest(const Taps<taps> &of) {
+  int found = of.tap[0].index;
+#pragma unroll
+  for (int k = 1; k < taps; ++k) found = max(found, of.tap[k].index);
   return found;
 }
 
@@ -347,11 +388,11 @@ template <int count> __device__ __forceinline__ void stage(u8 *row, u32 column, 
   }
 }
 
-// Stages the tile's input, `count` elements at a time.
+// Stages a chunk's input, `count` elements at a time.
 template <int count>
-__device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Source *sources, const i64 *offsets,
-                                           const Tiles &p, u32 planes, u32 low_x, u32 rows) {
-  const u32 total = planes * p.staged_rows.value * p.loads.value;
+__device__ __forceinline__ void stage_chunk(const u8 *input, u8 *patch, const Source *sources, const i64 *offsets,
+                                            const Tiles &p, u32 planes, u32 low_x, u32 rows) {
+  const u32 total = ((planes - 1) * p.staged_rows.value + rows) * p.loads.value;
   for (u32 next = threadIdx.x; next < total; next += AHEAD * THREADS) {
     Words<count> words[AHEAD][PLANES];
     u32 line[AHEAD], column[AHEAD], plane[AHEAD];
@@ -436,83 +477,94 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
   const u32 tile_row = divide(blockIdx.x, p.tiles_x), tile_plane = divide(tile_row, p.tiles_y);
   const u32 first_x = (blockIdx.x - tile_row * p.tiles_x.value) * p.slots.value * COLUMNS;
-  const u32 tile_rows = p.groups.value * p.rows;
-  const u32 first_y = (tile_row - tile_plane * p.tiles_y.value) * tile_rows, last_y = min(first_y + tile_rows, p.height);
+  const u32 first_y = (tile_row - tile_plane * p.tiles_y.value) * p.tile_rows;
+  const u32 height = min(p.tile_rows, p.height - first_y);
   const u32 first_plane = tile_plane * p.planes_of_tile, planes = min(p.planes_of_tile, p.planes - first_plane);
   u32 low_x = lowest(taps_of<TAPS_X>(p.table_x, divide(first_x, p.repeat) * p.repeat.value));
   if (p.in_vector) low_x -= low_x % VECTOR;
-  const u32 low_y = lowest(taps_of<TAPS_Y>(p.table_y, first_y)), rows = min(p.staged_rows.value, p.in_rows - low_y);
+  const int low_y = lowest(taps_of<TAPS_Y>(p.table_y, first_y));
+  const int high_y = highest(taps_of<TAPS_Y>(p.table_y, first_y + height - 1));
 
+#pragma unroll 1
   for (u32 i = threadIdx.x; i < planes; i += THREADS) sources[i] = source_of(first_plane + i, p);
-  for (u32 i = threadIdx.x; i < rows; i += THREADS)
-    offsets[i] = (p.rows_y ? __ldg((const int *)p.rows_y + low_y + i) : (int)(low_y + i)) * p.of_y;
-  for (u32 i = threadIdx.x; i < last_y - first_y; i += THREADS) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i <= high_y - low_y; i += THREADS)
+    offsets[i] = (p.rows_y ? __ldg((const int *)p.rows_y + low_y + i) : low_y + i) * p.of_y;
+#pragma unroll 1
+  for (u32 i = threadIdx.x; i < height; i += THREADS) {
     Taps<TAPS_Y> one = taps_of<TAPS_Y>(p.table_y, first_y + i);
 #pragma unroll
-    for (int k = 0; k < TAPS_Y; ++k) one.tap[k].index = (one.tap[k].index - (int)low_y) * (int)p.pitch;
+    for (int k = 0; k < TAPS_Y; ++k) one.tap[k].index -= low_y;
     taps[i] = one;
   }
-  __syncthreads();
 
-  if (p.in_vector) stage_tile<VECTOR>(input, patch, sources, offsets, p, planes, low_x, rows);
-  else stage_tile<1>(input, patch, sources, offsets, p, planes, low_x, rows);
-
-  const u32 rest = divide(threadIdx.x, p.slots), plane_of = divide(rest, p.groups);
-  const u32 x = first_x + (threadIdx.x - rest * p.slots.value) * COLUMNS;
-  const u32 begin = (rest - plane_of * p.groups.value) * p.rows, end = min(begin + p.rows, last_y - first_y);
-  const bool idle = plane_of >= planes || x >= p.width;
-  u32 plane = first_plane + plane_of, z, w;
-  find_zw(plane, p, z, w);
-  u8 *row = output + into_plane(plane, p.outer, p.axis) + (i64)z * p.into_z + (i64)w * p.into_w +
-            (i64)(first_y + begin) * p.into_y + (i64)x * p.into_x;
-  u32 from[COLUMNS][TAPS_X];
-  float weight_x[COLUMNS][TAPS_X];
+  for (u32 chunk = 0; chunk < height; chunk += p.chunk_rows) {
+    __syncthreads();  // the tables are there, and nobody reads the last chunk's rows any more
+    const u32 last = min(chunk + p.chunk_rows, height);
+    const int low = lowest(taps[chunk]), rows = highest(taps[last - 1]) - low + 1;
+    if (p.in_vector) stage_chunk<VECTOR>(input, patch, sources, offsets + low, p, planes, low_x, rows);
+    else stage_chunk<1>(input, patch, sources, offsets + low, p, planes, low_x, rows);
+    __syncthreads();
+    const u32 thread = afresh(threadIdx.x);
+    const u32 rest = divide(thread, p.slots), plane_of = divide(rest, p.groups);
+    const u32 x = first_x + (thread - rest * p.slots.value) * COLUMNS;
+    const u32 group = (rest - plane_of * p.groups.value) * p.rows;
+    if (plane_of >= planes || x >= p.width) continue;
+    u32 plane = first_plane + plane_of, z, w;
+    find_zw(plane, p, z, w);
+    u8 *const target = output + into_plane(plane, p.outer, p.axis) + (i64)z * p.into_z + (i64)w * p.into_w +
+                       (i64)first_y * p.into_y + (i64)x * p.into_x;
+    u32 from[COLUMNS][TAPS_X];
+    float weight_x[COLUMNS][TAPS_X];
 #pragma unroll
-  for (int i = 0; i < COLUMNS; ++i) {
-    const Taps<TAPS_X> of = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
+    for (int i = 0; i < COLUMNS; ++i) {
+      const Taps<TAPS_X> of = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
 #pragma unroll
-    for (int k = 0; k < TAPS_X; ++k) {
-      from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(of.tap[k].index - low_x);
-      weight_x[i][k] = of.tap[k].weight;
+      for (int k = 0; k < TAPS_X; ++k) {
+        from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(of.tap[k].index - low_x);
+        weight_x[i][k] = of.tap[k].weight;
+      }
     }
-  }
-  __syncthreads();
-  if (idle) return;
 
-  Staged kept[COLUMNS][TAPS_Y];  // staged rows, blended along x
-  int held[TAPS_Y];
+    Staged kept[COLUMNS][TAPS_Y];  // staged rows, blended along x
+    int held[TAPS_Y];
 #pragma unroll
-  for (int k = 0; k < TAPS_Y; ++k) held[k] = -1;
+    for (int k = 0; k < TAPS_Y; ++k) held[k] = -1;
 
-  for (u32 y = begin; y < end; ++y, row += p.into_y) {
-    const Taps<TAPS_Y> of = taps[y];
-    float weight_y[TAPS_Y];
+    const u32 end = min(chunk + group + p.rows, last);
+    u8 *row = target + (i64)(chunk + group) * p.into_y;
+    for (u32 y = chunk + group; y < end; ++y, row += p.into_y) {
+      const Taps<TAPS_Y> of = taps[y];
+      float weight_y[TAPS_Y];
 #pragma unroll
-    for (int k = 0; k < TAPS_Y; ++k) {
-      const int wanted = of.tap[k].index;
-      weight_y[k] = of.tap[k].weight;
-      if (wanted == held[k]) continue;
-      held[k] = wanted;
+      for (int k = 0; k < TAPS_Y; ++k) {
+        const int wanted = of.tap[k].index;
+        weight_y[k] = of.tap[k].weight;
+        if (wanted == held[k]) continue;
+        held[k] = wanted;
 #if TAPS_Y > 1
-      if (k + 1 < TAPS_Y && wanted == held[(k + 1) % TAPS_Y]) {
+        if (k + 1 < TAPS_Y && wanted == held[(k + 1) % TAPS_Y]) {
 #pragma unroll
-        for (int i = 0; i < COLUMNS; ++i) kept[i][k] = kept[i][(k + 1) % TAPS_Y];
-        continue;
-      }
+          for (int i = 0; i < COLUMNS; ++i) kept[i][k] = kept[i][(k + 1) % TAPS_Y];
+          continue;
+        }
 #endif
-      const u8 *const source = patch + wanted;
+        const u8 *const source = patch + (wanted - low) * p.pitch;
 #pragma unroll
-      for (int i = 0; i < COLUMNS; ++i) {
-        Staged value[TAPS_X];
+        for (int i = 0; i < COLUMNS; ++i) {
+          Staged value[TAPS_X];
 #pragma unroll
-        for (int t = 0; t < TAPS_X; ++t) value[t] = *reinterpret_cast<const Staged *>(source + from[i][t]);
-        kept[i][k] = blend<TAPS_X>(value, weight_x[i]);
+          for (int t = 0; t < TAPS_X; ++t) value[t] = *reinterpret_cast<const Staged *>(source + from[i][t]);
+          kept[i][k] = blend<TAPS_X>(value, weight_x[i]);
+        }
       }
-    }
-    Stored result[COLUMNS];
+      Staged sum[COLUMNS];
 #pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) result[i] = Type::narrow(blend<TAPS_Y>(kept[i], weight_y));
-    write_row<COLUMNS>(row, result, p.width - x, p.into_x, p.vector);
+      for (int i = 0; i < COLUMNS; ++i) sum[i] = blend<TAPS_Y>(kept[i], weight_y);
+      Stored result[COLUMNS];
+      narrow_all<Type, COLUMNS>(sum, result);
+      write_row<COLUMNS>(row, result, p.width - x, p.into_x, p.vector);
+    }
   }
 }
 #endif

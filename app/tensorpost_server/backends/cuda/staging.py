@@ -18,7 +18,8 @@ from .variants import Variant
 __all__ = ["TILES", "plan_staged"]
 
 VECTOR = 16  # bytes; the widest access there is
-ROWS = 16  # output rows that a thread walks, if there is room for what they need
+ROWS = 16  # output rows of a chunk that a thread walks, if there is room for what they need
+TILE_ROWS = 96  # output rows of a tile, if there are enough tiles
 FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much
 SLOTS = 64  # groups of columns of a tile, at most
 MOST_PATCH = 24 << 10  # bytes of staged rows; 9 blocks of one multiprocessor have room for them
@@ -27,9 +28,9 @@ MOST_STEP = 4  # input elements from one column to the next; beyond, most of wha
 TILES = np.dtype(
     [
         ("tiles_x", DIVISOR), ("tiles_y", DIVISOR), ("slots", DIVISOR), ("groups", DIVISOR), ("rows", "<u4"),
-        ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"), ("height", "<u4"), ("in_width", "<u4"),
-        ("in_rows", "<u4"), ("vector", "<u4"), ("in_vector", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR),
-        ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
+        ("chunk_rows", "<u4"), ("tile_rows", "<u4"), ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"),
+        ("height", "<u4"), ("in_width", "<u4"), ("vector", "<u4"), ("in_vector", "<u4"), ("loads", DIVISOR),
+        ("staged_rows", DIVISOR), ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
         ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
         ("size_w", DIVISOR), ("of_z", "<i8"), ("of_w", "<i8"), ("into_z", "<i8"), ("into_w", "<i8"),
         ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"), ("rows_y", "<u8"),
@@ -77,18 +78,25 @@ class _Tile:
 
     Attributes:
         slots: groups of columns.
-        groups: groups of rows.
+        groups: of a chunk: groups of rows.
         rows: of each of them.
         planes: of the output.
+        chunks: one below the other.
     """
 
     slots: int
     groups: int
     rows: int
     planes: int
+    chunks: int = 1
+
+    @property
+    def height(self) -> int:
+        """Rows of all chunks."""
+        return self.chunks * self.groups * self.rows
 
     def smaller(self) -> _Tile | None:
-        """About half of it; fewer columns last, since then threads have nothing to do. None if there are no halves."""
+        """About half of its patch; fewer columns last, since then threads have nothing to do. None if it is least."""
         if self.planes > 1:
             return replace(self, planes=self.planes // 2)
         if self.rows > 1:
@@ -100,7 +108,7 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """What a tile stages.
+    """What a chunk of a tile stages.
 
     Attributes:
         loads: words, or elements, of a row.
@@ -171,34 +179,36 @@ def plan_staged(
         tile = smaller
 
     def blocks(tile: _Tile) -> int:
-        return -(-slots // tile.slots) * -(-y.extent // (tile.groups * tile.rows)) * -(-count // tile.planes)
+        return -(-slots // tile.slots) * -(-y.extent // tile.height) * -(-count // tile.planes)
 
-    while blocks(tile) < ENOUGH_BLOCKS and (tile.planes > 1 or tile.rows > FEWEST_ROWS):
-        fewer = {"planes": tile.planes // 2} if tile.planes > 1 else {"rows": -(-tile.rows // 2)}
-        tile = replace(tile, **fewer)
-    tiles_y = -(-y.extent // (tile.groups * tile.rows))
-    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
+    chunk_rows = tile.groups * tile.rows
+    tile = replace(tile, chunks=max(1, min(TILE_ROWS // chunk_rows, -(-y.extent // chunk_rows))))
+    while blocks(tile) < ENOUGH_BLOCKS and (fewer := _less_work(tile)) is not None:
+        tile = fewer
+    tiles_y = -(-y.extent // tile.height)
+    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.chunks * tile.groups)))
     grid, staged = blocks(tile), patch(tile)
     if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.of), abs(x.into)) > LARGEST_COUNT:
         return None
 
     sources_at = -(-staged.bytes // VECTOR) * VECTOR
     offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
-    taps_at = -(-(offsets_at + 8 * staged.rows) // VECTOR) * VECTOR
+    taps_at = -(-(offsets_at + 8 * window_y.widest(tile.height)) // VECTOR) * VECTOR
     z, w = (*blended, None, None)[:2]
     parameters = structure(
         TILES,
         tiles_x=divisor_row(-(-slots // tile.slots)),
-        tiles_y=divisor_row(-(-y.extent // (tile.groups * tile.rows))),
+        tiles_y=divisor_row(-(-y.extent // tile.height)),
         slots=divisor_row(tile.slots),
         groups=divisor_row(tile.groups),
         rows=tile.rows,
+        chunk_rows=tile.groups * tile.rows,
+        tile_rows=tile.height,
         planes_of_tile=tile.planes,
         planes=count,
         width=x.extent,
         height=y.extent,
         in_width=x.elements,
-        in_rows=window_y.size,
         vector=writes_words(x, [y.into, *planes.into, *(one.into for one in blended)], columns, item, into_address),
         in_vector=reads_words,
         loads=divisor_row(staged.loads),
@@ -228,7 +238,7 @@ def plan_staged(
         "rows_y": _rows_with_gaps(y),
         "lists": planes.lists,
     }
-    shared = taps_at + tile.groups * tile.rows * taps_y * TAP.itemsize
+    shared = taps_at + tile.height * taps_y * TAP.itemsize
     return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared), there(tables))
 
 
@@ -237,6 +247,15 @@ def _largest_tile(slots: int, height: int, planes: int) -> _Tile:
     slots = -(-slots // -(-slots // SLOTS))
     groups = min(THREADS // slots, -(-height // ROWS))
     return _Tile(slots, groups, ROWS, min(planes, THREADS // (slots * groups)))
+
+
+def _less_work(tile: _Tile) -> _Tile | None:
+    """A smaller tile; None if that would be too small."""
+    if tile.chunks > 1:
+        return replace(tile, chunks=tile.chunks // 2)
+    if tile.planes > 1:
+        return replace(tile, planes=tile.planes // 2)
+    return replace(tile, rows=-(-tile.rows // 2)) if tile.rows > FEWEST_ROWS else None
 
 
 def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
