@@ -82,13 +82,14 @@ def test_resample(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=is_exact(call))
 
 
-@pytest.mark.parametrize(("slots", "rows", "patch", "blocks"), [(1, 2, 200, 1), (2, 3, 4000, 1), (3, 16, 900, 10**6)])
+@pytest.mark.parametrize(("row", "rows", "patch", "blocks"), [(4, 2, 200, 1), (32, 3, 4000, 1), (48, 16, 900, 10**6)])
 @given(call=resample_calls(("uint8", "float16", "float32"), ("nearest", "linear", "cubic")))
 @EXAMPLES
-def test_resample_in_tiles_of_any_shape(emulator: Emulator, slots: int, rows: int, patch: int, blocks: int, call: Call):
-    with pytest.MonkeyPatch.context() as constants:
-        for name, value in {"SLOTS": slots, "ROWS": rows, "MOST_PATCH": patch, "ENOUGH_BLOCKS": blocks}.items():
-            constants.setattr(staging, name, value)
+def test_resample_in_tiles_of_any_shape(emulator: Emulator, row: int, rows: int, patch: int, blocks: int, call: Call):
+    constants = {"ROW_BYTES": row, "WARP": 1, "ROWS": rows, "MOST_PATCH": patch, "ENOUGH_BLOCKS": blocks}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in constants.items():
+            patched.setattr(staging, name, value)
         agree(call, run(emulator, call), exactly=is_exact(call))
 
 

@@ -5,9 +5,6 @@
 
 #define MOST_OUTER 8
 #define THREADS 128
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1  // on a multiprocessor at once; what it asks for limits the registers of a thread
-#endif
 
 struct Tap {
   int index;
@@ -50,12 +47,6 @@ __device__ __forceinline__ u32 narrow_halves(float low, float high) {
   return narrow_half(low) | (u32)narrow_half(high) << 16;
 #endif
 }
-// A number that the compiler takes for another one each time, so that it does not move what is made of it out of a loop,
-// to where it would hold registers that are needed for other things.
-__device__ __forceinline__ u32 afresh(u32 number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
 __device__ __forceinline__ double to_double(float value) {
   double d;
   asm("cvt.f64.f32 %0, %1;" : "=d"(d) : "f"(value));
@@ -77,7 +68,6 @@ static inline float to_float(double value) { return (float)value; }
 static inline u32 float_bits(float value) { u32 d; __builtin_memcpy(&d, &value, 4); return d; }
 static inline float bits_float(u32 bits) { float d; __builtin_memcpy(&d, &bits, 4); return d; }
 static inline float widen_half(u16 half) { _Float16 d; __builtin_memcpy(&d, &half, 2); return (float)d; }
-static inline u32 afresh(u32 number) { return number; }
 static inline u16 narrow_half(float value) { _Float16 h = (_Float16)value; u16 d; __builtin_memcpy(&d, &h, 2); return d; }
 static inline u32 narrow_halves(float low, float high) { return narrow_half(low) | (u32)narrow_half(high) << 16; }
 #endif
@@ -85,9 +75,15 @@ static inline u32 narrow_halves(float low, float high) { return narrow_half(low)
 // Elements in memory, and what they are in between: float32, or the element itself where it is only moved. Integers
 // truncate toward zero and saturate; their sums are written as differences to the first tap, each operation rounded, so
 // that a constant stays that constant.
+template <bool first, class A, class B> struct Choice { typedef A type; };
+template <class A, class B> struct Choice<false, A, B> { typedef B type; };
+template <class A, class B> struct Same { static const bool value = false; };
+template <class A> struct Same<A, A> { static const bool value = true; };
+
 template <class T> struct Raw {
   typedef T stored;
-  typedef T staged;
+  typedef T wide;
+  static const bool widens_fast = true;
   static const bool anchored = false;
   static __device__ __forceinline__ T widen(T value) { return value; }
   static __device__ __forceinline__ T narrow(T value) { return value; }
@@ -96,21 +92,24 @@ typedef Raw<u8> Raw1;
 typedef Raw<u16> Raw2;
 struct Float32 {
   typedef float stored;
-  typedef float staged;
+  typedef float wide;
+  static const bool widens_fast = true;
   static const bool anchored = false;
   static __device__ __forceinline__ float widen(float value) { return value; }
   static __device__ __forceinline__ float narrow(float value) { return value; }
 };
 struct Float16 {
   typedef u16 stored;
-  typedef float staged;
+  typedef float wide;
+  static const bool widens_fast = true;
   static const bool anchored = false;
   static __device__ __forceinline__ float widen(u16 value) { return widen_half(value); }
   static __device__ __forceinline__ u16 narrow(float value) { return narrow_half(value); }
 };
 struct BFloat16 {
   typedef u16 stored;
-  typedef float staged;
+  typedef float wide;
+  static const bool widens_fast = true;
   static const bool anchored = false;
   static __device__ __forceinline__ float widen(u16 value) { return bits_float((u32)value << 16); }
   static __device__ __forceinline__ u16 narrow(float value) {
@@ -121,7 +120,8 @@ struct BFloat16 {
 };
 template <class T> struct Integer {
   typedef T stored;
-  typedef float staged;
+  typedef float wide;
+  static const bool widens_fast = false;  // a quarter of the rate
   static const bool anchored = true;
   static const bool is_signed = (T)-1 < (T)0;
   static const int bits = 8 * sizeof(T);
@@ -142,7 +142,7 @@ typedef Integer<u32> UInt32;
 
 // Neighbouring elements; two halves are one instruction.
 template <class Type, int count>
-__device__ __forceinline__ void narrow_all(const typename Type::staged *value, typename Type::stored *result) {
+__device__ __forceinline__ void narrow_all(const typename Type::wide *value, typename Type::stored *result) {
 #pragma unroll
   for (int i = 0; i < count; ++i) result[i] = Type::narrow(value[i]);
 }
@@ -253,18 +253,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // Gathers, or weighted sums along x (TAPS_X taps), y (TAPS_Y) and up to two more axes (z and w; PLANES input planes
 // together). A tap that is not there has been given part of another's weight by the host, so none is left out here.
 //
-// A block makes a tile of the output: some columns by some rows of one plane, or of several small ones. Every thread has
-// COLUMNS neighbouring columns and keeps their taps in registers. Chunk by chunk down the tile, the block stages the part
-// of the input that the chunk needs in shared memory: read in whole words, widened once, and blended along z and w. Then
-// the threads walk down the chunk's rows; a staged row that one has blended along x is kept while its next output rows
-// need it again.
+// A block makes a tile of the output: some columns by some rows of one plane, or of several small ones. It first stages
+// the part of the input that they need in shared memory, read in whole words, and blended along z and w. Then every
+// thread has COLUMNS neighbouring columns, keeps their taps in registers and walks down rows; a staged row that it has
+// blended along x is kept while the next output rows need it again.
+//
+// MIN_BLOCKS share a multiprocessor, which limits the registers of a thread.
 //
 // Along x and y the lowest and the highest index that an output reads must not fall from one output to the next. Along
 // y indices count only the rows that some output reads, so none is staged for nothing.
 
 typedef STAGED Type;
 typedef Type::stored Stored;
-typedef Type::staged Staged;
+typedef Type::wide Wide;
+// What is blended before it is staged is wide. Otherwise it is widened where that takes least time.
+typedef Choice<PLANES == 1 && Type::widens_fast, Stored, Wide>::type Staged;
 
 #define VECTOR (16 / (int)sizeof(Stored))   // elements of an input word
 #define AHEAD (4 / PLANES)                  // staged words that a thread has under way
@@ -273,15 +276,15 @@ typedef Type::staged Staged;
 struct Tiles {
   Divisor tiles_x, tiles_y;  // blocks: along x first, then along y, then planes
   Divisor slots;             // of a tile: groups of COLUMNS columns
-  Divisor groups;            // of a chunk: groups of rows
-  u32 rows, chunk_rows, tile_rows;  // of a group, a chunk, a tile
+  Divisor groups;            // of a tile: groups of rows
+  u32 rows;                  // of a group
   u32 planes_of_tile, planes;
   u32 width, height;         // of the output
   u32 in_width;              // elements of an input row
   u32 vector;                // whether every group of columns is one aligned word of the output
   u32 in_vector;             // whether the input is read in words, which are aligned then
   Divisor loads;             // of a staged row: words, or elements
-  Divisor staged_rows;       // of a plane, the most that any chunk needs
+  Divisor staged_rows;       // of a plane, the most that any tile needs
   u32 pitch;                 // bytes of a staged row
   u32 sources_at, offsets_at, taps_at;  // where in shared memory the tables are, behind the staged rows
   Divisor repeat;            // columns that move together along x
@@ -347,15 +350,23 @@ template <int taps> __device__ __forceinline__ float blend(const float *value, c
 }
 template <int taps, class T> __device__ __forceinline__ T blend(const T *value, const float *) { return value[0]; }
 
+#if PLANES > 1
 // One sample, blended along z and w.
-__device__ __forceinline__ Staged blend_planes(Staged *value, const Source &source) {
+__device__ __forceinline__ Wide blend_planes(Wide *value, const Source &source) {
 #if PLANES == 4
   value[0] = blend<2>(value, source.weight_z);
   value[1] = blend<2>(value + 2, source.weight_z);
   return blend<2>(value, source.weight_w);
 #else
-  return blend<PLANES>(value, source.weight_z);
+  return blend<2>(value, source.weight_z);
 #endif
+}
+#endif
+
+// From stored to staged, and from staged to wide.
+template <class To, class From> __device__ __forceinline__ To convert(From value) {
+  if constexpr (Same<From, To>::value) return value;
+  else return Type::widen(value);
 }
 
 // Where in a staged row an element is: 4 bytes are skipped after every 128, so that threads whose columns lie a power
@@ -388,10 +399,10 @@ template <int count> __device__ __forceinline__ void stage(u8 *row, u32 column, 
   }
 }
 
-// Stages a chunk's input, `count` elements at a time.
+// Stages a tile's input, `count` elements at a time.
 template <int count>
-__device__ __forceinline__ void stage_chunk(const u8 *input, u8 *patch, const Source *sources, const i64 *offsets,
-                                            const Tiles &p, u32 planes, u32 low_x, u32 rows) {
+__device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Source *sources, const i64 *offsets,
+                                           const Tiles &p, u32 planes, u32 low_x, u32 rows) {
   const u32 total = ((planes - 1) * p.staged_rows.value + rows) * p.loads.value;
   for (u32 next = threadIdx.x; next < total; next += AHEAD * THREADS) {
     Words<count> words[AHEAD][PLANES];
@@ -416,10 +427,14 @@ __device__ __forceinline__ void stage_chunk(const u8 *input, u8 *patch, const So
       Staged value[count];
 #pragma unroll
       for (int e = 0; e < count; ++e) {
-        Staged sample[PLANES];
+#if PLANES == 1
+        value[e] = convert<Staged>(words[i][0].element[e]);
+#else
+        Wide sample[PLANES];
 #pragma unroll
         for (int k = 0; k < PLANES; ++k) sample[k] = Type::widen(words[i][k].element[e]);
         value[e] = blend_planes(sample, sources[plane[i]]);
+#endif
       }
       stage<count>(patch + line[i] * p.pitch, column[i], value);
     }
@@ -477,94 +492,89 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
   const u32 tile_row = divide(blockIdx.x, p.tiles_x), tile_plane = divide(tile_row, p.tiles_y);
   const u32 first_x = (blockIdx.x - tile_row * p.tiles_x.value) * p.slots.value * COLUMNS;
-  const u32 first_y = (tile_row - tile_plane * p.tiles_y.value) * p.tile_rows;
-  const u32 height = min(p.tile_rows, p.height - first_y);
+  const u32 tile_rows = p.groups.value * p.rows, first_y = (tile_row - tile_plane * p.tiles_y.value) * tile_rows;
+  const u32 height = min(tile_rows, p.height - first_y);
   const u32 first_plane = tile_plane * p.planes_of_tile, planes = min(p.planes_of_tile, p.planes - first_plane);
   u32 low_x = lowest(taps_of<TAPS_X>(p.table_x, divide(first_x, p.repeat) * p.repeat.value));
   if (p.in_vector) low_x -= low_x % VECTOR;
   const int low_y = lowest(taps_of<TAPS_Y>(p.table_y, first_y));
-  const int high_y = highest(taps_of<TAPS_Y>(p.table_y, first_y + height - 1));
+  const int staged_rows = highest(taps_of<TAPS_Y>(p.table_y, first_y + height - 1)) - low_y + 1;
 
 #pragma unroll 1
   for (u32 i = threadIdx.x; i < planes; i += THREADS) sources[i] = source_of(first_plane + i, p);
 #pragma unroll 1
-  for (int i = threadIdx.x; i <= high_y - low_y; i += THREADS)
+  for (int i = threadIdx.x; i < staged_rows; i += THREADS)
     offsets[i] = (p.rows_y ? __ldg((const int *)p.rows_y + low_y + i) : low_y + i) * p.of_y;
 #pragma unroll 1
   for (u32 i = threadIdx.x; i < height; i += THREADS) {
     Taps<TAPS_Y> one = taps_of<TAPS_Y>(p.table_y, first_y + i);
 #pragma unroll
-    for (int k = 0; k < TAPS_Y; ++k) one.tap[k].index -= low_y;
+    for (int k = 0; k < TAPS_Y; ++k) one.tap[k].index = (one.tap[k].index - low_y) * (int)p.pitch;
     taps[i] = one;
   }
+  __syncthreads();
 
-  for (u32 chunk = 0; chunk < height; chunk += p.chunk_rows) {
-    __syncthreads();  // the tables are there, and nobody reads the last chunk's rows any more
-    const u32 last = min(chunk + p.chunk_rows, height);
-    const int low = lowest(taps[chunk]), rows = highest(taps[last - 1]) - low + 1;
-    if (p.in_vector) stage_chunk<VECTOR>(input, patch, sources, offsets + low, p, planes, low_x, rows);
-    else stage_chunk<1>(input, patch, sources, offsets + low, p, planes, low_x, rows);
-    __syncthreads();
-    const u32 thread = afresh(threadIdx.x);
-    const u32 rest = divide(thread, p.slots), plane_of = divide(rest, p.groups);
-    const u32 x = first_x + (thread - rest * p.slots.value) * COLUMNS;
-    const u32 group = (rest - plane_of * p.groups.value) * p.rows;
-    if (plane_of >= planes || x >= p.width) continue;
-    u32 plane = first_plane + plane_of, z, w;
-    find_zw(plane, p, z, w);
-    u8 *const target = output + into_plane(plane, p.outer, p.axis) + (i64)z * p.into_z + (i64)w * p.into_w +
-                       (i64)first_y * p.into_y + (i64)x * p.into_x;
-    u32 from[COLUMNS][TAPS_X];
-    float weight_x[COLUMNS][TAPS_X];
+  if (p.in_vector) stage_tile<VECTOR>(input, patch, sources, offsets, p, planes, low_x, staged_rows);
+  else stage_tile<1>(input, patch, sources, offsets, p, planes, low_x, staged_rows);
+
+  const u32 rest = divide(threadIdx.x, p.slots), plane_of = divide(rest, p.groups);
+  const u32 x = first_x + (threadIdx.x - rest * p.slots.value) * COLUMNS;
+  const u32 begin = (rest - plane_of * p.groups.value) * p.rows, end = min(begin + p.rows, height);
+  u32 from[COLUMNS][TAPS_X];
+  float weight_x[COLUMNS][TAPS_X];
 #pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) {
-      const Taps<TAPS_X> of = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
+  for (int i = 0; i < COLUMNS; ++i) {
+    const Taps<TAPS_X> of = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
 #pragma unroll
-      for (int k = 0; k < TAPS_X; ++k) {
-        from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(of.tap[k].index - low_x);
-        weight_x[i][k] = of.tap[k].weight;
-      }
+    for (int k = 0; k < TAPS_X; ++k) {
+      from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(of.tap[k].index - low_x);
+      weight_x[i][k] = of.tap[k].weight;
     }
+  }
+  __syncthreads();
+  if (plane_of >= planes || x >= p.width) return;
 
-    Staged kept[COLUMNS][TAPS_Y];  // staged rows, blended along x
-    int held[TAPS_Y];
+  u32 plane = first_plane + plane_of, z, w;
+  find_zw(plane, p, z, w);
+  u8 *row = output + into_plane(plane, p.outer, p.axis) + (i64)z * p.into_z + (i64)w * p.into_w +
+            (i64)(first_y + begin) * p.into_y + (i64)x * p.into_x;
+  Wide kept[COLUMNS][TAPS_Y];  // staged rows, blended along x
+  int held[TAPS_Y];
 #pragma unroll
-    for (int k = 0; k < TAPS_Y; ++k) held[k] = -1;
+  for (int k = 0; k < TAPS_Y; ++k) held[k] = -1;
 
-    const u32 end = min(chunk + group + p.rows, last);
-    u8 *row = target + (i64)(chunk + group) * p.into_y;
-    for (u32 y = chunk + group; y < end; ++y, row += p.into_y) {
-      const Taps<TAPS_Y> of = taps[y];
-      float weight_y[TAPS_Y];
+  for (u32 y = begin; y < end; ++y, row += p.into_y) {
+    const Taps<TAPS_Y> of = taps[y];
+    float weight_y[TAPS_Y];
 #pragma unroll
-      for (int k = 0; k < TAPS_Y; ++k) {
-        const int wanted = of.tap[k].index;
-        weight_y[k] = of.tap[k].weight;
-        if (wanted == held[k]) continue;
-        held[k] = wanted;
+    for (int k = 0; k < TAPS_Y; ++k) {
+      const int wanted = of.tap[k].index;
+      weight_y[k] = of.tap[k].weight;
+      if (wanted == held[k]) continue;
+      held[k] = wanted;
 #if TAPS_Y > 1
-        if (k + 1 < TAPS_Y && wanted == held[(k + 1) % TAPS_Y]) {
+      if (k + 1 < TAPS_Y && wanted == held[(k + 1) % TAPS_Y]) {
 #pragma unroll
-          for (int i = 0; i < COLUMNS; ++i) kept[i][k] = kept[i][(k + 1) % TAPS_Y];
-          continue;
-        }
-#endif
-        const u8 *const source = patch + (wanted - low) * p.pitch;
-#pragma unroll
-        for (int i = 0; i < COLUMNS; ++i) {
-          Staged value[TAPS_X];
-#pragma unroll
-          for (int t = 0; t < TAPS_X; ++t) value[t] = *reinterpret_cast<const Staged *>(source + from[i][t]);
-          kept[i][k] = blend<TAPS_X>(value, weight_x[i]);
-        }
+        for (int i = 0; i < COLUMNS; ++i) kept[i][k] = kept[i][(k + 1) % TAPS_Y];
+        continue;
       }
-      Staged sum[COLUMNS];
+#endif
+      const u8 *const source = patch + wanted;
 #pragma unroll
-      for (int i = 0; i < COLUMNS; ++i) sum[i] = blend<TAPS_Y>(kept[i], weight_y);
-      Stored result[COLUMNS];
-      narrow_all<Type, COLUMNS>(sum, result);
-      write_row<COLUMNS>(row, result, p.width - x, p.into_x, p.vector);
+      for (int i = 0; i < COLUMNS; ++i) {
+        Wide value[TAPS_X];
+#pragma unroll
+        for (int t = 0; t < TAPS_X; ++t)
+          value[t] = convert<Wide>(*reinterpret_cast<const Staged *>(source + from[i][t]));
+        kept[i][k] = blend<TAPS_X>(value, weight_x[i]);
+      }
     }
+    Wide sum[COLUMNS];
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) sum[i] = blend<TAPS_Y>(kept[i], weight_y);
+    Stored result[COLUMNS];
+    narrow_all<Type, COLUMNS>(sum, result);
+    write_row<COLUMNS>(row, result, p.width - x, p.into_x, p.vector);
   }
 }
 #endif
@@ -591,7 +601,7 @@ struct Pass {
   Axis axis[MOST_OUTER];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS)
     resample_pass(const u8 *__restrict__ input, u8 *__restrict__ output, const Pass p) {
   const int *const starts = (const int *)p.starts;
   const Tap *const taps = (const Tap *)p.taps;

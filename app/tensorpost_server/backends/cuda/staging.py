@@ -18,20 +18,20 @@ from .variants import Variant
 __all__ = ["TILES", "plan_staged"]
 
 VECTOR = 16  # bytes; the widest access there is
-ROWS = 16  # output rows of a chunk that a thread walks, if there is room for what they need
-TILE_ROWS = 96  # output rows of a tile, if there are enough tiles
+ROWS = 32  # output rows that a thread walks, if there is room for what they need
 FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much
-SLOTS = 64  # groups of columns of a tile, at most
-MOST_PATCH = 24 << 10  # bytes of staged rows; 9 blocks of one multiprocessor have room for them
+ROW_BYTES = 1 << 10  # of a tile's row in the output; shorter ones take longer to write
+WARP = 32  # threads that should walk the same rows
+MOST_PATCH = 32 << 10  # bytes of staged rows; 7 blocks of one multiprocessor have room for them
 MOST_STEP = 4  # input elements from one column to the next; beyond, most of what would be staged is not read
 
 TILES = np.dtype(
     [
         ("tiles_x", DIVISOR), ("tiles_y", DIVISOR), ("slots", DIVISOR), ("groups", DIVISOR), ("rows", "<u4"),
-        ("chunk_rows", "<u4"), ("tile_rows", "<u4"), ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"),
-        ("height", "<u4"), ("in_width", "<u4"), ("vector", "<u4"), ("in_vector", "<u4"), ("loads", DIVISOR),
-        ("staged_rows", DIVISOR), ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
-        ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
+        ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"), ("height", "<u4"), ("in_width", "<u4"),
+        ("vector", "<u4"), ("in_vector", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR), ("pitch", "<u4"),
+        ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR), ("outer", "<u4"),
+        ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
         ("size_w", DIVISOR), ("of_z", "<i8"), ("of_w", "<i8"), ("into_z", "<i8"), ("into_w", "<i8"),
         ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"), ("rows_y", "<u8"),
         ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
@@ -78,22 +78,20 @@ class _Tile:
 
     Attributes:
         slots: groups of columns.
-        groups: of a chunk: groups of rows.
+        groups: groups of rows.
         rows: of each of them.
         planes: of the output.
-        chunks: one below the other.
     """
 
     slots: int
     groups: int
     rows: int
     planes: int
-    chunks: int = 1
 
     @property
     def height(self) -> int:
-        """Rows of all chunks."""
-        return self.chunks * self.groups * self.rows
+        """Rows of all groups."""
+        return self.groups * self.rows
 
     def smaller(self) -> _Tile | None:
         """About half of its patch; fewer columns last, since then threads have nothing to do. None if it is least."""
@@ -108,7 +106,7 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """What a chunk of a tile stages.
+    """What a tile stages.
 
     Attributes:
         loads: words, or elements, of a row.
@@ -164,14 +162,14 @@ def plan_staged(
 
     def patch(tile: _Tile) -> _Patch:
         width = window_x.widest(tile.slots * columns, word if reads_words else 1)
-        rows = window_y.widest(tile.groups * tile.rows)
+        rows = window_y.widest(tile.height)
         loads = -(-width // word) if reads_words else width
         banks = -(-loads * (word if reads_words else 1) * staged_item // 4)
         pitch = 4 * (banks + banks // 32 + 1)  # see staged_at of resample.cu
         return _Patch(loads, rows, pitch, tile.planes * rows * pitch)
 
     slots, count = -(-x.extent // columns), planes.count * math.prod(one.extent for one in blended)
-    tile = _largest_tile(slots, y.extent, count)
+    tile = _largest_tile(slots, ROW_BYTES // (columns * item), y.extent, count)
     while patch(tile).bytes > MOST_PATCH:
         smaller = tile.smaller()
         if smaller is None:
@@ -181,19 +179,17 @@ def plan_staged(
     def blocks(tile: _Tile) -> int:
         return -(-slots // tile.slots) * -(-y.extent // tile.height) * -(-count // tile.planes)
 
-    chunk_rows = tile.groups * tile.rows
-    tile = replace(tile, chunks=max(1, min(TILE_ROWS // chunk_rows, -(-y.extent // chunk_rows))))
     while blocks(tile) < ENOUGH_BLOCKS and (fewer := _less_work(tile)) is not None:
         tile = fewer
     tiles_y = -(-y.extent // tile.height)
-    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.chunks * tile.groups)))
+    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
     grid, staged = blocks(tile), patch(tile)
     if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.of), abs(x.into)) > LARGEST_COUNT:
         return None
 
     sources_at = -(-staged.bytes // VECTOR) * VECTOR
     offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
-    taps_at = -(-(offsets_at + 8 * window_y.widest(tile.height)) // VECTOR) * VECTOR
+    taps_at = -(-(offsets_at + 8 * staged.rows) // VECTOR) * VECTOR
     z, w = (*blended, None, None)[:2]
     parameters = structure(
         TILES,
@@ -202,8 +198,6 @@ def plan_staged(
         slots=divisor_row(tile.slots),
         groups=divisor_row(tile.groups),
         rows=tile.rows,
-        chunk_rows=tile.groups * tile.rows,
-        tile_rows=tile.height,
         planes_of_tile=tile.planes,
         planes=count,
         width=x.extent,
@@ -242,17 +236,21 @@ def plan_staged(
     return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared), there(tables))
 
 
-def _largest_tile(slots: int, height: int, planes: int) -> _Tile:
+def _largest_tile(slots: int, most_slots: int, height: int, planes: int) -> _Tile:
     """A tile that gives every thread of a block work, if there is as much."""
-    slots = -(-slots // -(-slots // SLOTS))
-    groups = min(THREADS // slots, -(-height // ROWS))
-    return _Tile(slots, groups, ROWS, min(planes, THREADS // (slots * groups)))
+    if slots < WARP:
+        most_slots = slots
+    else:
+        # No warp has two groups of rows then.
+        most_slots = min(max(most_slots, WARP), THREADS)
+        while most_slots > WARP and most_slots // 2 >= slots:
+            most_slots //= 2
+    groups = min(THREADS // most_slots, -(-height // ROWS))
+    return _Tile(most_slots, groups, ROWS, min(planes, THREADS // (most_slots * groups)))
 
 
 def _less_work(tile: _Tile) -> _Tile | None:
     """A smaller tile; None if that would be too small."""
-    if tile.chunks > 1:
-        return replace(tile, chunks=tile.chunks // 2)
     if tile.planes > 1:
         return replace(tile, planes=tile.planes // 2)
     return replace(tile, rows=-(-tile.rows // 2)) if tile.rows > FEWEST_ROWS else None

@@ -82,7 +82,6 @@ BLEND_TYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16
 """Types with fused kernels: those of DirectML's operators, and bfloat16."""
 PASS_TYPES = {**BLEND_TYPES, "uint16": "UInt16", "int16": "Int16", "uint32": "UInt32", "int32": "Int32"}
 """Types that one pass along one axis may read or write; the other side is float32 or the same type."""
-_ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1}
 # (taps along x, taps along y, input planes together)
 _LINEAR = [(2, 1, 1), (1, 2, 1), (1, 2, 2), (1, 2, 4), (2, 2, 1), (2, 2, 2), (2, 2, 4)]
 _CUBIC = [(4, 1, 1), (1, 4, 1), (4, 4, 1)]
@@ -95,13 +94,12 @@ def gather_variant(item: int) -> Variant:
 
 def move_variant(item: int) -> Variant:
     """Nearest, for elements of 1 or 2 bytes, staged; see resample.cu."""
-    return _staged(f"Raw{item}", 8, 1, 1, 1)
+    return _staged(f"Raw{item}", 8 // item, 1, 1, 1)
 
 
 def blend_variant(dtype: str, taps_x: int, taps_y: int, planes: int) -> Variant:
     """Weighted sums along up to four axes at once; see resample.cu."""
-    wide = _ITEM[dtype] < 4 and taps_x <= 2  # more columns would leave too few threads registers
-    return _staged(BLEND_TYPES[dtype], 8 if wide else 4, taps_x, taps_y, planes)
+    return _staged(BLEND_TYPES[dtype], 4, taps_x, taps_y, planes)
 
 
 def _staged(stored: str, columns: int, taps_x: int, taps_y: int, planes: int) -> Variant:
@@ -113,6 +111,8 @@ def _staged(stored: str, columns: int, taps_x: int, taps_y: int, planes: int) ->
         TAPS_X=taps_x,
         TAPS_Y=taps_y,
         PLANES=planes,
+        # Of 64 registers a thread then; four taps need more.
+        MIN_BLOCKS=8 if max(taps_x, taps_y) <= 2 else 1,
     )
 
 
