@@ -17,7 +17,7 @@ from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Neares
 from tensorpost_server.operators.separable import AxisMap, Rounding, SeparableKernel, Taps
 from tensorpost_server.operators.tile import TileKernel
 
-__all__ = ["Call", "Strided", "agree", "resample_calls", "tile_calls"]
+__all__ = ["Call", "Strided", "agree", "is_exact", "packed", "resample_calls", "tile_calls"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,11 @@ class Strided:
     def view(self) -> NDArray[Any]:
         """The array."""
         return self.of(np, self.memory)
+
+
+def packed(array: NDArray[Any]) -> Strided:
+    """An array that fills its memory."""
+    return Strided(array.reshape(-1), 0, array.shape, tuple(stride // array.itemsize for stride in array.strides))
 
 
 @dataclass(frozen=True, eq=False)

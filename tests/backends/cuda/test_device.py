@@ -1,11 +1,16 @@
-"""Everything on an NVIDIA device: each kernel compiled there, and the conformance suite's cases through `compute.fill`.
+r"""Everything on an NVIDIA device: each kernel compiled there, the conformance suite's cases through `compute.fill`.
 
-Skipped, with what is missing as the reason, where there is no CuPy or no device.
+Skipped, with what is missing as the reason, where there is no CuPy or no device. For compute-sanitizer, which makes
+kernels many times slower, there are fewer examples, and no memory pool hides where arrays end:
+
+    TENSORPOST_SANITIZE=1 compute-sanitizer --tool memcheck \
+        python -m pytest tests/backends/cuda/test_device.py -k "not compiles and not gib"
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +23,7 @@ from numpy.typing import NDArray
 from tests.conformance.suite import Case, check_bytes, layouts, vectors
 from tests.operators.test_resample import BACKWARD, FORWARD, cases, describe
 from tests.support import resample_oracle as oracle
-from tests.support.cuda_cases import Call, Strided, agree, is_exact, resample_calls, tile_calls
+from tests.support.cuda_cases import Call, Strided, agree, is_exact, packed, resample_calls, tile_calls
 
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.layout import Layout
@@ -51,6 +56,16 @@ import cupy  # noqa: E402 # pyright: ignore[reportMissingImports] # both only wh
 
 from tensorpost_server.backends.cuda import compute  # noqa: E402
 
+SANITIZED = "TENSORPOST_SANITIZE" in os.environ
+if SANITIZED:
+    cupy.cuda.set_allocator(None)  # each array by itself, so that what is read beside one is noticed
+
+
+def examples(count: int) -> settings:
+    """So many, fewer where each takes long."""
+    return settings(max_examples=max(10, count // 20) if SANITIZED else count, deadline=None)
+
+
 ALL_TYPES = ("uint8", "int16", "float16", "float32", "int64", "complex128")
 
 
@@ -74,20 +89,20 @@ def run(call: Call) -> NDArray[Any]:
 
 
 @given(call=tile_calls(ALL_TYPES))
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_tile(call: Call):
     agree(call, run(call), exactly=True)
 
 
 @given(call=resample_calls(ALL_TYPES, ("nearest",)))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_nearest(call: Call):
     agree(call, run(call), exactly=True)
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in PASS_TYPES if dtype != "bfloat16"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_resample(dtype: str, data: st.DataObject):
     call = data.draw(resample_calls((dtype,)))
 
@@ -102,7 +117,7 @@ def filled(kernel: Any, x: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
 
 
 @given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_floats_are_within_the_oracles_tolerance(case: tuple[Any, NDArray[Any]]):
     desc, x = case
     evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
@@ -116,7 +131,7 @@ def test_floats_are_within_the_oracles_tolerance(case: tuple[Any, NDArray[Any]])
 
 
 @given(case=cases(FORWARD, ["uint8", "int8"]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_integers_truncate_toward_zero(case: tuple[Any, NDArray[Any]]):
     desc, x = case
     values, _ = oracle.resample(oracle.axes_of(desc), x)
@@ -176,14 +191,9 @@ def test_infinite_edges_are_repeated_and_not_nan():
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128"])
 def test_rows_longer_than_shared_memory(shape: tuple[int, int], dtype: str):
     x = np.random.default_rng(2).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
-    call = Call(TileKernel(shape), _packed(x), ((0, shape[0] * 2), (1, shape[1] * 3 - 1)), _room(x, 2, 3, -2))
+    call = Call(TileKernel(shape), packed(x), ((0, shape[0] * 2), (1, shape[1] * 3 - 1)), _room(x, 2, 3, -2))
 
     agree(call, run(call), exactly=True)
-
-
-def _packed(x: NDArray[Any]) -> Strided:
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    return Strided(x.reshape(-1), 0, x.shape, strides)
 
 
 def _room(x: NDArray[Any], down: int, across: int, more: int) -> Strided:

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
-from tests.support.cuda_cases import Call, agree, is_exact, resample_calls, tile_calls
+from tests.support.cuda_cases import Call, agree, is_exact, packed, resample_calls, tile_calls
 from tests.support.cuda_emulation import COMPILER, Emulator, address
 
 from tensorpost_server.backends.cuda import geometry, resampling, staging, tables, tiling, variants
 from tensorpost_server.backends.cuda.planning import Layout, plan
 from tensorpost_server.backends.cuda.tables import array_of
+from tensorpost_server.operators.resample import LinearAxis
+from tensorpost_server.operators.separable import SeparableKernel
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
 EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -82,15 +84,30 @@ def test_resample(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=is_exact(call))
 
 
-@pytest.mark.parametrize(("row", "rows", "patch", "blocks"), [(4, 2, 200, 1), (32, 3, 4000, 1), (48, 16, 900, 10**6)])
+@pytest.mark.parametrize(("width", "rows", "patch", "blocks"), [(1, 2, 200, 1), (2, 3, 4000, 1), (4, 16, 900, 10**6)])
 @given(call=resample_calls(("uint8", "float16", "float32"), ("nearest", "linear", "cubic")))
 @EXAMPLES
-def test_resample_in_tiles_of_any_shape(emulator: Emulator, row: int, rows: int, patch: int, blocks: int, call: Call):
-    constants = {"ROW_BYTES": row, "WARP": 1, "ROWS": rows, "MOST_PATCH": patch, "ENOUGH_BLOCKS": blocks}
+def test_resample_in_tiles_of_any_shape(emulator: Emulator, width: int, rows: int, patch: int, blocks: int, call: Call):
+    constants = {"ROWS": rows, "MOST_PATCH": patch, "ENOUGH_BLOCKS": blocks}
+    largest = staging._largest_tile  # pyright: ignore[reportPrivateUsage] # rows here are far shorter than a block's
     with pytest.MonkeyPatch.context() as patched:
         for name, value in constants.items():
             patched.setattr(staging, name, value)
+        patched.setattr(staging, "_largest_tile", lambda slots, *of: largest(min(slots, width), *of))
         agree(call, run(emulator, call), exactly=is_exact(call))
+
+
+@pytest.mark.parametrize("sizes", [(6, 16, 48), (6, 16, 46), (4, 9, 24)], ids=str)
+def test_halves_of_half_the_size(emulator: Emulator, sizes: tuple[int, ...]):
+    x = np.random.default_rng(8).standard_normal(sizes).astype(np.float16)
+    axes = (None, *(LinearAxis(size, size // 2, 0.5, 0.5, -0.5) for size in sizes[1:]))
+    shape = (sizes[0], sizes[1] // 2, sizes[2] // 2)
+    steps = plan(SeparableKernel(axes), layout(x), tuple((0, size) for size in shape), layout(np.empty(shape, x.dtype)))
+    assert steps is not None
+    assert steps[0].launch.parameters["paired"]
+    call = Call(SeparableKernel(axes), packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, x.dtype)))
+
+    agree(call, run(emulator, call), exactly=False)
 
 
 @given(call=resample_calls(("float32",), ("linear", "linear gradient")))

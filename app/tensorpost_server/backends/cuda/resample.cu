@@ -268,6 +268,7 @@ typedef Type::stored Stored;
 typedef Type::wide Wide;
 // What is blended before it is staged is wide. Otherwise it is widened where that takes least time.
 typedef Choice<PLANES == 1 && Type::widens_fast, Stored, Wide>::type Staged;
+static const bool can_pair = TAPS_X == 2 && sizeof(Staged) == 2;
 
 #define VECTOR (16 / (int)sizeof(Stored))   // elements of an input word
 #define AHEAD (4 / PLANES)                  // staged words that a thread has under way
@@ -283,6 +284,7 @@ struct Tiles {
   u32 in_width;              // elements of an input row
   u32 vector;                // whether every group of columns is one aligned word of the output
   u32 in_vector;             // whether the input is read in words, which are aligned then
+  u32 paired;                // whether the two taps along x always share 4 bytes of a staged row
   Divisor loads;             // of a staged row: words, or elements
   Divisor staged_rows;       // of a plane, the most that any tile needs
   u32 pitch;                 // bytes of a staged row
@@ -441,6 +443,24 @@ __device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Sou
   }
 }
 
+// Blends a staged row along x.
+template <bool paired>
+__device__ __forceinline__ void blend_row(const u8 *row, const u32 (&from)[COLUMNS][TAPS_X],
+                                          const float (&weight)[COLUMNS][TAPS_X], Wide (&kept)[COLUMNS][TAPS_Y], int k) {
+#pragma unroll
+  for (int i = 0; i < COLUMNS; ++i) {
+    Wide value[TAPS_X];
+    if constexpr (paired) {
+      const u32 both = *reinterpret_cast<const u32 *>(row + from[i][0]);
+      value[0] = convert<Wide>((Staged)both), value[1] = convert<Wide>((Staged)(both >> 16));
+    } else {
+#pragma unroll
+      for (int t = 0; t < TAPS_X; ++t) value[t] = convert<Wide>(*reinterpret_cast<const Staged *>(row + from[i][t]));
+    }
+    kept[i][k] = blend<TAPS_X>(value, weight[i]);
+  }
+}
+
 // Takes the positions along z and w out of a plane's number.
 __device__ __forceinline__ void find_zw(u32 &plane, const Tiles &p, u32 &z, u32 &w) {
   z = w = 0;
@@ -559,15 +579,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         continue;
       }
 #endif
-      const u8 *const source = patch + wanted;
-#pragma unroll
-      for (int i = 0; i < COLUMNS; ++i) {
-        Wide value[TAPS_X];
-#pragma unroll
-        for (int t = 0; t < TAPS_X; ++t)
-          value[t] = convert<Wide>(*reinterpret_cast<const Staged *>(source + from[i][t]));
-        kept[i][k] = blend<TAPS_X>(value, weight_x[i]);
-      }
+      if (can_pair && p.paired) blend_row<can_pair>(patch + wanted, from, weight_x, kept, k);
+      else blend_row<false>(patch + wanted, from, weight_x, kept, k);
     }
     Wide sum[COLUMNS];
 #pragma unroll

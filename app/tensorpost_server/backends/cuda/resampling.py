@@ -238,7 +238,8 @@ def _blend(
     if loops is None:
         return None
     variant = blend_variant(dtype, taps_x, taps_y, planes)
-    return plan_staged(variant, x, y, weighted, loops, item, 4, of, of_address, into_address)
+    staged_item = item if dtype in _FLOATS and planes == 1 else 4  # Staged of resample.cu
+    return plan_staged(variant, x, y, weighted, loops, item, staged_item, of, of_address, into_address)
 
 
 def _width(dimension: Dimension) -> int | None:

@@ -20,7 +20,6 @@ __all__ = ["TILES", "plan_staged"]
 VECTOR = 16  # bytes; the widest access there is
 ROWS = 32  # output rows that a thread walks, if there is room for what they need
 FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much
-ROW_BYTES = 1 << 10  # of a tile's row in the output; shorter ones take longer to write
 WARP = 32  # threads that should walk the same rows
 MOST_PATCH = 32 << 10  # bytes of staged rows; 7 blocks of one multiprocessor have room for them
 MOST_STEP = 4  # input elements from one column to the next; beyond, most of what would be staged is not read
@@ -29,9 +28,9 @@ TILES = np.dtype(
     [
         ("tiles_x", DIVISOR), ("tiles_y", DIVISOR), ("slots", DIVISOR), ("groups", DIVISOR), ("rows", "<u4"),
         ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"), ("height", "<u4"), ("in_width", "<u4"),
-        ("vector", "<u4"), ("in_vector", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR), ("pitch", "<u4"),
-        ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR), ("outer", "<u4"),
-        ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
+        ("vector", "<u4"), ("in_vector", "<u4"), ("paired", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR),
+        ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
+        ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
         ("size_w", DIVISOR), ("of_z", "<i8"), ("of_w", "<i8"), ("into_z", "<i8"), ("into_w", "<i8"),
         ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"), ("rows_y", "<u8"),
         ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
@@ -94,11 +93,11 @@ class _Tile:
         return self.groups * self.rows
 
     def smaller(self) -> _Tile | None:
-        """About half of its patch; fewer columns last, since then threads have nothing to do. None if it is least."""
+        """With a smaller patch; fewer columns last, since then threads have nothing to do. None if it is least."""
         if self.planes > 1:
             return replace(self, planes=self.planes // 2)
         if self.rows > 1:
-            return replace(self, rows=-(-self.rows // 2))
+            return replace(self, rows=self.rows - max(1, self.rows // 8))
         if self.slots > 1:
             return replace(self, slots=-(-self.slots // 2))
         return replace(self, groups=self.groups // 2) if self.groups > 1 else None
@@ -152,10 +151,10 @@ def plan_staged(
     """
     defines = dict(variant.defines)
     columns, taps_x, taps_y = columns_of(variant), int(defines["TAPS_X"]), int(defines["TAPS_Y"])
-    windows = _window(x, ranked=False), _window(y, ranked=True)
-    if windows[0] is None or windows[1] is None or _step(x) > MOST_STEP:
+    of_x, of_y = _window(x, ranked=False), _window(y, ranked=True)
+    if of_x is None or of_y is None or _step(x) > MOST_STEP:
         return None
-    window_x, window_y = windows
+    window_x, window_y = of_x, of_y
     word = VECTOR // item
     strides = [of_address + of, y.of, *planes.of, *(one.of for one in blended)]
     reads_words = x.of == item and x.elements % word == 0 and alignment(strides) == VECTOR
@@ -169,7 +168,7 @@ def plan_staged(
         return _Patch(loads, rows, pitch, tile.planes * rows * pitch)
 
     slots, count = -(-x.extent // columns), planes.count * math.prod(one.extent for one in blended)
-    tile = _largest_tile(slots, ROW_BYTES // (columns * item), y.extent, count)
+    tile = _largest_tile(slots, y.extent, count)
     while patch(tile).bytes > MOST_PATCH:
         smaller = tile.smaller()
         if smaller is None:
@@ -205,6 +204,7 @@ def plan_staged(
         in_width=x.elements,
         vector=writes_words(x, [y.into, *planes.into, *(one.into for one in blended)], columns, item, into_address),
         in_vector=reads_words,
+        paired=staged_item == 2 and taps_x == 2 and _paired(x),
         loads=divisor_row(staged.loads),
         staged_rows=divisor_row(staged.rows),
         pitch=staged.pitch,
@@ -236,17 +236,15 @@ def plan_staged(
     return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared), there(tables))
 
 
-def _largest_tile(slots: int, most_slots: int, height: int, planes: int) -> _Tile:
-    """A tile that gives every thread of a block work, if there is as much."""
-    if slots < WARP:
-        most_slots = slots
-    else:
-        # No warp has two groups of rows then.
-        most_slots = min(max(most_slots, WARP), THREADS)
-        while most_slots > WARP and most_slots // 2 >= slots:
-            most_slots //= 2
-    groups = min(THREADS // most_slots, -(-height // ROWS))
-    return _Tile(most_slots, groups, ROWS, min(planes, THREADS // (most_slots * groups)))
+def _largest_tile(width: int, height: int, planes: int) -> _Tile:
+    """A tile that gives every thread of a block work, if there is as much, and long rows before many."""
+    slots = width
+    if width >= WARP:
+        slots = THREADS  # or half of that, and so on: never a warp whose threads are in different rows
+        while slots > WARP and slots // 2 >= width:
+            slots //= 2
+    groups = min(THREADS // slots, -(-height // ROWS))
+    return _Tile(slots, groups, ROWS, min(planes, THREADS // (slots * groups)))
 
 
 def _less_work(tile: _Tile) -> _Tile | None:
@@ -273,6 +271,15 @@ def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
 def _step(dimension: Dimension) -> int:
     reach = None if dimension.span is None else dimension.reach()
     return 1 if reach is None else reach.step
+
+
+def _paired(dimension: Dimension) -> bool:
+    """Whether the two taps of every output are an even element and the next one, as they are where sizes are halved."""
+    taps = dimension.taps
+    if taps is None or dimension.repeat > 1 or not taps.least == taps.most == 2:
+        return False
+    index = taps.index.reshape(-1, 2)
+    return bool((index[:, 0] % 2 == 0).all() and (index[:, 1] == index[:, 0] + 1).all())
 
 
 def _rows_with_gaps(dimension: Dimension) -> TablePart | None:
