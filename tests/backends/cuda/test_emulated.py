@@ -20,7 +20,7 @@ from tensorpost_server.backends.cuda import geometry, resampling, staging, table
 from tensorpost_server.backends.cuda.planning import Layout, plan
 from tensorpost_server.backends.cuda.tables import array_of
 from tensorpost_server.operators.resample import LinearAxis
-from tensorpost_server.operators.separable import SeparableKernel
+from tensorpost_server.operators.separable import Rounding, SeparableKernel
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
 EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -84,17 +84,34 @@ def test_resample(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=is_exact(call))
 
 
-@pytest.mark.parametrize(("width", "rows", "patch", "blocks"), [(1, 2, 200, 1), (2, 3, 4000, 1), (4, 16, 900, 10**6)])
+@pytest.mark.parametrize(("width", "rows", "shared", "blocks"), [(1, 2, 400, 1), (2, 3, 4000, 1), (4, 16, 1200, 10**6)])
 @given(call=resample_calls(("uint8", "float16", "float32"), ("nearest", "linear", "cubic")))
 @EXAMPLES
-def test_resample_in_tiles_of_any_shape(emulator: Emulator, width: int, rows: int, patch: int, blocks: int, call: Call):
-    constants = {"ROWS": rows, "MOST_PATCH": patch, "ENOUGH_BLOCKS": blocks}
+def test_resample_in_any_tiles(emulator: Emulator, width: int, rows: int, shared: int, blocks: int, call: Call):
+    constants = {"ROWS": rows, "MOST_SHARED": shared, "ENOUGH_BLOCKS": blocks}
     largest = staging._largest_tile  # pyright: ignore[reportPrivateUsage] # rows here are far shorter than a block's
     with pytest.MonkeyPatch.context() as patched:
         for name, value in constants.items():
             patched.setattr(staging, name, value)
         patched.setattr(staging, "_largest_tile", lambda slots, *of: largest(min(slots, width), *of))
         agree(call, run(emulator, call), exactly=is_exact(call))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_tall_and_narrow(emulator: Emulator, dtype: str):
+    x = (np.random.default_rng(9).random((3, 5000, 2)) * 255).astype(dtype)
+    axes = (None, *(LinearAxis(size, size * 2, 2.0, 0.5, -0.5) for size in x.shape[1:]))
+    shape = (3, 10_000, 4)
+    kernel = SeparableKernel(axes, rounding=Rounding.NONE if dtype == "float32" else Rounding.TRUNCATE)
+    call = Call(kernel, packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, dtype)))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(staging, "ENOUGH_BLOCKS", 1)
+        steps = plan(kernel, layout(x), call.box, layout(call.out.view))
+        agree(call, run(emulator, call), exactly=False)
+
+    assert steps is not None
+    assert steps[0].launch.shared <= 48 << 10, "more than any device gives without being asked"
 
 
 @pytest.mark.parametrize("sizes", [(6, 16, 48), (6, 16, 46), (4, 9, 24)], ids=str)

@@ -273,6 +273,7 @@ static const bool can_pair = TAPS_X == 2 && sizeof(Staged) == 2;
 #define VECTOR (16 / (int)sizeof(Stored))   // elements of an input word
 #define AHEAD (4 / PLANES)                  // staged words that a thread has under way
 #define PER_BANK (4 / (int)sizeof(Staged))  // staged elements in 4 bytes
+#define NOWHERE 0xffffffffu
 
 struct Tiles {
   Divisor tiles_x, tiles_y;  // blocks: along x first, then along y, then planes
@@ -384,8 +385,7 @@ template <int count> union Words {
   Stored element[count];
 };
 
-template <int count> __device__ __forceinline__ void stage(u8 *row, u32 column, const Staged *value) {
-  u8 *const at = row + staged_at(column);
+template <int count> __device__ __forceinline__ void stage(u8 *at, const Staged *value) {
   if (count >= PER_BANK) {
     union {
       Staged element[count];
@@ -408,24 +408,23 @@ __device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Sou
   const u32 total = ((planes - 1) * p.staged_rows.value + rows) * p.loads.value;
   for (u32 next = threadIdx.x; next < total; next += AHEAD * THREADS) {
     Words<count> words[AHEAD][PLANES];
-    u32 line[AHEAD], column[AHEAD], plane[AHEAD];
-    bool real[AHEAD];
+    u32 to[AHEAD], plane[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const u32 number = next + i * THREADS;
-      line[i] = divide(number, p.loads), plane[i] = divide(line[i], p.staged_rows);
-      column[i] = (number - line[i] * p.loads.value) * count;
-      const u32 row = line[i] - plane[i] * p.staged_rows.value;
-      real[i] = number < total && row < rows && low_x + column[i] < p.in_width;
-      if (real[i]) {
-        const u8 *const at = input + (offsets[row] + (i64)(low_x + column[i]) * p.of_x);
+      const u32 number = next + i * THREADS, line = divide(number, p.loads);
+      plane[i] = divide(line, p.staged_rows);
+      const u32 column = (number - line * p.loads.value) * count, row = line - plane[i] * p.staged_rows.value;
+      to[i] = NOWHERE;
+      if (number < total && row < rows && low_x + column < p.in_width) {
+        to[i] = line * p.pitch + staged_at(column);
+        const u8 *const at = input + (offsets[row] + (i64)(low_x + column) * p.of_x);
 #pragma unroll
         for (int k = 0; k < PLANES; ++k) words[i][k].word = read<decltype(words[i][k].word)>(at + sources[plane[i]].of[k]);
       }
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      if (!real[i]) continue;
+      if (to[i] == NOWHERE) continue;
       Staged value[count];
 #pragma unroll
       for (int e = 0; e < count; ++e) {
@@ -438,7 +437,7 @@ __device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Sou
         value[e] = blend_planes(sample, sources[plane[i]]);
 #endif
       }
-      stage<count>(patch + line[i] * p.pitch, column[i], value);
+      stage<count>(patch + to[i], value);
     }
   }
 }

@@ -21,7 +21,7 @@ VECTOR = 16  # bytes; the widest access there is
 ROWS = 32  # output rows that a thread walks, if there is room for what they need
 FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much
 WARP = 32  # threads that should walk the same rows
-MOST_PATCH = 32 << 10  # bytes of staged rows; 7 blocks of one multiprocessor have room for them
+MOST_SHARED = 27 << 10  # bytes; a multiprocessor of an H100 or H200 has room for the 8 blocks that MIN_BLOCKS asks for
 MOST_STEP = 4  # input elements from one column to the next; beyond, most of what would be staged is not read
 
 TILES = np.dtype(
@@ -93,7 +93,7 @@ class _Tile:
         return self.groups * self.rows
 
     def smaller(self) -> _Tile | None:
-        """With a smaller patch; fewer columns last, since then threads have nothing to do. None if it is least."""
+        """One that reads less; fewer columns last, since then threads have nothing to do. None if it is least."""
         if self.planes > 1:
             return replace(self, planes=self.planes // 2)
         if self.rows > 1:
@@ -104,19 +104,25 @@ class _Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Patch:
-    """What a tile stages.
+class _Shared:
+    """A block's shared memory: staged rows, then tables.
 
     Attributes:
-        loads: words, or elements, of a row.
+        loads: words, or elements, of a staged row.
         rows: of a plane.
         pitch: bytes from row to row.
-        bytes: of all planes.
+        sources_at: where the table of planes begins.
+        offsets_at: where that of the input's rows begins.
+        taps_at: where that of the output's rows begins.
+        bytes: all of it.
     """
 
     loads: int
     rows: int
     pitch: int
+    sources_at: int
+    offsets_at: int
+    taps_at: int
     bytes: int
 
 
@@ -159,17 +165,21 @@ def plan_staged(
     strides = [of_address + of, y.of, *planes.of, *(one.of for one in blended)]
     reads_words = x.of == item and x.elements % word == 0 and alignment(strides) == VECTOR
 
-    def patch(tile: _Tile) -> _Patch:
+    def shared_by(tile: _Tile) -> _Shared:
         width = window_x.widest(tile.slots * columns, word if reads_words else 1)
         rows = window_y.widest(tile.height)
         loads = -(-width // word) if reads_words else width
         banks = -(-loads * (word if reads_words else 1) * staged_item // 4)
         pitch = 4 * (banks + banks // 32 + 1)  # see staged_at of resample.cu
-        return _Patch(loads, rows, pitch, tile.planes * rows * pitch)
+        sources_at = _up_to(VECTOR, tile.planes * rows * pitch)
+        offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
+        taps_at = _up_to(VECTOR, offsets_at + rows * 8)
+        size = taps_at + tile.height * taps_y * TAP.itemsize
+        return _Shared(loads, rows, pitch, sources_at, offsets_at, taps_at, size)
 
     slots, count = -(-x.extent // columns), planes.count * math.prod(one.extent for one in blended)
     tile = _largest_tile(slots, y.extent, count)
-    while patch(tile).bytes > MOST_PATCH:
+    while shared_by(tile).bytes > MOST_SHARED:
         smaller = tile.smaller()
         if smaller is None:
             return None
@@ -182,13 +192,10 @@ def plan_staged(
         tile = fewer
     tiles_y = -(-y.extent // tile.height)
     tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
-    grid, staged = blocks(tile), patch(tile)
+    grid, shared = blocks(tile), shared_by(tile)
     if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.of), abs(x.into)) > LARGEST_COUNT:
         return None
 
-    sources_at = -(-staged.bytes // VECTOR) * VECTOR
-    offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
-    taps_at = -(-(offsets_at + 8 * staged.rows) // VECTOR) * VECTOR
     z, w = (*blended, None, None)[:2]
     parameters = structure(
         TILES,
@@ -205,12 +212,12 @@ def plan_staged(
         vector=writes_words(x, [y.into, *planes.into, *(one.into for one in blended)], columns, item, into_address),
         in_vector=reads_words,
         paired=staged_item == 2 and taps_x == 2 and _paired(x),
-        loads=divisor_row(staged.loads),
-        staged_rows=divisor_row(staged.rows),
-        pitch=staged.pitch,
-        sources_at=sources_at,
-        offsets_at=offsets_at,
-        taps_at=taps_at,
+        loads=divisor_row(shared.loads),
+        staged_rows=divisor_row(shared.rows),
+        pitch=shared.pitch,
+        sources_at=shared.sources_at,
+        offsets_at=shared.offsets_at,
+        taps_at=shared.taps_at,
         repeat=divisor_row(x.repeat),
         of_x=x.of,
         into_x=x.into,
@@ -232,8 +239,11 @@ def plan_staged(
         "rows_y": _rows_with_gaps(y),
         "lists": planes.lists,
     }
-    shared = taps_at + tile.height * taps_y * TAP.itemsize
-    return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared), there(tables))
+    return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared.bytes), there(tables))
+
+
+def _up_to(multiple: int, size: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def _largest_tile(width: int, height: int, planes: int) -> _Tile:
