@@ -78,7 +78,7 @@ def test_tile_in_several_launches(emulator: Emulator, call: Call):
         agree(call, run(emulator, call), exactly=True)
 
 
-@given(call=resample_calls(("uint8", "float32")))
+@given(call=resample_calls(("uint8", "int32", "float32")))
 @settings(EXAMPLES, max_examples=300)
 def test_resample(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=is_exact(call))

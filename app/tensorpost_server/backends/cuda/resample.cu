@@ -47,6 +47,17 @@ __device__ __forceinline__ u32 narrow_halves(float low, float high) {
   return narrow_half(low) | (u32)narrow_half(high) << 16;
 #endif
 }
+// Both saturate.
+__device__ __forceinline__ int truncate_signed(float value) {
+  int d;
+  asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(d) : "f"(value));
+  return d;
+}
+__device__ __forceinline__ u32 truncate_unsigned(float value) {
+  u32 d;
+  asm("cvt.rzi.u32.f32 %0, %1;" : "=r"(d) : "f"(value));
+  return d;
+}
 __device__ __forceinline__ double to_double(float value) {
   double d;
   asm("cvt.f64.f32 %0, %1;" : "=d"(d) : "f"(value));
@@ -63,6 +74,12 @@ __device__ __forceinline__ float bits_float(u32 bits) { return __uint_as_float(b
 static inline float add(float a, float b) { return a + b; }
 static inline float multiply(float a, float b) { return a * b; }
 static inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline int truncate_signed(float value) {
+  return value >= 0x1p31f ? 0x7fffffff : value <= -0x1p31f ? -0x7fffffff - 1 : (int)value;
+}
+static inline u32 truncate_unsigned(float value) {
+  return value >= 0x1p32f ? 0xffffffffu : value <= 0 ? 0 : (u32)value;
+}
 static inline double to_double(float value) { return value; }
 static inline float to_float(double value) { return (float)value; }
 static inline u32 float_bits(float value) { u32 d; __builtin_memcpy(&d, &value, 4); return d; }
@@ -127,10 +144,9 @@ template <class T> struct Integer {
   static const int bits = 8 * sizeof(T);
   static __device__ __forceinline__ float widen(T value) { return (float)value; }
   static __device__ __forceinline__ T narrow(float value) {
-    const float above = is_signed ? (float)(1u << (bits - 1)) : 2.0f * (float)(1u << (bits - 1));
-    if (value >= above) return is_signed ? (T)((1u << (bits - 1)) - 1) : (T)~(T)0;
-    if (value <= (is_signed ? -above : 0.0f)) return is_signed ? (T)(1u << (bits - 1)) : (T)0;
-    return is_signed ? (T)(int)value : (T)(u32)value;
+    const u32 most = is_signed ? (1u << (bits - 1)) - 1 : ~0u >> (32 - bits);
+    if (is_signed) return (T)min(max(truncate_signed(value), -(int)most - 1), (int)most);
+    return (T)min(truncate_unsigned(value), most);
   }
 };
 typedef Integer<signed char> Int8;
