@@ -23,7 +23,7 @@ from tensorpost_server.operators.resample import LinearAxis
 from tensorpost_server.operators.separable import Rounding, SeparableKernel
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
-EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +79,7 @@ def test_tile_in_several_launches(emulator: Emulator, call: Call):
 
 
 @given(call=resample_calls(("uint8", "int32", "float32")))
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=200)
 def test_resample(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=is_exact(call))
 

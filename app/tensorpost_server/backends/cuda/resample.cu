@@ -138,7 +138,7 @@ struct BFloat16 {
 template <class T> struct Integer {
   typedef T stored;
   typedef float wide;
-  static const bool widens_fast = false;  // a quarter of the rate
+  static const bool widens_fast = false;  // other conversions run at a fraction of the rate
   static const bool anchored = true;
   static const bool is_signed = (T)-1 < (T)0;
   static const int bits = 8 * sizeof(T);
@@ -289,7 +289,7 @@ static const bool can_pair = TAPS_X == 2 && sizeof(Staged) == 2;
 #define VECTOR (16 / (int)sizeof(Stored))   // elements of an input word
 #define AHEAD (4 / PLANES)                  // staged words that a thread has under way
 #define PER_BANK (4 / (int)sizeof(Staged))  // staged elements in 4 bytes
-#define NOWHERE 0xffffffffu
+#define NOWHERE 0xffffffffu                 // in the staged rows: what is not there is not staged
 
 struct Tiles {
   Divisor tiles_x, tiles_y;  // blocks: along x first, then along y, then planes

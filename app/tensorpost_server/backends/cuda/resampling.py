@@ -1,9 +1,12 @@
 """How the kernels of resample.cu are used: a box of a resampled tensor as one launch, or as one pass along each axis.
 
 Every dimension of the box is a loop with a stride in the output and one in the input, and those that are resampled have
-taps. The loop with the smallest output stride is the row of a thread (x), and one more its column (y). If every output
-has a single tap of weight 1, elements are gathered. If there are at most 4 weighted axes of at most 2 taps each, or 2
-axes of at most 4, they are blended in one launch. Anything else goes axis by axis through float32 arrays.
+taps. The loop with the smallest output stride is the row of a thread (x), and one more its column (y).
+
+If every output has a single tap of weight 1, elements are gathered: those of 1 and 2 bytes by staging.py, larger ones
+where they are. If there are at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and what outputs
+read moves along with them, staging.py blends them in one launch. Anything else goes axis by axis through arrays of
+float32.
 """
 
 from __future__ import annotations
