@@ -44,7 +44,7 @@ class DeviceArray(np.ndarray[Any, Any]):
 
 @dataclass
 class Pool:
-    """Device memory. What was freed is kept until `free_all_blocks`, and counts against the limit, as in CuPy's pool."""
+    """Device memory. What was freed is kept until `free_all_blocks` and counts against the limit, as in CuPy."""
 
     fake: FakeCupy
     limit: int = 1 << 40

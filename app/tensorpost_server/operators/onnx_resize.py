@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tensorpost.onnx import ResizeAxis, Resizing
 
 from .base import Box
-from .separable import AxisMap, SeparableKernel, Taps, work_along
+from .separable import AxisMap, Rounding, SeparableKernel, Taps, work_along
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
 
@@ -204,8 +204,29 @@ class ResizeKernel:
             else:
                 accumulate = "float64" if out.dtype.itemsize == 8 else "float32"
                 SeparableKernel(self.axes, accumulate).fill(xp, inputs, box, out)
-            if self.extrapolation_value is not None:
-                self._extrapolate(box, out, self.extrapolation_value)
+            self.extrapolate(box, out)
+
+    def alone(self, dtype: np.dtype[Any]) -> SeparableKernel | None:
+        """The kernel that by itself makes elements of this type, but for `extrapolate`; None if more must be done.
+
+        Complex numbers take two parts. Integers are rounded by rules of their own, unless they have 8 bits and weights
+        with which float32 sums are exact: those are only truncated.
+        """
+        weighted = [axis for axis in self.axes if isinstance(axis, FilterMap)]
+        if not weighted:
+            return SeparableKernel(self.axes)
+        if dtype.kind in "iu":
+            exact = dtype.itemsize == 1 and sum(axis.weight_bits for axis in weighted) <= _EXACT_WEIGHT_BITS
+            truncated = SeparableKernel(self.axes, rounding=Rounding.TRUNCATE)
+            return truncated if exact and not self.round_each_axis else None
+        if dtype.kind == "c":
+            return None
+        return SeparableKernel(self.axes, "float64" if dtype.itemsize == 8 else "float32")
+
+    def extrapolate(self, box: Box, out: Any) -> None:
+        """Overwrite what lies outside the input, if the resize has a value for it; `box` and `out` as in `fill`."""
+        if self.extrapolation_value is not None:
+            self._extrapolate(box, out, self.extrapolation_value)
 
     def _fill_integers(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
         fill = self._round_once if not self.round_each_axis else self._round_each_axis

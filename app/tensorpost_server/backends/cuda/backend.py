@@ -24,7 +24,7 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ...operators.base import Box
 from ..base import CannotOpen, DeviceOptions, Plan, plain_memory
 from ..slices import cut
-from .staging import Staging
+from .pinned import PinnedMemory
 
 __all__ = ["CudaBackend", "CudaRun"]
 
@@ -113,7 +113,7 @@ class CudaBackend:
                 self._pool.set_limit(size=self.memory_bytes)
                 self._uploads = cupy.cuda.Stream(non_blocking=True)
                 block = cupy.cuda.alloc_pinned_memory(pinned_bytes) if pinned_bytes else bytearray()
-                self._staging = Staging(block, pinned_bytes)
+                self._pinned = PinnedMemory(block, pinned_bytes)
         except _cuda_errors(cupy) as error:
             raise CannotOpen(self._why_not(error, pinned_bytes)) from error
 
@@ -155,7 +155,7 @@ class CudaBackend:
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Page-locked memory as long as there is room in what was locked at the start."""
-        return self._staging.lend(size_in_bytes)
+        return self._pinned.lend(size_in_bytes)
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> CudaRun:
         """Begin to copy the inputs to the device; the copies may still be under way when it returns."""
@@ -178,9 +178,9 @@ class CudaBackend:
         found = {
             "device_memory_bytes": self._total,
             "device_memory_limit_bytes": self.memory_bytes,
-            "pinned_bytes": self._staging.size_in_bytes,
-            "pinned_used_bytes": self._staging.lent,
-            "pinned_misses": self._staging.misses,
+            "pinned_bytes": self._pinned.size_in_bytes,
+            "pinned_used_bytes": self._pinned.lent,
+            "pinned_misses": self._pinned.misses,
         }
         if self._lost is None:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):

@@ -1,80 +1,304 @@
-"""Page-locked host memory, which a GPU reads and writes without the processor's help, lent out in parts.
+"""How resample_staged of resample.cu is used: tiles of the output whose part of the input fits in shared memory.
 
-Page-locking takes milliseconds per hundred MiB, so one block is locked at the start and parts of it are lent. A part
-comes back when the last view of it is gone, on whatever thread that happens; nobody has to remember to give it back.
+The sizes below were the best, or near it, for all resampling jobs of benchmarks/gpu.py together, on an H200. Only speed
+depends on them.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import deque
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Staging"]
+from .dimensions import MOST_OUTER, THREADS, Dimension, Planes, Step, TablePart, columns_of, there, writes_words
+from .geometry import AXIS, DIVISOR, LARGEST_COUNT, alignment, divisor_row
+from .launches import ENOUGH_BLOCKS, Launch, structure
+from .tables import TAP, Table
+from .variants import Variant
 
-PAGE = 4096
-"""Parts begin and end at multiples of this: vector loads want some alignment, and fewer sizes leave fewer splinters."""
+__all__ = ["TILES", "plan_staged"]
+
+VECTOR = 16  # bytes; the widest access there is
+ROWS = 32  # output rows that a thread walks, if there is room for what they need
+FEWEST_ROWS = 4  # for the sake of more blocks; with fewer, what neighbouring tiles both read counts too much
+WARP = 32  # threads that should walk the same rows
+MOST_SHARED = 27 << 10  # bytes; a multiprocessor of an H100 or H200 has room for the 8 blocks that MIN_BLOCKS asks for
+MOST_STEP = 4  # input elements from one column to the next; beyond, most of what would be staged is not read
+
+TILES = np.dtype(
+    [
+        ("tiles_x", DIVISOR), ("tiles_y", DIVISOR), ("slots", DIVISOR), ("groups", DIVISOR), ("rows", "<u4"),
+        ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"), ("height", "<u4"), ("in_width", "<u4"),
+        ("vector", "<u4"), ("in_vector", "<u4"), ("paired", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR),
+        ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
+        ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
+        ("size_w", DIVISOR), ("of_z", "<i8"), ("of_w", "<i8"), ("into_z", "<i8"), ("into_w", "<i8"),
+        ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"), ("rows_y", "<u8"),
+        ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
+    ],
+    align=True,
+)  # fmt: skip
+"""`Tiles` of resample.cu."""
 
 
-class Staging:
-    """One block of memory, lent out in parts.
-
-    Args:
-        block: anything writable with the buffer protocol; kept alive for as long as any part of it is.
-        size_in_bytes: how much of it to lend.
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What outputs of one dimension read of the input, as functions of the first and the last of them.
 
     Attributes:
-        size_in_bytes: what can be lent, whole pages.
-        misses: how often there was no room.
+        size: elements of the input.
+        extent: outputs.
+        start: the first output in `low` and `high`, times `repeat`.
+        repeat: elements that move together.
+        low: lowest index of each output; None where an index is the output's.
+        high: highest index.
     """
 
-    def __init__(self, block: Any, size_in_bytes: int) -> None:
-        self.size_in_bytes = size_in_bytes // PAGE * PAGE
-        self._memory = np.frombuffer(block, np.uint8, size_in_bytes) if size_in_bytes else np.empty(0, np.uint8)
-        self.misses = 0
-        self._free = [(0, self.size_in_bytes)] if self.size_in_bytes else []  # (begin, size), ascending, never adjacent
-        # Appending is atomic: a view may die anywhere, also inside `lend` when the garbage collector runs there, so
-        # giving back must not wait for the lock.
-        self._returned: deque[tuple[int, int]] = deque()
-        self._lock = threading.Lock()
+    size: int
+    extent: int
+    start: int = 0
+    repeat: int = 1
+    low: NDArray[np.int32] | None = None
+    high: NDArray[np.int32] | None = None
 
-    def lend(self, size_in_bytes: int) -> memoryview | None:
-        """A part with undefined content, or None if there is no room for it; that is counted in `misses`."""
-        size = max(1, -(-size_in_bytes // PAGE)) * PAGE
-        with self._lock:
-            self._take_back()
-            # The tightest fit, so that large parts stay whole.
-            fitting = [(room, begin, at) for at, (begin, room) in enumerate(self._free) if room >= size]
-            if not fitting:
-                self.misses += 1
-                return None
-            room, begin, at = min(fitting)
-            self._free[at : at + 1] = [(begin + size, room - size)] if room > size else []
-        part = self._memory[begin : begin + size_in_bytes]
-        # Views of views refer to the array that owns the memory, past the one in between; a memoryview does not let
-        # NumPy look through it.
-        part = np.frombuffer(part.data, np.uint8) if size_in_bytes else part
-        weakref.finalize(part, self._returned.append, (begin, size)).atexit = False
-        return part.data
+    def widest(self, tile: int, word: int = 1) -> int:
+        """Elements that any tile of so many outputs reads, from a multiple of `word` on."""
+        if self.low is None or self.high is None:
+            return min(tile, self.extent) + word - math.gcd(tile, word)
+        first = np.arange(0, self.extent, tile)
+        last = np.minimum(first + tile, self.extent) - 1
+        low = self.low[(self.start + first) // self.repeat].astype(np.int64) * self.repeat
+        high = (self.high[(self.start + last) // self.repeat].astype(np.int64) + 1) * self.repeat
+        return int((high - (low - low % word)).max())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """The part of the output that a block makes.
+
+    Attributes:
+        slots: groups of columns.
+        groups: groups of rows.
+        rows: of each of them.
+        planes: of the output.
+    """
+
+    slots: int
+    groups: int
+    rows: int
+    planes: int
 
     @property
-    def lent(self) -> int:
-        """Bytes lent out now."""
-        with self._lock:
-            self._take_back()
-            return self.size_in_bytes - sum(size for _, size in self._free)
+    def height(self) -> int:
+        """Rows of all groups."""
+        return self.groups * self.rows
 
-    def _take_back(self) -> None:
-        while self._returned:
-            self._free.append(self._returned.popleft())
-            self._free.sort()
-            joined: list[tuple[int, int]] = []
-            for begin, size in self._free:
-                if joined and joined[-1][0] + joined[-1][1] == begin:
-                    joined[-1] = (joined[-1][0], joined[-1][1] + size)
-                else:
-                    joined.append((begin, size))
-            self._free = joined
+    def smaller(self) -> _Tile | None:
+        """One that reads less; fewer columns last, since then threads have nothing to do. None if it is least."""
+        if self.planes > 1:
+            return replace(self, planes=self.planes // 2)
+        if self.rows > 1:
+            return replace(self, rows=self.rows - max(1, self.rows // 8))
+        if self.slots > 1:
+            return replace(self, slots=-(-self.slots // 2))
+        return replace(self, groups=self.groups // 2) if self.groups > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A block's shared memory: staged rows, then tables.
+
+    Attributes:
+        loads: words, or elements, of a staged row.
+        rows: of a plane.
+        pitch: bytes from row to row.
+        sources_at: where the table of planes begins.
+        offsets_at: where that of the input's rows begins.
+        taps_at: where that of the output's rows begins.
+        bytes: all of it.
+    """
+
+    loads: int
+    rows: int
+    pitch: int
+    sources_at: int
+    offsets_at: int
+    taps_at: int
+    bytes: int
+
+
+def plan_staged(
+    variant: Variant,
+    x: Dimension,
+    y: Dimension,
+    blended: Sequence[Dimension],
+    planes: Planes,
+    item: int,
+    staged_item: int,
+    of: int,
+    of_address: int,
+    into_address: int,
+) -> Step | None:
+    """The launch of resample_staged for a box.
+
+    Args:
+        variant: which compilation.
+        x: the dimension of rows.
+        y: the one of columns.
+        blended: up to two more weighted ones, z and w.
+        planes: all others.
+        item: bytes per element.
+        staged_item: bytes per element in shared memory.
+        of: bytes to the input's first element.
+        of_address: where they count from, modulo 16.
+        into_address: where the output's first element is, modulo 16.
+
+    Returns:
+        None if what a tile reads is no window that moves with it, or there are too many tiles.
+    """
+    defines = dict(variant.defines)
+    columns, taps_x, taps_y = columns_of(variant), int(defines["TAPS_X"]), int(defines["TAPS_Y"])
+    of_x, of_y = _window(x, ranked=False), _window(y, ranked=True)
+    if of_x is None or of_y is None or _step(x) > MOST_STEP:
+        return None
+    window_x, window_y = of_x, of_y
+    word = VECTOR // item
+    strides = [of_address + of, y.of, *planes.of, *(one.of for one in blended)]
+    reads_words = x.of == item and x.elements % word == 0 and alignment(strides) == VECTOR
+
+    def shared_by(tile: _Tile) -> _Shared:
+        width = window_x.widest(tile.slots * columns, word if reads_words else 1)
+        rows = window_y.widest(tile.height)
+        loads = -(-width // word) if reads_words else width
+        banks = -(-loads * (word if reads_words else 1) * staged_item // 4)
+        pitch = 4 * (banks + banks // 32 + 1)  # see staged_at of resample.cu
+        sources_at = _up_to(VECTOR, tile.planes * rows * pitch)
+        offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
+        taps_at = _up_to(VECTOR, offsets_at + rows * 8)
+        size = taps_at + tile.height * taps_y * TAP.itemsize
+        return _Shared(loads, rows, pitch, sources_at, offsets_at, taps_at, size)
+
+    slots, count = -(-x.extent // columns), planes.count * math.prod(one.extent for one in blended)
+    tile = _largest_tile(slots, y.extent, count)
+    while shared_by(tile).bytes > MOST_SHARED:
+        smaller = tile.smaller()
+        if smaller is None:
+            return None
+        tile = smaller
+
+    def blocks(tile: _Tile) -> int:
+        return -(-slots // tile.slots) * -(-y.extent // tile.height) * -(-count // tile.planes)
+
+    while blocks(tile) < ENOUGH_BLOCKS and (fewer := _less_work(tile)) is not None:
+        tile = fewer
+    tiles_y = -(-y.extent // tile.height)
+    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
+    grid, shared = blocks(tile), shared_by(tile)
+    if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.of), abs(x.into)) > LARGEST_COUNT:
+        return None
+
+    z, w = (*blended, None, None)[:2]
+    parameters = structure(
+        TILES,
+        tiles_x=divisor_row(-(-slots // tile.slots)),
+        tiles_y=divisor_row(-(-y.extent // tile.height)),
+        slots=divisor_row(tile.slots),
+        groups=divisor_row(tile.groups),
+        rows=tile.rows,
+        planes_of_tile=tile.planes,
+        planes=count,
+        width=x.extent,
+        height=y.extent,
+        in_width=x.elements,
+        vector=writes_words(x, [y.into, *planes.into, *(one.into for one in blended)], columns, item, into_address),
+        in_vector=reads_words,
+        paired=staged_item == 2 and taps_x == 2 and _paired(x),
+        loads=divisor_row(shared.loads),
+        staged_rows=divisor_row(shared.rows),
+        pitch=shared.pitch,
+        sources_at=shared.sources_at,
+        offsets_at=shared.offsets_at,
+        taps_at=shared.taps_at,
+        repeat=divisor_row(x.repeat),
+        of_x=x.of,
+        into_x=x.into,
+        of_y=y.of,
+        into_y=y.into,
+        size_z=divisor_row(z.extent if z else 1),
+        size_w=divisor_row(w.extent if w else 1),
+        of_z=z.of if z else 0,
+        of_w=w.of if w else 0,
+        into_z=z.into if z else 0,
+        into_w=w.into if w else 0,
+        **planes.fields,
+    )
+    tables = {
+        "table_x": x.part(taps_x),
+        "table_y": y.part(taps_y, ranked=True),
+        "table_z": z.part(2) if z else None,
+        "table_w": w.part(2) if w else None,
+        "rows_y": _rows_with_gaps(y),
+        "lists": planes.lists,
+    }
+    return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared.bytes), there(tables))
+
+
+def _up_to(multiple: int, size: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _largest_tile(width: int, height: int, planes: int) -> _Tile:
+    """A tile that gives every thread of a block work, if there is as much, and long rows before many."""
+    slots = width
+    if width >= WARP:
+        slots = THREADS  # or half of that, and so on: never a warp whose threads are in different rows
+        while slots > WARP and slots // 2 >= width:
+            slots //= 2
+    groups = min(THREADS // slots, -(-height // ROWS))
+    return _Tile(slots, groups, ROWS, min(planes, THREADS // (slots * groups)))
+
+
+def _less_work(tile: _Tile) -> _Tile | None:
+    """A smaller tile; None if that would be too small."""
+    if tile.planes > 1:
+        return replace(tile, planes=tile.planes // 2)
+    return replace(tile, rows=-(-tile.rows // 2)) if tile.rows > FEWEST_ROWS else None
+
+
+def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
+    """None if the ends of what outputs read fall somewhere. `ranked` counts only the elements that are read."""
+    if dimension.span is None:
+        return _Window(dimension.extent, dimension.extent)
+    reach = dimension.reach()
+    if reach is None:
+        return None
+    low, high, size = reach.low, reach.high, dimension.elements
+    if ranked:
+        low, high = (np.searchsorted(reach.rows, end).astype(np.int32) for end in (low, high))
+        size = reach.rows.size
+    return _Window(size, dimension.extent, dimension.start, dimension.repeat, low, high)
+
+
+def _step(dimension: Dimension) -> int:
+    reach = None if dimension.span is None else dimension.reach()
+    return 1 if reach is None else reach.step
+
+
+def _paired(dimension: Dimension) -> bool:
+    """Whether the two taps of every output are an even element and the next one, as they are where sizes are halved."""
+    taps = dimension.taps
+    if taps is None or dimension.repeat > 1 or not taps.least == taps.most == 2:
+        return False
+    index = taps.index.reshape(-1, 2)
+    return bool((index[:, 0] % 2 == 0).all() and (index[:, 1] == index[:, 0] + 1).all())
+
+
+def _rows_with_gaps(dimension: Dimension) -> TablePart | None:
+    """The table of the input's rows that are read; None if those are all of the first ones."""
+    if dimension.span is None:
+        return None
+    reach = dimension.reach()
+    return TablePart(Table((dimension.span,), "rows")) if reach is not None and reach.has_gaps else None

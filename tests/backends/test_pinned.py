@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tensorpost.datatypes import data_type
 from tensorpost.layout import Layout
-from tensorpost_server.backends.cuda.staging import PAGE, Staging
+from tensorpost_server.backends.cuda.pinned import PAGE, PinnedMemory
 
 
-def staging(pages: int) -> Staging:
-    return Staging(bytearray(pages * PAGE), pages * PAGE)
+def staging(pages: int) -> PinnedMemory:
+    return PinnedMemory(bytearray(pages * PAGE), pages * PAGE)
 
 
 def lent(part: memoryview | None) -> memoryview:
@@ -89,8 +89,8 @@ def test_no_room_is_counted_and_does_no_harm():
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1])
 def test_there_may_be_no_memory_at_all(size: int):
-    nothing = Staging(bytearray(), 0)
-    too_little = Staging(bytearray(size), size)
+    nothing = PinnedMemory(bytearray(), 0)
+    too_little = PinnedMemory(bytearray(size), size)
 
     assert (nothing.lend(1), nothing.lent, nothing.size_in_bytes) == (None, 0, 0)
     assert (too_little.lend(1), too_little.size_in_bytes) == (None, 0)

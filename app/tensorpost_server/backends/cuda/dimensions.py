@@ -1,0 +1,164 @@
+"""Dimensions of a box that is resampled, as loops with taps, and what the plans of all its kernels share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .geometry import Loop, alignment, axis_row
+from .launches import Launch
+from .tables import Reach, Span, Table, Taps, reach_of
+from .variants import Variant
+
+__all__ = ["MOST_OUTER", "THREADS", "Dimension", "Planes", "Step", "TablePart", "columns_of", "outputs_of"]
+__all__ += ["planes_of", "there", "writes_words"]
+
+THREADS = 128  # of a block of every kernel in resample.cu
+MOST_OUTER = 8  # of resample.cu
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """What a table field of a kernel's structure points to.
+
+    Attributes:
+        table: the array.
+        first: bytes from its start.
+    """
+
+    table: Table
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One launch of a resampling.
+
+    Attributes:
+        launch: with offsets into its own input and output.
+        tables: what the structure's fields of these names point to; other table fields stay 0.
+        made: bytes of an array that the step writes and the next one reads; 0 where the step writes the output.
+    """
+
+    launch: Launch
+    tables: dict[str, TablePart]
+    made: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of the box.
+
+    Attributes:
+        extent: outputs.
+        into: bytes between them in the output.
+        of: bytes between the input's elements.
+        start: first output, counted in the span's table.
+        span: its table's; None where the dimension is copied, or its one index is already in the input's offset.
+        taps: of the span.
+        repeat: elements that move together; extent and start count elements.
+    """
+
+    extent: int
+    into: int
+    of: int
+    start: int = 0
+    span: Span | None = None
+    taps: Taps | None = None
+    repeat: int = 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether an output is more than a copy."""
+        return self.taps is not None and not self.taps.copies
+
+    @property
+    def elements(self) -> int:
+        """Of the input along it."""
+        return self.extent if self.span is None else self.span.mapping.input_size * self.repeat
+
+    def part(self, width: int, *, ranked: bool = False) -> TablePart | None:
+        """The table of so many taps for each output, from its first output on; None where an index is the output's."""
+        if self.span is None:
+            return None
+        table = Table((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
+        return TablePart(table, self.start * table.item)
+
+    def reach(self) -> Reach | None:
+        """Of its span, which there must be."""
+        assert self.span is not None
+        return reach_of(self.span)
+
+
+def outputs_of(span: Span) -> int:
+    """How many there are."""
+    return span.stop - span.start
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Loops over planes, innermost first, and where each reads.
+
+    Attributes:
+        loops: the loops.
+        first: where in the common table the indices of each begin; -1 for none.
+        lists: that table; None if no loop is resampled.
+    """
+
+    loops: list[Loop]
+    first: list[int]
+    lists: TablePart | None
+
+    @property
+    def count(self) -> int:
+        """Of planes."""
+        return math.prod(loop.extent for loop in self.loops)
+
+    @property
+    def of(self) -> list[int]:
+        """Strides in the input."""
+        return [loop.of for loop in self.loops]
+
+    @property
+    def into(self) -> list[int]:
+        """Strides in the output."""
+        return [loop.into for loop in self.loops]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of a kernel's structure."""
+        return {"outer": len(self.loops), "axis": [axis_row(loop) for loop in self.loops], "first": self.first}
+
+
+def planes_of(dimensions: list[Dimension]) -> Planes | None:
+    """None if there are more loops than a launch has room for."""
+    if len(dimensions) > MOST_OUTER:
+        return None
+    first, spans, length = list[int](), list[Span](), 0
+    for dimension in reversed(dimensions):
+        if dimension.span is None:
+            first.append(-1)
+        else:
+            first.append(length + dimension.start)
+            spans.append(dimension.span)
+            length += outputs_of(dimension.span)
+    loops = [Loop(dimension.extent, dimension.into, dimension.of) for dimension in reversed(dimensions)]
+    return Planes(loops, first, TablePart(Table(tuple(spans), "indices")) if spans else None)
+
+
+def columns_of(variant: Variant) -> int:
+    """Neighbouring columns of a thread."""
+    return int(dict(variant.defines)["COLUMNS"])
+
+
+def writes_words(x: Dimension, into: Sequence[int], columns: int, item: int, into_address: int) -> bool:
+    """Whether every group of columns is one aligned word of the output."""
+    word = columns * item
+    return x.into == item and x.extent % columns == 0 and alignment([word, into_address, *into]) == word
+
+
+def there(tables: dict[str, TablePart | None]) -> dict[str, TablePart]:
+    """Those that are not None."""
+    return {name: part for name, part in tables.items() if part is not None}

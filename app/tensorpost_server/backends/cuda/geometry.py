@@ -1,0 +1,135 @@
+"""Integers that the kernels need and the host works out: loops with strides, and division by multiplication.
+
+Nothing here knows CuPy or a device, so all of it is tested without one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "AXIS",
+    "DIVISOR",
+    "LARGEST_COUNT",
+    "Loop",
+    "alignment",
+    "axis_row",
+    "divide",
+    "divisor_row",
+    "fits_in_32_bits",
+    "merged",
+    "reach",
+    "reciprocal",
+    "runs",
+]
+
+LARGEST_COUNT = (1 << 31) - 1  # indices in kernels are below 2^31, which `reciprocal` relies on
+
+DIVISOR = np.dtype([("value", "<u4"), ("magic", "<u4"), ("shift", "<u4")], align=True)
+"""`Divisor` of common.cuh."""
+AXIS = np.dtype(
+    [("extent", "<u4"), ("magic", "<u4"), ("shift", "<u4"), ("unused", "<u4"), ("of", "<i8"), ("into", "<i8")],
+    align=True,
+)
+"""`Axis` of common.cuh."""
+
+
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """The multiplier and shift with which `divide` divides by this number.
+
+    With l the least number of bits that 2^l >= d, the multiplier is floor(2^32 (2^l - d) / d) + 1, so that
+    (2^32 + multiplier) / 2^(32 + l) is above 1 / d by less than 2^-(32 + l): too little to matter below 2^32.
+    Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994), figure 4.1.
+
+    Args:
+        divisor: 1 to 2^31 - 1.
+    """
+    if not 1 <= divisor <= LARGEST_COUNT:
+        raise ValueError(f"a kernel divides by 1 to 2^31 - 1, not by {divisor}")
+    shift = (divisor - 1).bit_length()
+    return ((1 << 32) * ((1 << shift) - divisor)) // divisor + 1, shift
+
+
+def divide(number: int, magic: int, shift: int) -> int:
+    """What `divide` of common.cuh computes, for numbers below 2^31."""
+    return (number * magic >> 32) + number >> shift
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop of a nest that copies.
+
+    Attributes:
+        extent: how often it runs.
+        into: bytes between its elements in the output.
+        of: bytes between them in the input; 0 repeats one.
+    """
+
+    extent: int
+    into: int
+    of: int
+
+
+def merged(loops: Iterable[Loop]) -> list[Loop]:
+    """The same copies by as few loops as possible, in the order of the output's memory, innermost last."""
+    found: list[Loop] = []
+    for loop in sorted((loop for loop in loops if loop.extent != 1), key=lambda loop: -abs(loop.into)):
+        outer = found[-1] if found else None
+        if outer and outer.into == loop.extent * loop.into and outer.of == loop.extent * loop.of:
+            found[-1] = Loop(outer.extent * loop.extent, loop.into, loop.of)
+        else:
+            found.append(loop)
+    return found
+
+
+def alignment(numbers: Iterable[int], most: int = 16) -> int:
+    """The largest power of two, at most `most`, that divides all of these."""
+    return math.gcd(most, *numbers)
+
+
+def reach(loops: Iterable[Loop]) -> tuple[int, int]:
+    """The largest distances in bytes, in the output and in the input, between any element and the first one."""
+    loops = list(loops)
+    return (
+        sum((loop.extent - 1) * abs(loop.into) for loop in loops),
+        sum((loop.extent - 1) * abs(loop.of) for loop in loops),
+    )
+
+
+def fits_in_32_bits(loops: Sequence[Loop], room: int = 16) -> bool:
+    """Whether signed 32-bit numbers hold every offset, with some room for one access behind it."""
+    return max(reach(loops)) + room <= LARGEST_COUNT
+
+
+def axis_row(loop: Loop) -> tuple[Any, ...]:
+    """A loop as an element of `AXIS`."""
+    return (loop.extent, *reciprocal(loop.extent), 0, loop.of, loop.into)
+
+
+def divisor_row(value: int) -> tuple[int, int, int]:
+    """A number to divide by as an element of `DIVISOR`."""
+    return (value, *reciprocal(value))
+
+
+def runs(start: int, stop: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut outputs start to stop - 1 of a tiled axis at multiples of its size.
+
+    Yields:
+        At most three of (position from `start`, first input index, length, copies): the rest of a copy, whole copies,
+        the beginning of one. A range inside one copy is one of them.
+    """
+    at = start
+    if start % size or stop - start < size:
+        length = min(size - start % size, stop - start)
+        yield 0, start % size, length, 1
+        at += length
+    if (copies := (stop - at) // size) > 0:
+        yield at - start, 0, size, copies
+        at += copies * size
+    if at < stop:
+        yield at - start, 0, stop - at, 1

@@ -1,0 +1,54 @@
+"""What a plan for the device consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .variants import Variant
+
+__all__ = ["ENOUGH_BLOCKS", "Launch", "structure"]
+
+ENOUGH_BLOCKS = 8 * 132
+"""Blocks that fill the largest device known here (an H100 or H200, 132 multiprocessors) several times over.
+
+With fewer, a plan gives a thread less to do, at the cost of doing some work more than once. Only speed depends on it.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """One kernel launch; everything but where the arrays are.
+
+    Attributes:
+        variant: which kernel.
+        grid: blocks.
+        block: threads of a block.
+        parameters: the kernel's structure, as an array without dimensions.
+        of: bytes from the input's first element to where offsets count from.
+        into: the same in the output.
+        shared: bytes of shared memory, beyond what the kernel declares.
+    """
+
+    variant: Variant
+    grid: int
+    block: int
+    parameters: NDArray[Any]
+    of: int
+    into: int
+    shared: int = 0
+
+
+def structure(dtype: np.dtype[Any], **fields: Any) -> NDArray[Any]:
+    """A kernel's structure with these fields; the others are 0. Arrays may be given fewer elements than they have."""
+    made = np.zeros((), dtype)
+    for name, value in fields.items():
+        if made[name].ndim:
+            made[name][: len(value)] = value
+        else:
+            made[name] = value
+    made.setflags(write=False)
+    return made

@@ -1,0 +1,137 @@
+"""Every kernel there is, compiled: one row per variant. What is not listed here is never launched."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BLEND_TYPES", "PASS_TYPES", "VARIANTS", "Variant", "blend_variant", "copy_variant", "gather_variant"]
+__all__ += ["move_variant", "pass_variant", "source_of", "unit_variant"]
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One compilation of one kernel.
+
+    Attributes:
+        file: the `.cu` file.
+        kernel: the function in it.
+        defines: preprocessor definitions, name and value.
+    """
+
+    file: str
+    kernel: str
+    defines: tuple[tuple[str, str], ...]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The compiler's options; NVRTC, nvcc and a host compiler all take them."""
+        return ("-std=c++17", *(f"-D{name}={value}" for name, value in self.defines))
+
+    def __str__(self) -> str:
+        return " ".join([self.kernel, *(f"{name}={value}" for name, value in self.defines)])
+
+
+@functools.cache
+def source_of(file: str) -> str:
+    """A file's text with the shared header in its place.
+
+    One text, since CuPy's cache on disk is keyed by it: a header in a file of its own could change unnoticed.
+    """
+    header = (_HERE / "common.cuh").read_text(encoding="utf-8")
+    return (_HERE / file).read_text(encoding="utf-8").replace('#include "common.cuh"', header)
+
+
+def _variant(file: str, kernel: str, **defines: object) -> Variant:
+    return Variant(file, kernel, tuple((name, str(value)) for name, value in defines.items()))
+
+
+# ---- Tile ------------------------------------------------------------------------------------------------------------
+
+
+def copy_variant(store: int, load: int, *, splat: bool, wide: bool) -> Variant:
+    """Copies words of `store` bytes; see tile.cu.
+
+    Args:
+        store: bytes written at once.
+        load: bytes read at once; as many as are written if fewer than 16 are.
+        splat: repeat one element of `load` bytes.
+        wide: offsets of 64 bits.
+    """
+    return _variant("tile.cu", "tile_copy", STORE=store, LOAD=load, SPLAT=int(splat), WIDE=int(wide))
+
+
+def unit_variant(item: int, *, wide: bool) -> Variant:
+    """Lays items of so many bytes in shared memory and writes them as vectors; see tile.cu."""
+    return _variant("tile.cu", "tile_unit", ITEM=item, WIDE=int(wide))
+
+
+_COPIES = [
+    *((16, load, False) for load in (16, 8, 4, 2, 1)),
+    *((16, load, True) for load in (8, 4, 2, 1)),
+    *((store, store, False) for store in (8, 4, 2, 1)),
+]
+
+# ---- Resample --------------------------------------------------------------------------------------------------------
+
+BLEND_TYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "uint8": "UInt8", "int8": "Int8"}
+"""Types with fused kernels: those of DirectML's operators, and bfloat16."""
+PASS_TYPES = {**BLEND_TYPES, "uint16": "UInt16", "int16": "Int16", "uint32": "UInt32", "int32": "Int32"}
+"""Types that one pass along one axis may read or write; the other side is float32 or the same type."""
+# (taps along x, taps along y, input planes together)
+_LINEAR = [(2, 1, 1), (1, 2, 1), (1, 2, 2), (1, 2, 4), (2, 2, 1), (2, 2, 2), (2, 2, 4)]
+_CUBIC = [(4, 1, 1), (1, 4, 1), (4, 4, 1)]
+
+
+def gather_variant(item: int) -> Variant:
+    """Nearest, for elements of so many bytes, read where they are; see resample.cu."""
+    return _variant("resample.cu", "resample_gather", GATHER=item, COLUMNS=min(8, 16 // item))
+
+
+def move_variant(item: int) -> Variant:
+    """Nearest, for elements of 1 or 2 bytes, staged; see resample.cu."""
+    return _staged(f"Raw{item}", 8 // item, 1, 1, 1)
+
+
+def blend_variant(dtype: str, taps_x: int, taps_y: int, planes: int) -> Variant:
+    """Weighted sums along up to four axes at once; see resample.cu."""
+    return _staged(BLEND_TYPES[dtype], 4, taps_x, taps_y, planes)
+
+
+def _staged(stored: str, columns: int, taps_x: int, taps_y: int, planes: int) -> Variant:
+    return _variant(
+        "resample.cu",
+        "resample_staged",
+        STAGED=stored,
+        COLUMNS=columns,
+        TAPS_X=taps_x,
+        TAPS_Y=taps_y,
+        PLANES=planes,
+        # Of 64 registers a thread then; four taps need more.
+        MIN_BLOCKS=8 if max(taps_x, taps_y) <= 2 else 1,
+    )
+
+
+def pass_variant(of: str, into: str) -> Variant:
+    """Weighted sums along one axis; see resample.cu."""
+    return _variant("resample.cu", "resample_pass", FROM=PASS_TYPES[of], TO=PASS_TYPES[into])
+
+
+VARIANTS: tuple[Variant, ...] = (
+    *(copy_variant(store, load, splat=splat, wide=wide) for store, load, splat in _COPIES for wide in (False, True)),
+    *(unit_variant(item, wide=wide) for item in (1, 2, 4, 8) for wide in (False, True)),
+    *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
+    *(move_variant(item) for item in (1, 2)),
+    *(blend_variant(dtype, *taps) for dtype, taps in itertools.product(BLEND_TYPES, (*_LINEAR, *_CUBIC))),
+    *(
+        pass_variant(of, into)
+        for of, into in dict.fromkeys(
+            pair for dtype in PASS_TYPES for pair in ((dtype, dtype), (dtype, "float32"), ("float32", dtype))
+        )
+    ),
+)
+"""All variants. Cubic exists for every type since ONNX asks for it in floating point and, exactly, in 8 bits."""

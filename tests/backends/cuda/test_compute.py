@@ -1,0 +1,115 @@
+"""`compute.fill` from call to launch, with a stand-in for CuPy that runs the kernels on the host."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.support.cuda_cases import Call, agree, is_exact, resample_calls, tile_calls
+from tests.support.cuda_emulation import COMPILER
+from tests.support.cuda_stand_in import stand_in
+
+from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators.resample import LinearAxis
+from tensorpost_server.operators.separable import SeparableKernel
+from tensorpost_server.operators.tile import TileKernel
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
+NAME = "tensorpost_server.backends.cuda.compute"
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def compute(emulation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setitem(sys.modules, "cupy", stand_in(emulation))
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    yield importlib.import_module(NAME)
+    sys.modules.pop(NAME)
+
+
+def run(compute: Any, call: Call) -> None:
+    x, memory = (compute.cupy.asarray(side.memory) for side in (call.x, call.out))
+
+    compute.fill(call.kernel, [call.x.of(compute.cupy, x)], call.box, call.out.of(compute.cupy, memory))
+
+    agree(call, np.asarray(memory), exactly=is_exact(call))
+    assert x.tobytes() == call.x.memory.tobytes()
+
+
+@given(call=tile_calls(("float32",)))
+@FEW
+def test_tile(compute: Any, call: Call):
+    run(compute, call)
+
+
+@given(call=resample_calls(("float32",)))
+@FEW
+def test_resample(compute: Any, call: Call):
+    run(compute, call)
+
+
+def filled(compute: Any, kernel: Any, x: Any, shape: tuple[int, ...]) -> Any:
+    out = compute.cupy.empty(shape, x.dtype)
+    compute.fill(kernel, [compute.cupy.asarray(x)], tuple((0, size) for size in shape), out)
+    return np.asarray(out)
+
+
+def test_an_empty_box_is_filled_by_nothing(compute: Any):
+    out = compute.cupy.empty((0, 4), np.float32)
+
+    compute.fill(TileKernel((2, 2)), [compute.cupy.asarray(np.ones((2, 2), np.float32))], ((1, 1), (0, 4)), out)
+
+
+def test_what_our_kernels_do_not_do_cupy_does(compute: Any):
+    kernel = SeparableKernel((LinearAxis(5, 10, 2.0, 0.5, -0.5),), "float64")
+    x, expected = np.arange(5.0), np.empty(10)
+    kernel.fill(np, [x], ((0, 10),), expected)
+
+    assert filled(compute, kernel, x, (10,)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int32"])
+def test_an_extrapolation_value_is_laid_over_the_result(compute: Any, dtype: str):
+    node = OnnxNode(
+        "Resize",
+        {"X": OnnxTensor("float" if dtype == "float32" else dtype, (4, 4)), "sizes": (8, 8), "roi": (-0.5, 0, 1.5, 1)},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0, "mode": "linear"},
+        opset=19,
+    )
+    x = np.arange(16).astype(dtype).reshape(4, 4)
+    expected = np.empty((8, 8), dtype)
+    kernel_for(node).fill(np, [x], ((0, 8), (0, 8)), expected)
+
+    got = filled(compute, kernel_for(node), x, (8, 8))
+
+    assert (expected[0] == 9).all()
+    np.testing.assert_allclose(got, expected, atol=0 if dtype == "int32" else 1e-6 if dtype == "float32" else 1)
+
+
+def test_plans_and_tables_are_made_once_for_a_stream(compute: Any, monkeypatch: pytest.MonkeyPatch):
+    made: list[str] = []
+    plan, array_of = compute.plan, compute.array_of
+    monkeypatch.setattr(compute, "plan", lambda *given: made.append("plan") or plan(*given))
+    monkeypatch.setattr(compute, "array_of", lambda table: made.append(table.form) or array_of(table))
+    kernel = SeparableKernel((None, LinearAxis(5, 10, 2.0, 0.5, -0.5)))
+    x = np.random.default_rng(1).random((3, 5)).astype(np.float32)
+
+    first = filled(compute, kernel, x, (3, 10))
+    assert made == ["plan", "padded"]
+    assert filled(compute, kernel, x, (3, 10)).tolist() == first.tolist()
+    assert made == ["plan", "padded"]
+
+    monkeypatch.setattr(compute.cupy.cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 7}))
+    filled(compute, kernel, x, (3, 10))
+    assert made == ["plan", "padded"] * 2
+
+    compute.clear_caches()
+    filled(compute, kernel, x, (3, 10))
+    assert made == ["plan", "padded"] * 3

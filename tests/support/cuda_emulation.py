@@ -1,0 +1,104 @@
+"""Runs the CUDA kernels on the host: their source, compiled by the C++ compiler with the few names of CUDA they use.
+
+It shows that indices, tables and structures agree between the planning and the kernels, and that no access is
+misaligned. It shows nothing about a device: neither speed, nor races, nor what its compiler makes of the source.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tensorpost_server.backends.cuda.launches import Launch
+from tensorpost_server.backends.cuda.variants import Variant, source_of
+
+__all__ = ["COMPILER", "Emulator", "address"]
+
+COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+HEADER = Path(__file__).with_name("cuda_emulation.hpp")
+
+
+class Emulator:
+    """Compiles variants when they are first launched.
+
+    Args:
+        folder: where to; it must stay as long as the emulator is used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.function = functools.cache(self._function)
+
+    def _function(self, variant: Variant) -> Any:
+        return ctypes.CDLL(str(self.library(variant))).run
+
+    def library(self, variant: Variant, more: str = "") -> Path:
+        """A variant's shared library, compiled if it is not there; `more` is C++ to append."""
+        assert COMPILER is not None
+        name = "".join(c if c.isalnum() else "_" for c in str(variant)) + (
+            f"_{zlib.crc32(more.encode())}" if more else ""
+        )
+        path = self.folder / name
+        library = path.with_suffix(".so")
+        if not library.exists():
+            driver = (
+                f'extern "C" void run(unsigned grid, unsigned block, unsigned shared, void **arguments) '
+                f"{{ launch({variant.kernel}, grid, block, shared, arguments); }}\n"
+            )
+            text = HEADER.read_text() + source_of(variant.file) + driver + more
+            fresh = path.with_suffix(f".{os.getpid()}.so")  # another test process may be compiling the same
+            command = [
+                COMPILER,
+                "-O1",
+                "-w",
+                "-shared",
+                "-fPIC",
+                "-ffp-contract=off",
+                *variant.options,
+                "-x",
+                "c++",
+                "-",
+            ]
+            subprocess.run([*command, "-o", str(fresh)], check=True, input=text.encode())
+            fresh.replace(library)
+        return library
+
+    def run(self, launch: Launch, of: int, into: int, tables: Mapping[str, int] | None = None) -> None:
+        """Run a launch.
+
+        Args:
+            launch: from the planning.
+            of: address of the input's first element.
+            into: address of the output's.
+            tables: addresses for these fields of the kernel's structure.
+        """
+        parameters = launch.parameters.copy()
+        for name, at in (tables or {}).items():
+            parameters[name] = at
+        places = [of + launch.of, into + launch.into]
+        self.call(launch.variant, launch.grid, launch.block, launch.shared, places, parameters)
+
+    def call(
+        self, variant: Variant, grid: int, block: int, shared: int, places: Sequence[int], parameters: NDArray[Any]
+    ) -> None:
+        """Run a kernel with these addresses and this structure as its arguments."""
+        pointers = (ctypes.c_void_p * len(places))(*places)
+        size = ctypes.sizeof(ctypes.c_void_p)
+        arguments = (ctypes.c_void_p * (len(places) + 1))(
+            *(ctypes.addressof(pointers) + i * size for i in range(len(places))), address(parameters)
+        )
+        self.function(variant)(grid, block, shared, arguments)
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array's first element is."""
+    return int(array.__array_interface__["data"][0])
