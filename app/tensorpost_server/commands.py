@@ -27,6 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tensorpost.problems import DeviceLost, InvalidParameter, NoBackend, nearest
 
 from .backends.numba_ import library
+from .engine import Pool
 from .http.transport import Transport, choose_transport
 from .main import create_app, open_pool
 from .settings import ENVIRONMENT_PREFIX, Settings
@@ -77,8 +78,6 @@ def serve(
     transport = choose_transport(settings)
     if transport.missing:
         _log.warning("large tensors will move slowly: install %s", " and ".join(transport.missing))
-    if (reason := library.why_not_compiled()) is not None:
-        _log.warning("the numba backend is off: %s", reason)
     created = create_app(settings)
     app = _Application(created)
     with _Listener(settings) as listener:
@@ -373,6 +372,11 @@ class _Application:
         self._app = app
         self.error: Exception | None = None
 
+    def refused(self) -> list[tuple[str, str]]:
+        """Backends, or devices of theirs, that could not be opened, each with the reason."""
+        pool: Pool | None = self._app.state.service.pool
+        return [] if pool is None else [(key.partition(":")[0], reason) for key, reason in pool.refused.items()]
+
     def drain(self) -> None:
         """Say from now on that it is not ready."""
         self._app.state.service.draining = True
@@ -410,6 +414,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, then say so."""
         await super().startup(sockets)
+        for name, reason in self._app.refused():
+            if _installed(_LIBRARIES.get(name, ())) is not None:
+                _log.warning("the backend %s is not used: %s", name, reason)
         print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -506,3 +506,44 @@ def test_the_real_table_opens_here():
         assert {"numpy", "null"} <= found.workers.keys()
         assert list(BACKENDS) == list(dict.fromkeys(status.name for status in found.status()))
         assert list(BACKENDS)[-2] == "numpy", "numpy, which is always there, comes last before null"
+
+
+# ---- small plans on a thread -----------------------------------------------------------------------------------------
+
+
+def test_once_on_a_thread_is_the_same_as_now():
+    backend = Controlled()
+    plan = plan_of(1)
+    with worker_of(backend) as worker:
+        now = worker.run_now(plan, INPUTS, b"head")
+        assert threading.current_thread().name in backend.thread_names
+        backend.thread_names.clear()
+        assert asyncio.run(worker.run_once(plan, INPUTS, b"head")) == now
+
+    assert threading.current_thread().name not in backend.thread_names
+    assert (backend.started, backend.closed_runs) == (2, 2)
+
+
+def test_who_gives_up_waits_for_what_reads_its_inputs():
+    go_on, begun = threading.Event(), threading.Event()
+
+    def before(_index: int) -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+
+    backend = Controlled(before=before)
+
+    async def run(worker: Worker) -> None:
+        task = asyncio.ensure_future(worker.run_once(plan_of(1), INPUTS))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert not task.done(), "the thread still reads"
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert backend.closed_runs == 1
+
+    with worker_of(backend) as worker:
+        asyncio.run(run(worker))

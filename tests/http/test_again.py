@@ -28,7 +28,7 @@ from tests.support.paper import Paper, answers, connect
 from uvicorn.server import ServerState
 
 from tensorpost_server.http import protocol as protocol_module
-from tensorpost_server.http.again import Again
+from tensorpost_server.http.again import Again, in_place
 from tensorpost_server.http.answering import answer_whole
 
 TILE = "/v1/operators/tile?repeats=1,2"
@@ -353,3 +353,33 @@ def test_without_the_extension_nothing_changes():
             answer = app.post(TILE, npy_bytes(ones(2, 2)), NPY)
             assert answer.headers["content-type"] == "application/x-npy"
             np.testing.assert_array_equal(npy_array(answer.content), np.ones((2, 4)))
+
+
+# ---- tensors where they have arrived ---------------------------------------------------------------------------------
+
+
+def test_tensors_are_used_in_place_only_if_that_is_safe():
+    body = bytes(range(96))
+    whole = memoryview(body)
+
+    assert [bytes(part) for part in in_place(whole, [96]) or ()] == [body]
+    assert [bytes(part) for part in in_place(whole, [32, 0, 64]) or ()] == [body[:32], b"", body[32:]]
+    assert in_place(whole[16:], [80]) is not None
+    assert in_place(whole[1:], [95]) is None, "not aligned"
+    assert in_place(whole[8:], [88]) is None, "not aligned for the longest elements"
+    assert in_place(whole, [95]) is None, "a byte too many"
+    assert in_place(whole, [97]) is None, "a byte is missing"
+    assert in_place(memoryview(bytearray(body)), [96]) is None, "somebody could change it"
+    assert in_place(whole[:0], [0]) is None
+
+
+def test_the_first_time_a_call_is_computed_in_a_thread(server: Serving, wire: Wire, again: list[bool]):
+    """Tables are made then, which takes nobody knows how long."""
+    backend = Controlled()
+    with use_backend(server.service, backend):
+        threads: list[set[str]] = []
+        for _ in range(3):
+            backend.thread_names.clear()
+            assert ask(wire, ones(3, 7), user="first").status == 200
+            threads.append({name.partition("_")[0] for name in backend.thread_names})
+    assert threads == [{"tensorpost-numpy"}, {"uvicorn"}, {"uvicorn"}]

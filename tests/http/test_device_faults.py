@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -29,10 +30,12 @@ from tests.support.http_app import (
 
 from tensorpost import Client
 from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory
+from tensorpost_server.engine import Worker
 from tensorpost_server.http import service as module
 from tensorpost_server.main import create_app
 
 TILE = "/v1/operators/tile?repeats=200"
+TILE_TWICE = "/v1/operators/tile?repeats=2"
 BODY = npy_bytes(np.zeros(4096, np.uint8))  # 200 slices of 4 KiB come back
 SLICES = 200
 PATIENCE = 30
@@ -239,3 +242,78 @@ def test_the_sdk_names_a_device():
         )
         with pytest.raises(NoBackend, match="there is no device 4 of numpy here"):
             tp.tile(x, (2,), backend="numpy", device=4)
+
+
+# ---- devices that know only when they begin --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [10, 300_000], ids=["small", "long"])
+@pytest.mark.parametrize("accept", ["*/*", "application/json"])
+def test_a_device_that_refuses_when_it_begins_is_passed_over_by_auto(length: int, accept: str):
+    if accept == "application/json" and length > 10:
+        accept = "application/vnd.safetensors"  # as JSON it is too long
+    picky = Controlled(name="directml", inline=False)
+
+    def starting() -> None:
+        picky.refusal = "not this node"
+        raise NoBackend("directml: not this node", extra={"refused": {"directml": "not this node"}})
+
+    picky.starting = starting
+    body = npy_bytes(bytearray(length), "uint8")
+    with serving() as server:
+        pool = server.service.pool
+        assert pool is not None
+        usual = dict(pool.workers)
+        pool.workers.clear()
+        pool.workers.update({"directml": Worker(picky, 3), **usual})
+        for _ in range(2):
+            answer = server.ask(request_bytes("POST", TILE_TWICE, body, {**NPY, "accept": accept}))
+            assert (answer.status, answer.headers["tensorpost-backend"]) in [(200, "numba"), (200, "numpy")]
+        picky.refusal = None
+        forced = server.ask(request_bytes("POST", TILE_TWICE + "&backend=directml", body, NPY))
+        assert_problem(forced, 501, "no-backend")
+        assert picky.started == 0
+        eventually(server.idle, "nothing is lent out")
+        assert [worker.queued_bytes for worker in pool.workers.values()] == [0] * len(pool.workers)
+
+
+# ---- callers that do not read ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["direct", "httptools", "h11"])
+def test_the_last_part_of_an_answer_has_its_time_too(protocol: str):
+    with (
+        serving(
+            http_protocol=protocol, send_timeout_seconds=0.3, slice_bytes=1 << 26, min_bytes_per_second=0
+        ) as server,
+        server.wire(receive_buffer=4096) as wire,
+    ):
+        wire.send(request_bytes("POST", "/v1/operators/tile?repeats=60", npy_bytes(bytearray(1 << 20), "uint8"), NPY))
+        wire.head()
+        assert not server.idle()
+        eventually(server.idle, "what was lent out is given back")
+        if protocol == "direct":  # uvicorn's own keep the socket until the caller reads or goes
+            eventually(lambda: not server.server.server_state.connections, "the connection is closed")
+
+
+# ---- what is held before a plan exists -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["application/json", "application/vnd.safetensors"])
+def test_bytes_that_are_read_to_understand_a_call_are_counted(form: str):
+    length = 100_000
+    with serving(max_requests=3) as server, contextlib.ExitStack() as open_wires:
+        begin = (
+            b'{"op": "' + b" " * 9000 if form == "application/json" else (99_000).to_bytes(8, "little") + b" " * 9000
+        )
+        for count in range(1, 4):
+            wire = open_wires.enter_context(server.wire())
+            wire.send(
+                request_bytes("POST", "/v1/operators/tile", begin, {"content-type": form, "content-length": length})
+            )
+            eventually(lambda count=count: server.service.admission.requests_in_flight == count, "it has a place")
+        assert server.service.admission.bytes_in_flight == 3 * length
+        late = server.ask(request_bytes("POST", TILE_TWICE, npy_bytes(bytearray(10), "uint8"), NPY))
+        assert_problem(late, 429, "too-busy")
+        open_wires.close()
+        eventually(server.idle, "what was lent out is given back")

@@ -143,6 +143,15 @@ class Worker:
         finally:
             run.close()
 
+    async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
+        """As `run_now`, on a thread of this worker. If the caller is cancelled, what runs is waited for."""
+        running = self._threads.submit(self._watched, self.run_now, plan, inputs, head)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            await _to_the_end(_over(running))
+            raise
+
     async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
         """The output's bytes in order, made while earlier ones are being sent.
 
@@ -245,6 +254,13 @@ class Place:
     def leave(self) -> None:
         """The request is done, or given up. Once."""
         self._worker.leave(self._size_in_bytes)
+
+
+async def _over(running: Future[Any]) -> None:
+    """Wait until it does not run any more; nobody wants its result."""
+    if not running.cancel():
+        with suppress(Exception):
+            await asyncio.wrap_future(running)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tensorpost.problems import TensorpostError
 
 from ..engine import Stages
@@ -19,7 +21,7 @@ from .service import Service
 
 __all__ = ["Again", "field_lines_of_one", "in_place"]
 
-_ALIGNED = 16  # bytes; CPython's bytes objects hold their content at such an address, and so does what follows a head
+_ALIGNED = 16  # bytes; bytes objects of CPython hold their content at such an address, and our heads fill such blocks
 
 
 class Again:
@@ -57,7 +59,7 @@ class Again:
         try:
             worker = pool.choose(prepared.plan, prepared.call.options.backend, prepared.call.options.device)
             answer = prepared.answers.get(worker)
-            memory = in_place(memoryview(body)[length:], length, prepared.sizes)
+            memory = in_place(memoryview(body)[length:], prepared.sizes)
             stages.done("plan")
             # Nothing else happens until the answer is made, so its bytes need not be counted, only be there.
             if answer is None or not answer.small or memory is None:
@@ -79,15 +81,16 @@ def field_lines_of_one(request_id: bytes, stages: Stages) -> bytes:
     return b"x-request-id: %b\r\nserver-timing: %b\r\n" % (request_id, str(stages).encode())
 
 
-def in_place(there: memoryview, offset: int, sizes: Sequence[int]) -> list[memoryview] | None:
+def in_place(there: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
     """The tensors where they have arrived, if they lie there whole, alone, unchangeable and aligned; else None.
 
     Args:
         there: the bytes behind the head of a body.
-        offset: length of that head.
         sizes: bytes of each tensor.
     """
-    if not there.readonly or len(there) != sum(sizes) or offset % _ALIGNED:
+    if not there.readonly or len(there) != sum(sizes) or not there:
+        return None
+    if np.frombuffer(there, np.uint8).__array_interface__["data"][0] % _ALIGNED:
         return None
     if len(sizes) == 1:
         return [there]

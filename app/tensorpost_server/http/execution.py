@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tensorpost import datatypes, frame
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
-from tensorpost.problems import InvalidDescriptor, InvalidFrame, LimitExceeded, NotAcceptable
+from tensorpost.problems import InvalidDescriptor, InvalidFrame, LimitExceeded, NoBackend, NotAcceptable
 from tensorpost.strict_json import read_json
 
 from ..backends import Plan
@@ -28,7 +28,7 @@ from .middleware import request_id_of
 from .prepared import AnswerHead, Opening, OpeningKey, Prepared, head_length
 from .receiving import receive_into
 from .service import Service
-from .streams import Body, CallerGone, send_stream
+from .streams import Body, CallerGone, send_last, send_stream
 
 __all__ = ["Execution", "ExecutionResponse"]
 
@@ -109,7 +109,7 @@ class Execution:
         prepared, memory = await self._prepared(body, opening)
         plan, options = prepared.plan, prepared.call.options
         worker = pool.choose(plan, options.backend, options.device)
-        self._place = worker.expect(plan)
+        self._move_to(worker, plan)
         stages.done("plan")
         needed = prepared.memory_bytes + worker.backend.held_bytes(plan)
         if self._ticket is None:
@@ -117,31 +117,56 @@ class Execution:
         else:
             self._ticket.grow(needed)
         stages.done("admit")
-        if opening.answer is Form.JSON:
-            answer = None
-        else:
-            answer = prepared.answers.get(worker)
-            if answer is None:
-                answer = prepared.answers[worker] = _head_of(prepared, worker, opening.answer)
         if memory is None:
-            there = body.arrived if answer is not None and answer.small else None
-            if there is not None:
-                memory = in_place(there, body.length - len(there), prepared.sizes)
+            there = body.arrived if worker.is_small(plan) else None
+            memory = None if there is None else in_place(there, prepared.sizes)
             if memory is None:
                 lend, source = self._ticket.memory, worker.backend.host_memory
                 memory = [lend(size, source) for size in prepared.sizes]
                 await body.into(memory)
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
-        if answer is None:
+        while True:
+            try:
+                await self._answer(send, receive, prepared, opening.answer, worker, inputs)
+                return
+            except NoBackend:
+                # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
+                if self.begun:
+                    raise
+                other = pool.choose(plan, options.backend, options.device)
+                if other is worker:
+                    raise
+                worker = other
+                self._move_to(worker, plan)
+
+    def _move_to(self, worker: Worker, plan: Plan) -> None:
+        """Take a place in the queue of this worker, and leave the one that it has."""
+        place, self._place = self._place, worker.expect(plan)
+        if place is not None:
+            place.leave()
+
+    async def _answer(
+        self, send: Send, receive: Receive, prepared: Prepared, form: Form, worker: Worker, inputs: Sequence[memoryview]
+    ) -> None:
+        plan = prepared.plan
+        if form is Form.JSON:
             await self._send_json(send, prepared, worker, inputs)
-        elif answer.small:
+            return
+        answer = prepared.answers.get(worker)
+        if answer is not None and answer.small:
             await self._send_whole(send, answer, worker.run_now(plan, inputs, answer.head))
-        else:
-            slices = worker.run(plan, inputs)
-            timeout = settings.send_timeout_seconds
-            headers = [*answer.headers, (b"x-request-id", self.request_id.encode())]
-            await send_stream(self._noting(send), receive, headers, answer.head, slices, stages, timeout)
+            return
+        if answer is None:
+            answer = prepared.answers[worker] = _head_of(prepared, worker, form)
+        if answer.small:
+            # The first time, tables are made that the next ones find; nobody knows how long that takes.
+            await self._send_whole(send, answer, await worker.run_once(plan, inputs, answer.head))
+            return
+        slices = worker.run(plan, inputs)
+        timeout = self._service.settings.send_timeout_seconds
+        headers = [*answer.headers, (b"x-request-id", self.request_id.encode())]
+        await send_stream(self._noting(send), receive, headers, answer.head, slices, self._stages, timeout)
 
     # ---- understanding -----------------------------------------------------------------------------------------------
 
@@ -163,7 +188,7 @@ class Execution:
 
     async def _prepared(self, body: Body, opening: Opening) -> tuple[Prepared, list[memoryview] | None]:
         """The call, and the tensors' bytes if understanding it took reading them."""
-        key, remembered = None, self._service.prepared
+        key, remembered, length = None, self._service.prepared, 0
         if opening.form is not Form.JSON:
             begin = await body.peek()
             length = head_length(opening.form, begin)
@@ -176,7 +201,7 @@ class Execution:
                     body.skip(length)
                     self._stages.done("head")
                     return prepared, None
-        call, id_, tensors, memory = await self._read_call(body, opening)
+        call, id_, tensors, memory = await self._read_call(body, opening, length)
         self._stages.done("head")
         prepared = self._planned(call, id_, tensors, opening.answer, here=memory is not None)
         if key is not None and memory is None:
@@ -184,11 +209,16 @@ class Execution:
         return prepared, memory
 
     async def _read_call(
-        self, body: Body, opening: Opening
+        self, body: Body, opening: Opening, length: int
     ) -> tuple[Call, str | None, Sequence[Tensor], list[memoryview] | None]:
-        """Everything before the tensors' bytes; and those too, where they are needed to understand the call."""
+        """Everything before the tensors' bytes; and those too, where they are needed to understand the call.
+
+        `length` is that of a head which is here and short; a longer one takes a place of its own while it is read.
+        """
         settings = self._service.settings
         if opening.form is Form.JSON:
+            # The text and what is made of it are held from now on; their share grows with the plan.
+            self._ticket = self._service.admission.admit(min(body.length, settings.max_json_bytes))
             document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
             text, arrays, tensors, id_ = tensors_of_document(document)
             memory = [np.ascontiguousarray(array).data.cast("B") if array.size else _EMPTY for array in arrays]
@@ -196,6 +226,8 @@ class Execution:
                 return self._understood(tensors, text, memory), id_, tensors, memory
             except InvalidDescriptor as error:
                 raise _in_json(error, tensors, text) from None
+        if not length:
+            self._ticket = self._service.admission.admit(min(body.length, settings.max_head_bytes))
         if opening.form is Form.NPY:
             npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
             await body.head(npy)
@@ -216,7 +248,10 @@ class Execution:
                         f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
                     )
             # The body's order is the sender's, so the tensor that is worked on may come before the small ones.
-            self._ticket = self._service.admission.admit(frame_head.body_bytes)
+            if self._ticket is None:
+                self._ticket = self._service.admission.admit(frame_head.body_bytes)
+            else:
+                self._ticket.grow(frame_head.body_bytes)
             memory = [self._ticket.memory(tensor.size_in_bytes) for tensor in tensors]
             await body.into(memory)
         metadata = frame_head.metadata
@@ -306,7 +341,7 @@ class Execution:
             return
         headers = [*answer.headers, (b"x-request-id", request_id), (b"server-timing", str(self._stages).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        await send_last(send, body, self._service.settings.send_timeout_seconds)
 
     def _noting(self, send: Send) -> Send:
         async def send_and_note(message: Message) -> None:

@@ -20,9 +20,10 @@ def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
     """
     fields = dict(headers)
     if len(fields) != len(headers):
-        fields.clear()
+        lists: dict[bytes, list[bytes]] = {}
         for name, value in headers:
-            fields[name] = fields[name] + b", " + value if name in fields else value
+            lists.setdefault(name, []).append(value)
+        fields = {name: b", ".join(values) for name, values in lists.items()}
     return fields
 
 

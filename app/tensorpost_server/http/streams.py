@@ -16,7 +16,7 @@ from ..engine import Stages
 from .receiving import ReceiveInto
 from .waiting import within
 
-__all__ = ["Body", "CallerGone", "send_stream"]
+__all__ = ["Body", "CallerGone", "send_last", "send_stream"]
 
 _HEAD_BLOCK = 4096  # bytes; heads of a frame are a few hundred
 
@@ -198,9 +198,21 @@ async def send_stream(
                 await _send_part(send, block, timeout)
                 block = await anext(slices, None)
             if not gone.done():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send_last(send, b"", timeout)
         finally:
             gone.cancel()
+
+
+async def send_last(send: Send, part: bytes, timeout: float) -> None:
+    """Send the last part of a body.
+
+    Raises:
+        CallerGone: it took longer than `timeout` seconds.
+    """
+    try:
+        await within(send({"type": "http.response.body", "body": part, "more_body": False}), timeout)
+    except TimeoutError:
+        raise CallerGone from None
 
 
 async def _send_part(send: Send, part: bytes | memoryview, timeout: float) -> None:

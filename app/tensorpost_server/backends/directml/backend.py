@@ -79,7 +79,7 @@ class DirectmlBackend(HostBackend):
 
         Raises:
             NoBackend: the provider does not take the node; `refuses` says so from now on.
-            Unavailable: the device has no memory for it.
+            OutOfDeviceMemory: the device has no memory for it.
             ServerFault: the device failed.
             ValueError: the plan is one that `refuses` refuses.
         """

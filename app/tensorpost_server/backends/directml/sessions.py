@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.problems import NoBackend, ServerFault, Unavailable
+from tensorpost.problems import NoBackend, OutOfDeviceMemory, ServerFault
 
 from .model import INPUT, OUTPUT, Node, model_bytes
 from .runtime import DIRECTML, session_options
@@ -107,7 +107,7 @@ class Sessions:
 
         Raises:
             NoBackend: the provider does not take the node; from now on `refusal` says so.
-            Unavailable: the device has no memory for it.
+            OutOfDeviceMemory: the device has no memory for it.
             ServerFault: the device was lost.
         """
         with self._lock:
@@ -124,7 +124,7 @@ class Sessions:
         """`session.run`, with what the device says turned into an answer.
 
         Raises:
-            Unavailable: the device has no memory for it.
+            OutOfDeviceMemory: the device has no memory for it.
             ServerFault: the device failed; what it kept is dropped, and the next request makes it anew.
         """
         try:
@@ -172,7 +172,7 @@ class Sessions:
         device = ("dml", self._device_id) if self._provider == DIRECTML else ("cpu", 0)
         return Session(node, device, self._runtime, made)
 
-    def _failed(self, node: Node, error: Exception) -> ServerFault | Unavailable:
+    def _failed(self, node: Node, error: Exception) -> ServerFault | OutOfDeviceMemory:
         """Drop what the failure may have spoilt: everything, since a lost device takes all its sessions with it."""
         self.clear()
         return _problem(node, " ".join(str(error).split())[:300])
@@ -182,8 +182,10 @@ def _mentions(text: str, words: tuple[str, ...]) -> bool:
     return any(word.lower() in text.lower() for word in words)
 
 
-def _problem(node: Node, said: str) -> ServerFault | Unavailable:
+def _problem(node: Node, said: str) -> ServerFault | OutOfDeviceMemory:
     if _mentions(said, _NO_MEMORY):
-        return Unavailable(f"the DirectML device has no memory for this {node.op_type}; send it again, or in parts")
+        return OutOfDeviceMemory(
+            f"the DirectML device has no memory for this {node.op_type}; send it again, or in parts"
+        )
     what = "was lost" if _mentions(said, _LOST) else "failed"
     return ServerFault(f"the DirectML device {what} in a {node.op_type}: {said}")

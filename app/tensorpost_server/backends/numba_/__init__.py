@@ -19,6 +19,7 @@ import numpy as np
 from ...operators.base import Kernel
 from ...operators.onnx import OnnxTileKernel
 from ...operators.onnx_resize import FilterMap, ResizeKernel
+from ...operators.resample import AdjointAxis
 from ...operators.separable import LONG_SUM, AxisMap, Rounding, SeparableKernel
 from ...operators.tile import TileKernel
 from ..base import HostBackend, Plan
@@ -33,7 +34,8 @@ EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits toget
 
 MOST_PLANS = 64  # plans whose programs are kept for the next request
 MOST_PROGRAMS = 64  # slices of one plan whose programs are kept
-MOST_KEPT = 1 << 20  # bytes of tables that these programs may hold
+MOST_KEPT = 1 << 20  # bytes that these programs and their tables may hold
+DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
 Make = Callable[[Kernels], Filler]
 
@@ -49,7 +51,7 @@ class _Recipe:
         source: how the input lies.
         target: how a slice lies in its block.
         programs: by slice, those made so far.
-        kept: bytes of tables by identity, each as long as one of the programs lives.
+        kept: bytes of tables by identity, each as long as one of the programs lives; and of programs, by -1 - slice.
     """
 
     plan: Plan
@@ -67,7 +69,7 @@ class _Recipe:
             assert self.filler is not None
             piece = self.plan.slices.piece(index)
             found = (piece.computed, self.filler.program(self.source, self.target, piece.box))
-            kept = {**self.kept, **{id(table): table.nbytes for table in found[1].kept}}
+            kept = {**self.kept, **{id(table): table.nbytes for table in found[1].kept}, -1 - index: found[1].nbytes}
             if len(self.programs) < MOST_PROGRAMS and sum(kept.values()) <= MOST_KEPT:
                 self.programs[index], self.kept = found, kept
         return found
@@ -201,8 +203,19 @@ def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool
         return "some axes are copied by index and others are summed"
     if type_name not in ("float32", "float16", "uint8", "int8"):
         return f"it sums float32, float16, uint8 and int8 only, not {type_name}"
+    if type_name in ("int8", "uint8") and any(isinstance(axis, AdjointAxis) for axis in maps):
+        return "gradients of integers are numpy's"
     if not exact:
         return "the exact result needs sums in float64"
     if max(map(most_taps, maps)) >= LONG_SUM:
         return f"sums of {LONG_SUM} or more elements are numpy's"
+    if any(_density(axis) > DENSEST for axis in maps):
+        return f"an axis that skips more than {DENSEST} entries between two is numpy's"
     return lambda kernels: Blend.of(kernels, axes, anchored=anchored)
+
+
+def _density(axis: AxisMap) -> float:
+    """Input entries from one output to the next, on average; indices never decrease along an axis."""
+    size = axis.output_size
+    low, high = axis.taps(0, 1)[0].min(), axis.taps(size - 1, size)[0].max()
+    return (int(high) - int(low)) / size

@@ -32,6 +32,7 @@ FEW_CHANNELS = 16  # so many elements side by side are resampled as if each were
 MOST_BETWEEN = 1 << 20  # elements between two passes, 4 MiB; a box that needs more is cut
 SHORT_ITEM = 64  # bytes; a longer item is a row of its own
 LINE = 64  # bytes of a cache line
+_STEP_BYTES = 200  # of the objects of a call
 KINDS = {"<f4": 0, "<f2": 1, "|u1": 2, "|i1": 3}  # element types of the kernels that sum
 
 
@@ -91,6 +92,11 @@ class Program:
     steps: list[_Step] = field(default_factory=list[_Step])
     scratch: int = 0
     kept: list[Any] = field(default_factory=list[Any])
+
+    @property
+    def nbytes(self) -> int:
+        """About what the calls hold in memory, bytes; without the tables."""
+        return sum(_STEP_BYTES + 8 * len(step.parameters) for step in self.steps)
 
     def run(self, target: int, source: int) -> None:
         """Compute, given the addresses of the output's block and of the input's. Any number of threads at once."""

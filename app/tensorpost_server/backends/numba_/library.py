@@ -24,7 +24,7 @@ from typing import Any
 
 from ..base import CannotOpen
 
-__all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target", "why_not_compiled"]
+__all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
 
 NAMES = ("tile", "gather", "columns_first", "rows_first")
 SYMBOL = "tensorpost_{}"
@@ -224,15 +224,6 @@ def _read(path: Path) -> bytes | None:
         raise CannotOpen(f"{path} cannot be read: {error.strerror}; set NUMBA_CACHE_DIR to another folder") from None
     digest, code = content[:32], content[32:]
     return code if hashlib.sha256(code).digest() == digest else None
-
-
-def why_not_compiled() -> str | None:
-    """A sentence if numba is installed and its kernels only wait to be compiled. Loads nothing."""
-    try:
-        path = object_file()
-        return None if _read(path) is not None else _not_compiled(path)
-    except (ImportError, RuntimeError):
-        return None
 
 
 def _not_compiled(path: Path) -> str:
