@@ -6,7 +6,7 @@ DOCKER ?= docker
 JOBS ?= 2
 RUN := .venv/bin/
 
-.PHONY: demo test check bench serve image requirements
+.PHONY: demo test check bench gpu serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -27,6 +27,12 @@ bench: .venv/.dev  ## how fast, and how little memory
 	$(RUN)python benchmarks/service.py
 	$(RUN)python benchmarks/memory.py
 	$(RUN)python benchmarks/compat.py
+
+gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: every test on it, then kernels and service timed
+	$(RUN)tensorpost doctor
+	$(RUN)python -m pytest -n $(JOBS) tests/backends/cuda tests/conformance -k cuda
+	$(RUN)python benchmarks/gpu.py --json gpu.json
+	$(RUN)python benchmarks/gpu_service.py --json gpu-service.json
 
 serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup
