@@ -33,6 +33,10 @@ class Compute:
 
     def __init__(self) -> None:
         self.before: Callable[[int], object] = lambda _size: None
+        self.forgotten = 0
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
     def fill(self, kernel: Any, inputs: Any, box: Any, out: Any) -> None:
         self.before(out.nbytes)
@@ -42,7 +46,8 @@ class Compute:
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Compute:
     found = Compute()
-    monkeypatch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", SimpleNamespace(fill=found.fill))  # pyright: ignore[reportArgumentType] # a module by its one name
+    module: Any = SimpleNamespace(fill=found.fill, clear_caches=found.forget)  # by its names
+    monkeypatch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", module)
     return found
 
 
@@ -159,7 +164,7 @@ def test_three_quarters_of_what_is_free_unless_told_otherwise(cupy: FakeCupy):
     assert CudaBackend(memory_bytes=9 << 30).memory_bytes == 8 << 30, "more than there is"
 
 
-def test_memory_kept_for_reuse_is_given_back(cupy: FakeCupy):
+def test_memory_kept_for_reuse_is_given_back(cupy: FakeCupy, compute: Compute):
     plan, row, _ = tile(64)
     backend = CudaBackend()
     serve(backend, plan, row)
@@ -168,6 +173,7 @@ def test_memory_kept_for_reuse_is_given_back(cupy: FakeCupy):
     backend.trim()
 
     assert cupy.pools[0].held == 0
+    assert compute.forgotten == 1, "tables of taps are device memory as well"
 
 
 # ---- out of memory ---------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ class CudaBackend:
         self, index: int = 0, threads: int = THREADS, memory_bytes: int | None = None, pinned_bytes: int = 64 << 20
     ) -> None:
         self.cupy = cupy = _cupy()
-        self.fill: Any = importlib.import_module(f"{__package__}.compute").fill  # it needs CuPy to be imported
+        compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
+        self.fill, self._forget = compute.fill, compute.clear_caches
         count = _device_count(cupy)
         if not 0 <= index < count:
             raise CannotOpen(
@@ -192,8 +193,9 @@ class CudaBackend:
         return found
 
     def trim(self) -> None:
-        """Free the device memory that is kept for the next request."""
+        """Free the device memory that is kept for the next request, plans and tables of taps among it."""
         with self.working(self.lane()):
+            self._forget()
             self._pool.free_all_blocks()
 
     def close(self) -> None:
