@@ -13,7 +13,7 @@ from pathlib import Path
 from .bench import Bench
 from .machine import BUSY, Machine, busy_cores, commit
 from .peers.products import versions
-from .report import Run, Section, markdown, verdicts
+from .report import Run, Section, Table, verdicts
 from .servers import ROOT
 
 SECTIONS = {
@@ -42,7 +42,7 @@ def main() -> int:
         [sys.executable, "-m", "tensorpost", "warmup"], check=True
     )  # no server may compile while it is timed
     machine = Machine.here(versions(options.peers))
-    print(markdown(("machine", ""), machine.rows()))
+    print("\n".join(machine.lines()))
     sections: list[Section] = []
     failed: list[str] = []
     for name in options.only:
@@ -70,7 +70,7 @@ def measured(name: str, module: str, bench: Bench) -> Section:
     if others is not None and others > BUSY:
         print(f"The machine is busy: others kept {others:.2f} cores at work in the last second. Read ratios with care.")
     began, begin = datetime.now(UTC), time.perf_counter()
-    tables = []
+    tables: list[Table] = []
     for table in importlib.import_module(module).measure(bench):
         tables.append(table)
         print(f"\n{table.title}\n\n{table.markdown()}", flush=True)

@@ -71,18 +71,16 @@ class Machine:
         """Without what changes from minute to minute."""
         return replace(self, load=None)
 
-    def rows(self) -> list[list[str]]:
-        """Names and values, for a table."""
-        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        memory = "unknown" if self.memory is None else f"{self.memory / 2**30:.1f} GiB"
-        found = {
-            "processor": f"{self.processor}, {self.cores} cores",
-            "memory": memory,
-            "system": f"{self.system}, {self.python}",
-            "versions": versions,
-            "load average at the start": "unknown" if self.load is None else f"{self.load:.2f}",
-        }
-        return [[name, value] for name, value in found.items()]
+    def lines(self) -> list[str]:
+        """In words."""
+        memory = "of unknown size" if self.memory is None else f"{self.memory / 2**30:.1f} GiB"
+        load = "unknown" if self.load is None else f"{self.load:.2f}"
+        return [
+            f"* Processor: {self.processor}, {self.cores} cores; memory: {memory}",
+            f"* System: {self.system}, {self.python}",
+            f"* Load average over the minute before the run: {load}",
+            f"* Versions: {', '.join(f'{name} {number}' for name, number in self.versions.items())}",
+        ]
 
 
 def busy_cores(seconds: float = 1.0) -> float | None:

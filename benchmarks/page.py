@@ -35,7 +35,7 @@ def filled(page: str, run: Run) -> str:
         ValueError: a marker names what the run has not, or a section of the run has no place on the page.
     """
     parts: dict[str, Callable[[], str]] = {
-        "machine": lambda: markdown(("", ""), run.machine.rows()),
+        "machine": lambda: "\n".join(run.machine.lines()),
         "targets": lambda: verdicts(run.sections).markdown(),
         "sections": lambda: markdown(
             ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))

@@ -152,29 +152,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         left |= _descendants(process.pid)
         process.kill()
         process.wait()
-    for pid, started in left:
-        now = _stat(pid)
-        if now and now[1] == started:
+    for pid, started in left.items():
+        found = _stat(pid)
+        if found is not None and found[1] == started:  # ids are used again
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _descendants(process: int) -> set[tuple[int, int]]:
-    """Every process below this one: its id, and when it started, since ids are used again."""
-    known, found = {process}, set[tuple[int, int]]()
-    processes = {int(path.name): _stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+def _descendants(process: int) -> dict[int, int]:
+    """When every process below this one started, by its id; empty where there is no /proc."""
+    stats = {int(path.name): _stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    below: dict[int, int] = {}
     while True:
-        more = {pid for pid, stat in processes.items() if stat and stat[0] in known and pid not in known}
+        parents = {process, *below}
+        more = {pid: stat[1] for pid, stat in stats.items() if stat and stat[0] in parents and pid not in below}
         if not more:
-            return found
-        known |= more
-        found |= {(pid, processes[pid][1]) for pid in more}
+            return below
+        below |= more
 
 
-def _stat(process: int) -> tuple[int, int] | tuple[()]:
-    """Parent and start time of a process, by the kernel's count; nothing if there is no such process."""
+def _stat(process: int) -> tuple[int, int] | None:
+    """Parent and start time of a process, by the kernel's count; None if there is no such process."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ()
+        return None
     return int(fields[1]), int(fields[19])

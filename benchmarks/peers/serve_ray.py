@@ -2,8 +2,6 @@
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 # Why: it runs in the product's own environment, and without that nobody knows what its decorators return.
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
