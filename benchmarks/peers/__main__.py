@@ -15,7 +15,7 @@ def main() -> int:
     """Install what is asked for; the exit status is 1 if something could not be."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("do", choices=["install"])
-    parser.add_argument("--into", type=Path, required=True, help="folder for the environments; about 3 GB for all")
+    parser.add_argument("--into", type=Path, required=True, help="folder for the environments; about 2.5 GB for all")
     names = sorted({product.environment for product in PRODUCTS})
     parser.add_argument("--only", default=",".join(names), help=f"some of them, with commas; default {','.join(names)}")
     chosen = parser.parse_args()

@@ -88,9 +88,11 @@ def test_our_load_generator_counts_nothing_else(answer: int, words: str) -> None
 def test_a_server_that_ends_is_reported_with_what_it_said() -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such model')"]
 
-    with pytest.raises(RuntimeError, match=r"(?s)peer ended with status 1.*no such model"):
-        with running("peer", lambda _: command, answers("/")):
-            pytest.fail("it never answered")
+    with (
+        pytest.raises(RuntimeError, match=r"(?s)peer ended with status 1.*no such model"),
+        running("peer", lambda _: command, answers("/")),
+    ):
+        pytest.fail("it never answered")
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ def test_the_demo(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the peaks are read from /proc")
 def test_the_proof_of_constant_memory_in_small(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--only", "memory", "--gibibytes", "0.25", "--json", tmp_path / "memory.json"],
-        capture_output=True, text=True, check=False, timeout=120,
+        [sys.executable, "-m", "benchmarks", "--only=memory", "--gibibytes=0.25", f"--json={tmp_path / 'memory.json'}"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
     assert run.returncode == 0, run.stdout + run.stderr
