@@ -10,6 +10,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tensorpost.problems import TensorpostError
+
 from .bench import Bench
 from .machine import BUSY, Machine, busy_cores, commit
 from .peers.products import versions
@@ -38,27 +40,26 @@ def main() -> int:
         "gibibytes": options.gibibytes,
         "requests": options.requests,
     }
-    subprocess.run(
-        [sys.executable, "-m", "tensorpost", "warmup"], check=True
-    )  # no server may compile while it is timed
+    # No server may compile its kernels while it is timed.
+    subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True)
     machine = Machine.here(versions(options.peers))
     print("\n".join(machine.lines()))
-    sections: list[Section] = []
+    run = Run(machine, options.quick, ())
+    if options.update and options.json.exists():
+        run = Run.read(options.json).with_sections_of(run)
     failed: list[str] = []
     for name in options.only:
         module, title = SECTIONS[name]
         print(f"\n# {name}: {title}", flush=True)
         try:
-            sections.append(measured(name, module, Bench(**bench)))
-        except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
+            section = measured(name, module, Bench(**bench))
+        except (TensorpostError, RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
             failed.append(name)
             print(f"{name} failed: {type(error).__name__}: {error}", flush=True)
-    print(f"\n# targets\n\n{verdicts(sections).markdown()}")
-    run = Run(machine, options.quick, tuple(sections))
-    if options.update and options.json.exists():
-        run = Run.read(options.json).with_sections_of(run)
-    run.write(options.json)
-    print(f"\nwritten to {options.json}")
+            continue
+        run = run.with_sections_of(Run(machine, options.quick, (section,)))
+        run.write(options.json)  # each, so that a run that is broken off leaves what it found
+    print(f"\n# targets\n\n{verdicts(run.sections).markdown()}\n\nwritten to {options.json}")
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0

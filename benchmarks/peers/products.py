@@ -40,6 +40,7 @@ class Product:
         request: makes the HTTP request for a tensor; None where a program of its own asks.
         read: finds the tensor in an HTTP answer.
         asks: module of benchmarks.peers that asks, where there is no `request`.
+        asked_at_second: whether that is at the second of the two ports that a service is given.
         jobs: those that it can do in reasonable time.
     """
 
@@ -51,19 +52,15 @@ class Product:
     request: Callable[[Array], Request] | None = None
     read: Callable[[Body], Array] | None = None
     asks: str = ""
+    asked_at_second: bool = False
     jobs: tuple[str, ...] = tuple(SHAPES)
 
     def python(self, peers: Path) -> Path | None:
         """The interpreter of its environment, if it is there."""
-        found = next(
-            (
-                path
-                for name in ("bin/python", "Scripts/python.exe")
-                if (path := peers / self.environment / name).exists()
-            ),
-            None,
-        )
-        return found.absolute() if found else None
+        for name in ("bin/python", "Scripts/python.exe"):
+            if (path := peers / self.environment / name).exists():
+                return path.absolute()  # and not resolved: a link there is what makes it an environment
+        return None
 
     @contextlib.contextmanager
     def asked(self, python: Path) -> Iterator[Asker]:
@@ -72,7 +69,7 @@ class Product:
 
         def ready(port: int) -> None:
             if self.request is None:
-                servers.listens(second if self.asks == "ask_mlserver" else port)
+                servers.listens(second if self.asked_at_second else port)
                 return
             with _Http(self, port) as http:
                 http.call("small")
@@ -83,9 +80,8 @@ class Product:
                 with _Http(self, server.port) as http:
                     yield http
             else:
-                with Conversation(
-                    [str(python)], self.asks, second if self.asks == "ask_mlserver" else server.port
-                ) as own:
+                port = second if self.asked_at_second else server.port
+                with Conversation([str(python)], self.asks, port) as own:
                     yield own
 
 
@@ -267,7 +263,7 @@ PRODUCTS = (
     ),
     Product(
         "MLServer, gRPC", "mlserver", ("mlserver==1.7.1",), "serve_mlserver",
-        "tritonclient's gRPC client", asks="ask_mlserver",
+        "tritonclient's gRPC client", asks="ask_mlserver", asked_at_second=True,
     ),
     Product(
         "PyTriton", "pytriton", ("nvidia-pytriton==0.7.0",), "serve_pytriton",
