@@ -271,7 +271,8 @@ def onnx_model(onnx: Any, case: Case, x: NDArray[Any]) -> Any:
         node = helper.make_node("Resize", ["x", "", "numbers"], ["y"], mode=case.mode, **rules)
         numbers = helper.make_tensor("numbers", kinds.FLOAT, [x.ndim], [1, 1, *[case.scale] * case.dims])
     tensors = [
-        helper.make_tensor_value_info(name, kinds.Value(kind), shape) for name, shape in (("x", x.shape), ("y", None))
+        helper.make_tensor_value_info(name, getattr(kinds, kind), shape)
+        for name, shape in (("x", x.shape), ("y", None))
     ]
     graph = helper.make_graph([node], "work", tensors[:1], tensors[1:], [numbers])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
@@ -348,7 +349,7 @@ def _row(
         runs[name] = run
         if comparable(name, case):
             _must_be_right(name, case, run(), x)
-    took = in_turn(runs, least=2 if bench.quick else 9, warm_up=IN_A_ROW, in_a_row=IN_A_ROW, pause=PAUSE)
+    took = in_turn(runs, least=2 if bench.quick else 5, warm_up=IN_A_ROW, in_a_row=IN_A_ROW, pause=PAUSE)
     elements = OUTPUT_BYTES // x.dtype.itemsize if isinstance(case, Tiling) else _elements(case, x)
     figures: list[Cell] = [Figure(took[n].best / elements * 1e9, 3) if n in took else None for n in (*OURS, *PEERS)]
     target = target_of(case, dtype)

@@ -362,7 +362,7 @@ def measure(bench: Bench) -> Iterator[Table]:
                     calls = ways(url, uds, made, runner.get_loop(), kept)
                     if bench.quick:
                         calls = {name: calls[name] for name in QUICK}
-                    found[direction][size] = timed(calls, made, 0.5 if bench.quick else 4.0 if size < LARGEST else 15.0)
+                    found[direction][size] = timed(calls, made, 0.5 if bench.quick else 2.5 if size < LARGEST else 9.0)
     for direction, by_size in found.items():
         yield _table(direction, by_size)
 

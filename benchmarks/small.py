@@ -144,7 +144,7 @@ def _rows(
     for connections in CONNECTIONS:
         bench.doing(f"small: {name}, {connections} connections")
         loads: dict[str, list[load.Load]] = {side: [] for side in sides}
-        for number in range(2 if bench.quick else 5 if rate is FASTAPI else 3):
+        for number in range(5 if rate is FASTAPI and not bench.quick else 2):
             for side in sorted(sides, reverse=number % 2 == 1):
                 loads[side].append(sides[side](connections, 1))
         seconds = {side: _quartile([1 / one.rate for one in found]) for side, found in loads.items()}
