@@ -4,9 +4,10 @@
 PYTHON ?= python3
 DOCKER ?= docker
 JOBS ?= 2
+PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test check bench gpu serve image requirements
+.PHONY: demo test check bench bench-quick bench-peers gpu serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -21,18 +22,20 @@ check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)pyright
 	$(RUN)lint-imports
 
-bench: .venv/.dev  ## how fast, and how little memory
-	$(RUN)tensorpost warmup
-	$(RUN)python benchmarks/kernels.py resample
-	$(RUN)python benchmarks/service.py
-	$(RUN)python benchmarks/memory.py
-	$(RUN)python benchmarks/compat.py
+bench: .venv/.dev  ## how fast beside others, in a quarter of an hour; with those of `make bench-peers` if they are there
+	$(RUN)python -m benchmarks $(if $(wildcard $(PEERS)),--peers $(PEERS))
+
+bench-quick: .venv/.dev  ## the same in two minutes, with what is installed here
+	$(RUN)python -m benchmarks --quick
+
+bench-peers: .venv/.dev  ## install other products to compare with, 2.5 GB, each in an environment of its own
+	$(RUN)python -m benchmarks.peers install --into $(PEERS)
 
 gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: every test on it, then kernels and service timed
 	$(RUN)tensorpost doctor
 	$(RUN)python -m pytest -n $(JOBS) tests/backends/cuda tests/conformance -k cuda
-	$(RUN)python benchmarks/gpu.py --json gpu.json
-	$(RUN)python benchmarks/gpu_service.py --json gpu-service.json
+	$(RUN)python -m benchmarks.gpu --json build/gpu.json
+	$(RUN)python -m benchmarks.gpu_service --json build/gpu-service.json
 
 serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup

@@ -1,23 +1,17 @@
-"""CPU kernels beside torch, ONNX Runtime and OpenCV: same work, same machine, same run.
+"""CPU kernels beside torch, ONNX Runtime, OpenCV and OpenVINO: the same work on the same tensors.
 
-    python benchmarks/kernels.py
-    python benchmarks/kernels.py resample --case "linear x2" --dtypes float32 --rounds 21
-
-Ours is what the server runs: slices of the default size, on two threads, by the numba backend (run `tensorpost warmup`
-first) and by the numpy backend. The peers get the whole tensor and two threads of their own. All are called in turn,
-and each figure is the median over the rounds. What they return is compared, so that nobody is fast by being wrong. A
-peer that is not installed is left out and named.
+Ours is what the server runs: slices of the default size on two threads, each dropped when it is made as a server does
+that has sent it, by the numba backend and by the numpy backend. The peers get the whole tensor and two threads of their
+own. What everybody returns is compared with the definition, evaluated in float64 at some thousand places.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,40 +22,136 @@ from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.engine.plan import make_plan
 from tensorpost_server.settings import Settings
 
-MIB = 1 << 20
+from .bench import Bench
+from .report import Cell, Figure, Table, Target
+from .sockets import MIB
+from .timing import in_turn
+
 SLICE_BYTES: int = Settings.model_fields["slice_bytes"].default
 THREADS = 2
+OUTPUT_BYTES = 16 * MIB
 PAUSE = 0.03  # seconds; the peers' threads spin for a while after their work and would take a core from whoever is next
-UNTIMED = 5  # calls after each pause, until the scheduler has spread the threads over the cores again
-TIMED = 5
-POOL = ThreadPoolExecutor(THREADS)
+IN_A_ROW = 5  # calls after each pause that count, behind as many that do not: until threads are spread over the cores
+DTYPES = ("float32", "float16", "uint8")
+OURS = ("numba", "numpy")
+PEERS = ("torch", "torch copy_", "onnxruntime", "OpenCV", "OpenVINO")
+TILE = Target("Tile kernel, time against the fastest of torch, ONNX Runtime and OpenCV", 1.0, at_most=True)
+NEAREST = Target("nearest kernel, time against the fastest of torch, ONNX Runtime and OpenCV", 1.0, at_most=True)
+LINEAR = Target("linear kernel, float32 and uint8, time against torch and ONNX Runtime", 0.6, at_most=True)
+LINEAR_CV = Target("linear kernel x2, float32 and uint8, time against OpenCV", 1.2, at_most=True)
 Run = Callable[[], NDArray[Any]]
 
 
-def peer(name: str) -> Any:
-    """The module, or None and a line that says so."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        print(f"{name} is not installed: its column is left out")
-        return None
+# ---- what is computed ------------------------------------------------------------------------------------------------
 
 
-def opened(names: str) -> dict[str, Backend]:
-    """Our backends, those that can be opened; a line for each of the others."""
-    found: dict[str, Backend] = {}
-    for name in names.split(","):
-        try:
-            found[name] = load_backend(name)()
-        except (ImportError, OSError, RuntimeError) as error:
-            print(f"{name} cannot be opened, its column is left out: {error}")
-    return found
+@dataclass(frozen=True)
+class Resampling:
+    """Of the last axes of a batch of one with three channels, pixel centres aligned: the rule that all share."""
+
+    mode: str
+    scale: float
+    dims: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.mode} x{self.scale:g}" + (", 3-D" if self.dims == 3 else "")
+
+    def input(self, dtype: str) -> NDArray[Any]:
+        """Random data whose output has about the wanted size; its sides divide by many numbers."""
+        elements = OUTPUT_BYTES / np.dtype(dtype).itemsize / 3
+        side = max(8, round((elements ** (1 / self.dims)) / self.scale / 8) * 8)
+        return _random((1, 3, *[side] * self.dims), dtype)
+
+    def descriptor(self, x: NDArray[Any]) -> OperatorDesc:
+        return ResampleOperatorDesc.completed(
+            {
+                "InputTensor": BufferTensorDesc.packed(x.dtype, x.shape),
+                "InterpolationMode": "LINEAR" if self.mode == "linear" else "NEAREST_NEIGHBOR",
+                "Scales": [1, 1, *[self.scale] * self.dims],
+            }
+        )
+
+    def wrong(self, y: NDArray[Any], x: NDArray[Any]) -> str | None:
+        """What is wrong with a result, at a few thousand random places."""
+        shape = (1, 3, *(int(size * np.float32(self.scale)) for size in x.shape[2:]))
+        if y.shape != shape:
+            return f"shape {y.shape} instead of {shape}"
+        random = np.random.default_rng(11)
+        at = [random.integers(0, size, 4000) for size in shape]
+        sources = [(index + 0.5) / float(np.float32(self.scale)) - 0.5 for index in at[2:]]
+        # Where a source is nearly halfway between two, the choice hangs on the last bit of a scale like 1.7.
+        tied = np.zeros(4000, bool)
+        if self.mode == "nearest" and float(np.float32(self.scale)) != self.scale:
+            tied = np.any([np.abs(source - np.floor(source) - 0.5) < 1e-3 for source in sources], axis=0)
+        expected = np.zeros(4000)
+        if self.mode == "nearest":
+            nearest = [
+                np.clip(np.floor(s + 0.5), 0, n - 1).astype(int) for s, n in zip(sources, x.shape[2:], strict=True)
+            ]
+            expected += x[at[0], at[1], *nearest]
+        else:
+            below = [np.floor(source) for source in sources]
+            for corner in product((0, 1), repeat=self.dims):
+                near = [
+                    np.clip(b + c, 0, n - 1).astype(int) for b, c, n in zip(below, corner, x.shape[2:], strict=True)
+                ]
+                parts = [s - b if c else 1 - (s - b) for s, b, c in zip(sources, below, corner, strict=True)]
+                expected += np.prod(parts, axis=0) * x[at[0], at[1], *near]
+        apart = np.abs(y[tuple(at)].astype(np.float64) - expected)[~tied].max()
+        # coordinates in float32; a last place of float16; a level of uint8, which some round and some cut off
+        allowed = {"float32": 5e-4, "float16": 2e-3, "uint8": 1.05}[x.dtype.name] if self.mode == "linear" else 0.0
+        return f"off by {apart:.3g}" if apart > allowed else None
 
 
-def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Run]:
-    """The timed call, which drops each slice as a server does that has sent it, and one that returns the whole."""
+@dataclass(frozen=True)
+class Tiling:
+    """Of equal blocks, as many as make the wanted size."""
+
+    name: str
+    block: tuple[int, ...]
+    repeats: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def input(self, dtype: str) -> NDArray[Any]:
+        rows = OUTPUT_BYTES // np.dtype(dtype).itemsize // int(np.prod(self.repeats)) // int(np.prod(self.block))
+        return _random((rows, *self.block[1:]), dtype)
+
+    def descriptor(self, x: NDArray[Any]) -> OperatorDesc:
+        return TileOperatorDesc.of(BufferTensorDesc.packed(x.dtype, x.shape), self.repeats)
+
+    def wrong(self, y: NDArray[Any], x: NDArray[Any]) -> str | None:
+        """What is wrong with a result, anywhere."""
+        return None if np.array_equal(y.reshape(-1), np.tile(x, self.repeats).reshape(-1)) else "other elements"
+
+
+Case = Resampling | Tiling
+TILINGS = (
+    Tiling("rows of 256, x2x2", (1, 256), (2, 2)),
+    Tiling("rows of 8, x2x2", (1, 8), (2, 2)),
+    Tiling("batch x8", (1, 512, 512), (8, 1, 1)),
+)
+RESAMPLINGS = (
+    *(Resampling("nearest", scale) for scale in (2, 1.7, 0.5)),
+    *(Resampling("linear", scale) for scale in (2, 1.7, 0.5)),
+    Resampling("linear", 2, dims=3),
+)
+
+
+def _random(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    values = np.random.default_rng(7).random(shape, np.float32)
+    return (values * 255 if dtype == "uint8" else values).astype(dtype)
+
+
+# ---- ours ------------------------------------------------------------------------------------------------------------
+
+
+def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any], pool: ThreadPoolExecutor) -> tuple[Run, Run]:
+    """The timed call, which drops each slice, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
-    assert backend.refuses(plan) is None
+    if (reason := backend.refuses(plan)) is not None:
+        raise RuntimeError(f"our own backend refuses the work: {reason}")
     sent = memoryview(x.tobytes())
 
     def timed() -> Any:
@@ -72,7 +162,7 @@ def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Ru
             for index in indices:
                 run.compute(index)
 
-        for thread in [POOL.submit(work) for _ in range(THREADS)]:
+        for thread in [pool.submit(work) for _ in range(THREADS)]:
             thread.result()
 
     def whole() -> NDArray[Any]:
@@ -83,254 +173,229 @@ def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any]) -> tuple[Run, Ru
     return timed, whole
 
 
+# ---- the peers -------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Case:
-    """A resampling of the last axes of a batch of one with three channels."""
+class Libraries:
+    """The modules of the peers; None for one that is not installed."""
 
-    mode: str
-    scale: float
-    dims: int = 2
+    torch: Any
+    onnx: Any
+    onnxruntime: Any
+    cv2: Any
+    openvino: Any
 
-    def __str__(self) -> str:
-        return f"{self.mode} x{self.scale:g}" + (", 3-D" if self.dims == 3 else "")
+    @classmethod
+    def found(cls, bench: Bench) -> Libraries:
+        """Those that are installed, with two threads each; the others are named."""
+        modules: dict[str, Any] = {}
+        for name in ("torch", "onnx", "onnxruntime", "cv2", "openvino"):
+            try:
+                modules[name] = importlib.import_module(name)
+            except ModuleNotFoundError:
+                modules[name] = None
+                bench.leave_out(f"{name}, which is not installed")
+        if modules["torch"] is not None:
+            modules["torch"].set_num_threads(THREADS)
+        if modules["cv2"] is not None:
+            modules["cv2"].setNumThreads(THREADS)
+        return cls(**modules)
 
-    def input(self, dtype: str, megabytes: int) -> NDArray[Any]:
-        """Random data whose output has about this size; the first side divides by many numbers."""
-        elements = megabytes * MIB / np.dtype(dtype).itemsize / 3
-        side = max(8, round((elements ** (1 / self.dims)) / self.scale / 8) * 8)
-        values = np.random.default_rng(7).random((1, 3, *[side] * self.dims), np.float32)
-        return (values * 255 if dtype == "uint8" else values).astype(dtype)
-
-    def descriptor(self, x: NDArray[Any]) -> OperatorDesc:
-        """Pixel centres aligned, the rule that all three share."""
-        return ResampleOperatorDesc.completed(
-            {
-                "InputTensor": BufferTensorDesc.packed(x.dtype, x.shape),
-                "InterpolationMode": "LINEAR" if self.mode == "linear" else "NEAREST_NEIGHBOR",
-                "Scales": [1, 1, *[self.scale] * self.dims],
-            }
-        )
+    def runs(self, case: Case, x: NDArray[Any]) -> Iterator[tuple[str, Run]]:
+        """Every peer that can do this, by its name in the table."""
+        if self.torch is not None:
+            yield from _torch_tile(self.torch, case, x) if isinstance(case, Tiling) else _torch(self.torch, case, x)
+        if self.cv2 is not None:
+            yield from _opencv_tile(self.cv2, case, x) if isinstance(case, Tiling) else _opencv(self.cv2, case, x)
+        if self.onnx is None:
+            return
+        model = onnx_model(self.onnx, case, x).SerializeToString()
+        if self.onnxruntime is not None:
+            yield "onnxruntime", _onnxruntime(self.onnxruntime, model, x)
+        if self.openvino is not None and isinstance(case, Resampling):
+            yield "OpenVINO", _openvino(self.openvino, model, x)
 
 
-CASES = [
-    *(Case("nearest", scale) for scale in (2, 1.7, 0.5)),
-    *(Case("linear", scale) for scale in (2, 1.7, 0.5)),
-    Case("linear", 2, dims=3),
-]
-NAMES = ("numba", "numpy", "torch", "ort", "cv2")
-HEAD = ["case", "type", "MiB out", *(f"{name} ns" for name in NAMES), "numba / fastest", "numpy / fastest", "checked"]
-TARGETS = "numba: Tile and nearest 1.0; linear float32 and uint8 0.6 of torch and ort, 1.2 of cv2"
-
-
-def torch_run(torch: Any, case: Case, x: NDArray[Any]) -> Run | None:
+def _torch(torch: Any, case: Resampling, x: NDArray[Any]) -> Iterator[tuple[str, Run]]:
     """Torch's interpolate; it has no trilinear for uint8."""
     if case.dims == 3 and x.dtype == np.uint8:
-        return None
+        return
+    tensor, scales = torch.from_numpy(x), (float(case.scale),) * case.dims
+    mode = "nearest-exact" if case.mode == "nearest" else "bilinear" if case.dims == 2 else "trilinear"
+    yield "torch", lambda: torch.nn.functional.interpolate(tensor, scale_factor=scales, mode=mode).numpy()
+
+
+def _torch_tile(torch: Any, case: Tiling, x: NDArray[Any]) -> Iterator[tuple[str, Run]]:
+    """torch.tile, and what one writes who has measured: a view of equal strides copied into memory that is there."""
     tensor = torch.from_numpy(x)
-    linear = "bilinear" if case.dims == 2 else "trilinear"
-    mode = "nearest-exact" if case.mode == "nearest" else linear
-
-    def run() -> NDArray[Any]:
-        return torch.nn.functional.interpolate(tensor, scale_factor=(float(case.scale),) * case.dims, mode=mode).numpy()
-
-    return run
-
-
-def onnx_run(ort: Any, onnx: Any, case: Case, x: NDArray[Any]) -> Run:
-    """ONNX Runtime's Resize-18."""
-    kinds = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "uint8": onnx.TensorProto.UINT8}
-    kind, helper = kinds[x.dtype.name], onnx.helper
-    node = helper.make_node(
-        "Resize",
-        ["x", "", "scales"],
-        ["y"],
-        mode=case.mode,
-        coordinate_transformation_mode="half_pixel",
-        nearest_mode="round_prefer_ceil",
+    yield "torch", lambda: torch.tile(tensor, case.repeats).numpy()
+    into = torch.empty(
+        [number for pair in zip(case.repeats, x.shape, strict=True) for number in pair], dtype=tensor.dtype
     )
-    graph = helper.make_graph(
-        [node],
-        "resize",
-        [helper.make_tensor_value_info("x", kind, x.shape)],
-        [helper.make_tensor_value_info("y", kind, None)],
-        [helper.make_tensor("scales", onnx.TensorProto.FLOAT, [x.ndim], [1, 1, *[case.scale] * case.dims])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-    def run() -> NDArray[Any]:
-        return session.run(None, {"x": x})[0]
-
-    return run
+    view = tensor.reshape([number for size in x.shape for number in (1, size)]).expand(into.shape)
+    yield "torch copy_", lambda: into.copy_(view).numpy()
 
 
-def difference(mine: NDArray[Any], theirs: NDArray[Any]) -> str:
-    """For nearest and integers the share of elements that differ, otherwise the largest difference."""
-    if mine.shape != theirs.shape:
-        return f"shape {theirs.shape}"
-    apart = np.abs(mine.astype(np.float32) - theirs.astype(np.float32))
-    return f"{apart.max():.2g} in {np.count_nonzero(apart) / apart.size:.1%}"
-
-
-def interleaved(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """Median seconds of each, called in turn, a few times in a row as in a busy server."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            time.sleep(PAUSE)
-            for call in range(UNTIMED + TIMED):
-                begin = time.perf_counter()
-                run()
-                if call >= UNTIMED:
-                    times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def opencv_run(cv2: Any, case: Case, x: NDArray[Any]) -> Run | None:
-    """OpenCV's resize, plane by plane. It has no float16, no third dimension, and another rule for scales below 1.
-
-    INTER_NEAREST takes the floor of o / scale; nobody is compared with it, and it is timed all the same.
-    """
+def _opencv(cv2: Any, case: Resampling, x: NDArray[Any]) -> Iterator[tuple[str, Run]]:
+    """OpenCV's resize, plane by plane. It has no float16, no third axis, and another rule for scales below 1."""
     if case.dims == 3 or x.dtype == np.float16 or (case.mode == "linear" and case.scale < 1):
-        return None
+        return
     planes = x.reshape(-1, *x.shape[2:])
-    height, width = (int(size * case.scale) for size in x.shape[2:])
+    height, width = (int(size * np.float32(case.scale)) for size in x.shape[2:])
     out = np.empty((len(planes), height, width), x.dtype)
     flag = cv2.INTER_LINEAR if case.mode == "linear" else cv2.INTER_NEAREST
 
     def run() -> NDArray[Any]:
         for plane, into in zip(planes, out, strict=True):
             cv2.resize(plane, (width, height), dst=into, interpolation=flag)
-        return out
+        return out[np.newaxis]
 
-    return run
-
-
-def row(case: str, mine: dict[str, tuple[Run, Run]], peers: dict[str, Run], rounds: int, checked: str) -> list[str]:
-    """Time everything in turn."""
-    whole = next(iter(mine.values()))[1]()
-    seconds = interleaved({**{name: timed for name, (timed, _) in mine.items()}, **peers}, rounds)
-    fastest = min((seconds[name] for name in peers), default=float("nan"))
-    figures = [f"{seconds[name] / whole.size * 1e9:.3f}" if name in seconds else "-" for name in NAMES]
-    ratios = [f"{seconds[name] / fastest:.2f}" if name in seconds else "-" for name in ("numba", "numpy")]
-    return [case, whole.dtype.name, f"{whole.nbytes / MIB:.1f}", *figures, *ratios, checked]
+    yield "OpenCV", run
 
 
-def resample(options: argparse.Namespace) -> Iterator[list[str]]:
-    """One row per case and type."""
-    torch, ort, onnx, cv2 = peer("torch"), peer("onnxruntime"), peer("onnx"), peer("cv2")
-    if torch is not None:
-        torch.set_num_threads(THREADS)
-    if cv2 is not None:
-        cv2.setNumThreads(THREADS)
-    backends = opened(options.backends)
-    yield HEAD
-    for case in CASES:
-        if options.case and options.case not in str(case):
-            continue
-        for dtype in options.dtypes.split(","):
-            x = case.input(dtype, options.megabytes)
-            mine = {name: ours(backend, case.descriptor(x), x) for name, backend in backends.items()}
-            peers: dict[str, Run] = {}
-            if torch is not None and (run := torch_run(torch, case, x)):
-                peers["torch"] = run
-            if ort is not None and onnx is not None:
-                peers["ort"] = onnx_run(ort, onnx, case, x)
-            if cv2 is not None and (run := opencv_run(cv2, case, x)):
-                peers["cv2"] = run
-            results = [whole() for _, whole in mine.values()]
-            same = all(np.array_equal(result, results[0]) for result in results)
-            apart = f"; ort: {difference(results[0], peers['ort']())}" if "ort" in peers else ""
-            checked = ("ours: the same" if same else "OURS DIFFER") + apart
-            yield row(str(case), mine, peers, options.rounds, checked)
+def _opencv_tile(cv2: Any, case: Tiling, x: NDArray[Any]) -> Iterator[tuple[str, Run]]:
+    """OpenCV's repeat, which knows no float16 and copies it as int16."""
+    flat = x.view(np.int16 if x.dtype == np.float16 else x.dtype).reshape(len(x), -1)
+    down, across = case.repeats[0], case.repeats[-1]
+    if across == 1:
+        flat = flat.reshape(-1, 512)
+    yield "OpenCV", lambda: cv2.repeat(flat, down, across).view(x.dtype)
 
 
-TILES = {
-    "rows of 256, x2x2": ((1, 256), (2, 2)),
-    "rows of 8, x2x2": ((1, 8), (2, 2)),
-    "batch x8": ((1, 512, 512), (8, 1, 1)),
-}
+def onnx_model(onnx: Any, case: Case, x: NDArray[Any]) -> Any:
+    """The work as a model of one node: Tile-13, or Resize-18 with the rules that we follow too."""
+    kind = {"float32": "FLOAT", "float16": "FLOAT16", "uint8": "UINT8"}[x.dtype.name]
+    helper, kinds = onnx.helper, onnx.TensorProto
+    if isinstance(case, Tiling):
+        node = helper.make_node("Tile", ["x", "numbers"], ["y"])
+        numbers = helper.make_tensor("numbers", kinds.INT64, [x.ndim], case.repeats)
+    else:
+        rules = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}
+        node = helper.make_node("Resize", ["x", "", "numbers"], ["y"], mode=case.mode, **rules)
+        numbers = helper.make_tensor("numbers", kinds.FLOAT, [x.ndim], [1, 1, *[case.scale] * case.dims])
+    tensors = [
+        helper.make_tensor_value_info(name, getattr(kinds, kind), shape)
+        for name, shape in (("x", x.shape), ("y", None))
+    ]
+    graph = helper.make_graph([node], "work", tensors[:1], tensors[1:], [numbers])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def tile(options: argparse.Namespace) -> Iterator[list[str]]:
-    """One row per case and type: whole rows, short rows, whole batches."""
-    torch, ort, onnx, cv2 = peer("torch"), peer("onnxruntime"), peer("onnx"), peer("cv2")
-    if torch is not None:
-        torch.set_num_threads(THREADS)
-    if cv2 is not None:
-        cv2.setNumThreads(THREADS)
-    backends = opened(options.backends)
-    yield HEAD
-    for name, (shape, repeats) in TILES.items():
-        if options.case and options.case not in name:
-            continue
-        for dtype in options.dtypes.split(","):
-            per_input = options.megabytes * MIB // np.dtype(dtype).itemsize // int(np.prod(repeats))
-            sizes = (per_input // int(np.prod(shape)), *shape[1:])
-            x = (np.random.default_rng(7).random(sizes, np.float32) * 255).astype(dtype)
-            desc = TileOperatorDesc.of(BufferTensorDesc.packed(x.dtype, x.shape), repeats)
-            mine = {key: ours(backend, desc, x) for key, backend in backends.items()}
-            peers: dict[str, Run] = {}
-            if torch is not None:
-                tensor = torch.from_numpy(x)
-                peers["torch"] = lambda tensor=tensor, repeats=repeats: torch.tile(tensor, repeats).numpy()
-            if ort is not None and onnx is not None:
-                peers["ort"] = onnx_tile(ort, onnx, repeats, x)
-            if cv2 is not None:
-                flat = x.view(np.int16 if dtype == "float16" else x.dtype).reshape(len(x), -1)
-                if repeats[-1] > 1:
-                    peers["cv2"] = lambda flat=flat, repeats=repeats: cv2.repeat(flat, *repeats)
-                else:
-                    peers["cv2"] = lambda flat=flat, repeats=repeats: cv2.repeat(flat.reshape(-1, 512), repeats[0], 1)
-            expected = np.tile(x, repeats)
-            same = all(np.array_equal(whole(), expected) for _, whole in mine.values())
-            yield row(name, mine, peers, options.rounds, "numpy.tile's" if same else "WRONG")
-
-
-def onnx_tile(ort: Any, onnx: Any, repeats: tuple[int, ...], x: NDArray[Any]) -> Run:
-    """ONNX Runtime's Tile-13."""
-    kinds = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "uint8": onnx.TensorProto.UINT8}
-    kind, helper = kinds[x.dtype.name], onnx.helper
-    graph = helper.make_graph(
-        [helper.make_node("Tile", ["x", "repeats"], ["y"])],
-        "tile",
-        [helper.make_tensor_value_info("x", kind, x.shape)],
-        [helper.make_tensor_value_info("y", kind, None)],
-        [helper.make_tensor("repeats", onnx.TensorProto.INT64, [x.ndim], repeats)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+def _onnxruntime(ort: Any, model: bytes, x: NDArray[Any]) -> Run:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = THREADS, 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, {"x": x})[0]
 
 
-def table(rows: Iterator[list[str]]) -> None:
-    """Print rows as they come; the first is the head."""
-    widths = [18, 8, 7, 8, 8, 8, 8, 8, 15, 15, 38]
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
-        if number == 0:
-            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+def _openvino(openvino: Any, model: bytes, x: NDArray[Any]) -> Run:
+    """OpenVINO, told to compute in the type of the tensor."""
+    core = openvino.Core()
+    kinds = {"float32": openvino.Type.f32, "float16": openvino.Type.f16}
+    options = {"INFERENCE_NUM_THREADS": THREADS, "PERFORMANCE_HINT": "LATENCY"}
+    if x.dtype.name in kinds:
+        options["INFERENCE_PRECISION_HINT"] = kinds[x.dtype.name]
+    asked = core.compile_model(core.read_model(model), "CPU", options).create_infer_request()
+    return lambda: asked.infer({0: x}, share_inputs=True, share_outputs=True)[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["tile", "resample", "all"], nargs="?", default="all")
-    parser.add_argument("--case", default="", help='only cases whose name contains this, for instance "linear x2"')
-    parser.add_argument("--dtypes", default="float32,float16,uint8")
-    parser.add_argument("--megabytes", type=int, default=16, help="MiB of output")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--backends", default="numba,numpy", help="ours")
-    options = parser.parse_args()
-    if options.what != "resample":
-        table(tile(options))
-    if options.what != "tile":
-        table(resample(options))
-    print(f"Wanted: {TARGETS}.")
+# ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-if __name__ == "__main__":
-    main()
+def measure(bench: Bench) -> Iterator[Table]:
+    """Tile, then the resamplings."""
+    bench.note(
+        f"Nanoseconds per element of {OUTPUT_BYTES // MIB} MiB outputs, {THREADS} threads each, the fastest call."
+    )
+    bench.note(
+        "torch copy_: a broadcast view copied into memory that is there already, the fastest way torch has to tile."
+    )
+    bench.note(
+        "OpenCV's nearest takes the floor of o / scale, and torch breaks ties upwards; both are timed all the same."
+    )
+    libraries = Libraries.found(bench)
+    backends: dict[str, Backend] = {}
+    for name in OURS:
+        try:
+            backends[name] = load_backend(name)()
+        except (ImportError, OSError, RuntimeError) as error:
+            bench.leave_out(f"our {name} backend, which cannot be opened: {error}")
+    columns = ("work", "type", *OURS, *PEERS, "numba / fastest", "numpy / fastest")
+    last = ("numba / OpenCV",)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for title, cases in (("Tile", TILINGS), ("Resample", RESAMPLINGS)):
+            rows = tuple(
+                _row(bench, case, dtype, backends, libraries, pool)
+                for case in cases
+                for dtype in DTYPES
+                if not bench.quick or dtype != "float16"
+            )
+            yield Table(title, columns + last, rows)
+
+
+def _row(
+    bench: Bench,
+    case: Case,
+    dtype: str,
+    backends: Mapping[str, Backend],
+    libraries: Libraries,
+    pool: ThreadPoolExecutor,
+) -> tuple[Cell, ...]:
+    """Compare, then time."""
+    bench.doing(f"kernels: {case}, {dtype}")
+    x = case.input(dtype)
+    runs: dict[str, Run] = {}
+    for name, backend in backends.items():
+        runs[name], whole = ours(backend, case.descriptor(x), x, pool)
+        _must_be_right(name, case, whole(), x)
+    for name, run in libraries.runs(case, x):
+        runs[name] = run
+        if comparable(name, case):
+            _must_be_right(name, case, run(), x)
+    took = in_turn(runs, least=2 if bench.quick else 5, warm_up=IN_A_ROW, in_a_row=IN_A_ROW, pause=PAUSE)
+    elements = OUTPUT_BYTES // x.dtype.itemsize if isinstance(case, Tiling) else _elements(case, x)
+    figures: list[Cell] = [Figure(took[n].best / elements * 1e9, 3) if n in took else None for n in (*OURS, *PEERS)]
+    target = target_of(case, dtype)
+    judged = [name for name in ("torch", "torch copy_", "onnxruntime") if name in took]
+    if target in (TILE, NEAREST) and "OpenCV" in took:
+        judged.append("OpenCV")
+    fastest = min((took[name].best for name in judged), default=None)
+    ratios: list[Cell] = [
+        Figure(took[name].best / fastest, target=target if name == "numba" else None)
+        if name in took and fastest is not None
+        else None
+        for name in OURS
+    ]
+    against: Cell = None
+    if {"numba", "OpenCV"} <= took.keys() and isinstance(case, Resampling) and case.mode == "linear":
+        ratio = took["numba"].best / took["OpenCV"].best
+        against = Figure(ratio, target=LINEAR_CV if case.scale == 2 else None)
+    return (str(case), dtype, *figures, *ratios, against)
+
+
+def target_of(case: Case, dtype: str) -> Target | None:
+    """What our numba kernel should reach."""
+    if isinstance(case, Tiling):
+        return TILE
+    if case.mode == "nearest":
+        return NEAREST
+    return LINEAR if dtype in ("float32", "uint8") else None
+
+
+def comparable(name: str, case: Case) -> bool:
+    """Whether a peer follows the very rule. Not torch's and OpenCV's nearest, nor the scale that OpenCV takes."""
+    if isinstance(case, Tiling):
+        return True
+    if case.mode == "nearest":
+        return name in ("onnxruntime", "OpenVINO")
+    return name != "OpenCV" or case.scale == int(case.scale)
+
+
+def _must_be_right(name: str, case: Case, y: NDArray[Any], x: NDArray[Any]) -> None:
+    if (wrong := case.wrong(y, x)) is not None:
+        raise RuntimeError(f"{name} at {case} of {x.dtype}: {wrong}")
+
+
+def _elements(case: Resampling, x: NDArray[Any]) -> int:
+    return 3 * int(np.prod([int(size * np.float32(case.scale)) for size in x.shape[2:]]))

@@ -1,35 +1,24 @@
-"""The SDK against stock httpx and bare sockets, in one run on loopback, all taken in turn.
-
-    python benchmarks/sdk.py                      two to three minutes
-    python benchmarks/sdk.py --quick              half a minute: no 256 MiB
-    python benchmarks/sdk.py --json results.json  the figures as well
+"""The SDK against stock httpx and bare sockets, all taken in turn.
 
 The peer is a bare socket server in a process of its own: it takes a body with `recv_into` and answers a frame from
 fixed memory, so that the client is the limit. `receive` sends 3 KiB and gets the size, `send` the other way round,
-`both` sends and gets it. Every row's results are compared, before and after it is timed: what came byte by byte, what
-was sent by the CRC that the peer saw. Figures are lower quartiles; only ratios mean anything on a machine that does
-other things as well.
+`both` sends and gets it. Every way's results are compared, before and after it is timed: what came byte by byte, what
+was sent by the CRC that the peer saw.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
-import platform
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import version
-from pathlib import Path
+from functools import lru_cache, partial
 from typing import Any
 
 import httpx
@@ -42,11 +31,17 @@ from tensorpost.frame import MEDIA_TYPE, encode_head
 from tensorpost.httpx_transport import aread_into, read_into
 from tensorpost.resampling import resampling
 
-HERE = Path(__file__).resolve()
-KIB, MIB = 1 << 10, 1 << 20
+from .bench import Bench
+from .report import Cell, Figure, Table, Target
+from .servers import ROOT
+from .sockets import MIB, connected, receive_head, request, send
+from .timing import Times, in_turn
+
+KIB = 1 << 10
 SMALL = 3 * KIB  # the other direction of a one-way job
 LARGEST = 256 * MIB
 METADATA = {"backend": "none", "device": "none"}
+RECEIVE = Target("SDK receive 256 MiB, speed against httpx `.content`", 6)
 
 
 def pattern(count: int) -> np.ndarray[Any, Any]:
@@ -122,8 +117,9 @@ def peer() -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/s"
         process = subprocess.Popen(
-            [sys.executable, str(HERE), "--serve", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-c", "import sys; from benchmarks.sdk import serve; serve(sys.argv[1])", path],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -182,28 +178,19 @@ Call = Callable[[bool], Said]
 
 def raw(url: str, job: Job) -> Call:
     """The ceiling: nothing between the memory and the socket but what HTTP needs."""
-    host, port = url.removeprefix("http://").split(":")
-    sock = socket.create_connection((host, int(port)))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock = connected(int(url.rpartition(":")[2]))
     room = np.empty(job.frame_head_bytes + job.expected.size, np.uint8).data
     room[:] = bytes(len(room))
 
     def call(check: bool) -> Said:
-        head = f"POST {job.path(check=check)} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(job.bytes)}\r\n\r\n".encode()
-        if len(job.bytes) < 64 * KIB:
-            sock.sendall(head + job.bytes)
-        else:
-            sock.sendall(head)
-            sock.sendall(job.bytes)
-        data = b""
-        while b"\r\n\r\n" not in data:
-            data += sock.recv(4 * KIB)
-        head, _, rest = data.partition(b"\r\n\r\n")
-        room[: len(rest)] = rest
-        got = len(rest)
+        parts = [memoryview(job.bytes)]
+        send(sock, request(job.path(check=check), parts, {}), parts)
+        answer = receive_head(sock)
+        room[: len(answer.rest)] = answer.rest
+        got = len(answer.rest)
         while got < len(room):
             got += sock.recv_into(room[got:])
-        return Said(room[job.frame_head_bytes :], int(head.rpartition(b" ")[2]))
+        return Said(room[job.frame_head_bytes :], int(answer.fields[b"x-request-id"]))
 
     return call
 
@@ -299,6 +286,7 @@ def parts_async(http: httpx.AsyncClient, url: str, job: Job, loop: asyncio.Abstr
 
 RAW, STOCK, PARTS = "sockets, bare", "httpx: .content, content=bytes", "httpx: iter_raw, 1 MiB parts"
 PLAIN = "tensorpost.Client"
+QUICK = (RAW, PLAIN, "tensorpost.Client, out=", STOCK, PARTS)
 
 
 def ways(url: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: contextlib.ExitStack) -> dict[str, Call]:
@@ -335,95 +323,69 @@ def ways(url: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: co
 def compare(name: str, call: Call, job: Job) -> None:
     """Fail if a way gets or sends anything wrong."""
     said = call(True)
-    assert said.crc == job.crc, f"{name}: the peer got other bytes than were to be sent"
+    if said.crc != job.crc:
+        raise RuntimeError(f"{name}: the peer got other bytes than were to be sent")
     found = np.frombuffer(np.ascontiguousarray(said.data), np.uint8)
     np.testing.assert_array_equal(found, job.expected, err_msg=name)
 
 
-def alternately(calls: Mapping[str, Call], job: Job, seconds: float) -> dict[str, float]:
-    """Lower quartile of each way's seconds, taken in turn for about so long in all."""
-    took: dict[str, list[float]] = {name: [] for name in calls}
+def timed(calls: Mapping[str, Call], job: Job, seconds: float) -> dict[str, Times]:
+    """Times of each way, which are compared before and after."""
     for name, call in calls.items():
         compare(name, call, job)
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(took[RAW]) < 5:
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call(False)
-            took[name].append(time.perf_counter() - begin)
+    took = in_turn({name: partial(call, False) for name, call in calls.items()}, least=4, seconds=seconds)
     for name, call in calls.items():
         compare(name, call, job)
-    return {name: sorted(times)[len(times) // 4] for name, times in took.items()}
+    return took
 
 
-def show(direction: str, size: int, took: Mapping[str, float]) -> None:
-    """One table; ratios above 1 are faster than the row they are against."""
-    small = size < MIB
-    label = f"{size // KIB} KiB, microseconds" if small else f"{size // MIB} MiB, GB/s"
-    print(f"\n{direction + ' ' + label:64} {'':>8} {'/sockets':>9} {'/.content':>9} {'/parts':>7}")
-    for name, seconds in took.items():
-        figure = f"{seconds * 1e6:8.0f}" if small else f"{size / seconds / 1e9:8.2f}"
-        against = (took[RAW] / seconds, took[STOCK] / seconds, took[PARTS] / seconds)
-        print(f"{name:64} {figure} {against[0]:9.2f} {against[1]:9.2f} {against[2]:7.2f}", flush=True)
-
-
-def import_seconds(statement: str, rounds: int) -> float:
-    """Wall seconds of a fresh interpreter that runs this; least of several. Compiled modules are on disk by then."""
-    times: list[float] = []
-    for _ in range(rounds + 1):
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-c", statement], check=True)
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])
-
-
-STATEMENTS = ("pass", "import tensorpost", "from tensorpost import Client", "import numpy, pydantic", "import httpx")
-
-
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="no 256 MiB, and fewer calls")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures to this file too")
-    parser.add_argument("--only", default="", metavar="WORD", help="directions that contain this word")
-    parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve)
-        return
-    sizes = [3 * KIB, MIB, 16 * MIB] + ([] if arguments.quick else [LARGEST])
-    rows: list[dict[str, object]] = []
+def measure(bench: Bench) -> Iterator[Table]:
+    """One table per direction: ways down, sizes across."""
+    bench.note("Microseconds for 3 KiB, else GB/s, at the lower quartile, against a server of bare sockets.")
+    bench.note("httpx without timeouts; with its default timeout, sending bytes of this size is far slower still.")
+    sizes = [SMALL, MIB, 16 * MIB, LARGEST]
+    found: dict[str, dict[int, dict[str, Times]]] = {"receive": {}, "send": {}, "both": {}}
     with peer() as (url, uds), asyncio.Runner() as runner:
         for size in sizes:
             for direction, job in (
-                ("receive", Job(SMALL, size // SMALL * SMALL)),
-                ("send", Job(size, min(size, SMALL))),
-                ("both", Job(size, size)),
+                ("receive", (SMALL, size // SMALL * SMALL)),
+                ("send", (size, min(size, SMALL))),
+                ("both", (size, size)),
             ):
-                if arguments.only not in direction or (size == SMALL and direction != "both"):
+                if (size == SMALL and direction != "both") or (
+                    bench.quick and size == LARGEST and direction != "receive"
+                ):
                     continue
+                bench.doing(f"sdk: {direction} {size // KIB} KiB")
                 with contextlib.ExitStack() as kept:
-                    calls = ways(url, uds, job, runner.get_loop(), kept)
-                    took = alternately(calls, job, 1.0 if arguments.quick else 4.0 if size < LARGEST else 15.0)
-                show(direction, size, took)
-                rows += [
-                    {
-                        "direction": direction, "bytes": size, "way": name, "seconds": seconds,
-                        "speed_against_sockets": took[RAW] / seconds,
-                        "speed_against_httpx_content": took[STOCK] / seconds,
-                        "speed_against_httpx_parts": took[PARTS] / seconds,
-                    }
-                    for name, seconds in took.items()
-                ]  # fmt: skip
-    imports = {statement: import_seconds(statement, 3 if arguments.quick else 9) for statement in STATEMENTS}
-    print("\nseconds of a fresh interpreter")
-    for statement, seconds in imports.items():
-        print(f"{statement:64} {seconds:8.3f}")
-    if arguments.json:
-        packages = {name: version(name) for name in ("httpx", "httpcore", "h11", "numpy", "pydantic")}
-        machine = {"python": platform.python_version(), "system": platform.platform(), **packages}
-        arguments.json.write_text(json.dumps({"machine": machine, "calls": rows, "import_seconds": imports}, indent=2))
+                    made = Job(*job)
+                    calls = ways(url, uds, made, runner.get_loop(), kept)
+                    if bench.quick:
+                        calls = {name: calls[name] for name in QUICK}
+                    found[direction][size] = timed(calls, made, 0.5 if bench.quick else 2.5 if size < LARGEST else 9.0)
+    for direction, by_size in found.items():
+        yield _table(direction, by_size)
 
 
-if __name__ == "__main__":
-    main()
+def _table(direction: str, by_size: Mapping[int, Mapping[str, Times]]) -> Table:
+    """Rates, and ratios at the largest size."""
+    largest = max(by_size)
+    names = [f"{size // KIB} KiB, us" if size < MIB else f"{size // MIB} MiB, GB/s" for size in by_size]
+    against = {"bare sockets": RAW, "httpx .content": STOCK, "httpx parts": PARTS}
+    rows: list[tuple[Cell, ...]] = []
+    for way in next(iter(by_size.values())):
+        rates = [
+            Figure(took[way].quartile * 1e6, 0) if size < MIB else Figure(size / took[way].quartile / 1e9)
+            for size, took in by_size.items()
+        ]
+        judged = direction == "receive" and largest == LARGEST and way == PLAIN
+        ratios = [
+            Figure(
+                by_size[largest][other].quartile / by_size[largest][way].quartile,
+                target=RECEIVE if judged and other == STOCK else None,
+            )
+            for other in against.values()
+        ]
+        rows.append((way, *rates, *ratios))
+    columns = ("way", *names, *(f"{largest // MIB} MiB against {name}" for name in against))
+    return Table(f"{direction.capitalize()}", columns, tuple(rows))

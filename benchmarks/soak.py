@@ -1,28 +1,20 @@
 """Many requests of all sizes, some of them cut off: memory stays flat, nothing stays lent, nothing fails unasked.
 
-    python benchmarks/soak.py                      20,000 requests, about ten minutes
-    python benchmarks/soak.py --requests 2000      a first look
-
 Tensors of 1 KB to 64 MB, as many of 1 to 10 KB as of 1 to 10 MB, go to Tile and to a nearest-neighbour Resample over a
 few connections at a time. One request in fifty is cut off at a random byte of the request or the answer, by closing or
 by a reset. Every answer is compared with what NumPy says, whole.
 
-It fails (exit status 1) if an answer that was waited for is not the right one, if anything is lent at the end, if the
-server's resident memory in the last third is more than 5 % above that in the first third after the warm-up, or if the
-server keeps a connection. The kernel's own figures are read; Linux only.
+It fails if an answer that was waited for is not the right one, if anything is lent at the end, if the server's resident
+memory in the last third is more than 5 % above that in the first third after the warm-up, or if the server keeps a
+connection. The kernel's own figures are read; Linux only.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
-import os
 import random
-import re
 import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -38,39 +30,45 @@ import numpy as np
 from tensorpost import frame
 from tensorpost.datatypes import data_type
 
-MIB = 1 << 20
+from . import servers
+from .bench import Bench
+from .report import Cell, Figure, Table, Target
+from .servers import resident
+from .sockets import MIB, as_bytes, connected, receive_body, receive_head, request
+
 SMALLEST, LARGEST = 1_000, 64_000_000
 CUT_ONE_IN = 50
 WARM_UP = 0.1  # of the requests, but at least this many, or half of all:
 WARM_UP_REQUESTS = 1500
-MOST_GROWTH = 1.05
+GROWTH = Target("soak, resident memory of the last third against the first", 1.05, at_most=True)
 SAMPLES = 100
+CONNECTIONS = 4
+SEED = 0
 
 
-def main() -> None:
-    """Run, print, and judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=20_000, help="how many; default 20,000")
-    parser.add_argument("--connections", type=int, default=4, help="at a time; default 4")
-    parser.add_argument("--seed", type=int, default=0, help="of the sizes and cuts; default 0")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    chosen = parser.parse_args()
-    with running_server() as (port, process):
-        soak = Soak(port, process, chosen.requests, chosen.seed)
+def measure(bench: Bench) -> Iterator[Table]:
+    """One soak, judged."""
+    if sys.platform != "linux":
+        bench.leave_out("the soak, which reads /proc")
+        return
+    count = min(bench.requests, 1000) if bench.quick else bench.requests
+    bench.note(
+        f"{count:,} requests of {SMALLEST:,} to {LARGEST:,} bytes, {CONNECTIONS} connections, one in {CUT_ONE_IN} cut."
+    )
+    with servers.tensorpost() as server:
+        soak = Soak(server.port, server.process, count, SEED)
         begin = time.perf_counter()
-        threads = [threading.Thread(target=soak.work, args=(index,)) for index in range(chosen.connections)]
+        threads = [threading.Thread(target=soak.work, args=(index,)) for index in range(CONNECTIONS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         took = time.perf_counter() - begin
-        in_use = settled(port)
-        found = soak.judge(in_use, took)
-    print(json.dumps(found, indent=2))
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2))
-    if found["failures"]:
-        raise SystemExit(f"failed: {'; '.join(found['failures'][:10])}")
+        in_use = settled(server.port)
+        rows = soak.judge(in_use, took)
+    yield Table("Soak", ("what", "measured"), tuple(rows))
+    if soak.failures:
+        raise RuntimeError(f"the soak failed: {'; '.join(soak.failures[:10])}")
 
 
 @dataclass
@@ -117,8 +115,7 @@ class Soak:
             dice = random.Random(f"{self.seed} {number}")
             try:
                 if connection is None:
-                    connection = socket.create_connection(("127.0.0.1", self.port), timeout=120)
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection = connected(self.port)
                 outcome = self.one(connection, dice, memory)
             except (OSError, AssertionError, ValueError, StopIteration) as error:
                 outcome = "failed"
@@ -144,16 +141,16 @@ class Soak:
             taken = size // 4
             path = f"resample?interpolation_mode=NEAREST_NEIGHBOR&output_sizes={taken}"
             expected, answer = x[2::4], 128 + taken
-        request = b"POST /v1/operators/%b HTTP/1.1\r\nHost: soak\r\n" % path.encode()
-        request += b"Content-Type: application/x-npy\r\nContent-Length: %d\r\n\r\n%b" % (len(head) + size, head)
-        cut = dice.randrange(len(request) + size + answer) if dice.randrange(CUT_ONE_IN) == 0 else None
-        if cut is not None and cut < len(request) + size:
-            connection.sendall(request[:cut])
-            connection.sendall(x[: max(0, cut - len(request))].data)
+        parts = [memoryview(head), as_bytes(x)]
+        sent = request(f"/v1/operators/{path}", parts, {"content-type": "application/x-npy"}) + head
+        cut = dice.randrange(len(sent) + size + answer) if dice.randrange(CUT_ONE_IN) == 0 else None
+        if cut is not None and cut < len(sent) + size:
+            connection.sendall(sent[:cut])
+            connection.sendall(x[: max(0, cut - len(sent))].data)
             return self.hang_up(connection, dice)
-        connection.sendall(request)
+        connection.sendall(sent)
         connection.sendall(x.data)
-        left = answer if cut is None else cut - len(request) - size
+        left = answer if cut is None else cut - len(sent) - size
         self.compare(connection, expected, answer, left, memory)
         self.moved += size + left
         return "answered" if cut is None else self.hang_up(connection, dice)
@@ -162,34 +159,23 @@ class Soak:
         self, connection: socket.socket, expected: np.ndarray[Any, Any], answer: int, left: int, memory: memoryview
     ) -> None:
         """Receive so many bytes of an answer, and compare them with the expected bytes, over and over."""
-        data = b""
-        while b"\r\n\r\n" not in data:
-            piece = connection.recv(4096)
-            assert piece, "the server hung up before an answer"
-            data += piece
-        text, _, rest = data.partition(b"\r\n\r\n")
-        assert text.startswith(b"HTTP/1.1 200"), data[:300]
-        length = next(line for line in text.lower().split(b"\r\n") if line.startswith(b"content-length"))
-        assert int(length.split(b":")[1]) == answer, f"{length!r} instead of {answer}"
-        at = -128
-        piece = memoryview(rest)[:left]
-        while True:
+        head = receive_head(connection)
+        assert head.length == answer, f"{head.length} bytes instead of {answer}"
+        at = -128  # of the npy head
+
+        def look(piece: memoryview) -> None:
+            nonlocal at
             begin = max(0, -at)
             while begin < len(piece):
                 start = (at + begin) % len(expected)
                 count = min(len(piece) - begin, len(expected) - start)
-                same = np.array_equal(
-                    np.frombuffer(piece[begin : begin + count], np.uint8), expected[start : start + count]
-                )
+                found = np.frombuffer(piece[begin : begin + count], np.uint8)
+                same = np.array_equal(found, expected[start : start + count])
                 assert same, f"other bytes than NumPy's near byte {at + begin}"
                 begin += count
             at += len(piece)
-            left -= len(piece)
-            if not left:
-                return
-            count = connection.recv_into(memory, min(left, len(memory)))
-            assert count, f"the server hung up {left} bytes before the end"
-            piece = memory[:count]
+
+        receive_body(connection, left, head.rest, look, memory)
 
     @staticmethod
     def hang_up(connection: socket.socket, dice: random.Random) -> str:
@@ -203,38 +189,35 @@ class Soak:
         """In which tenth of the run a request is."""
         return number * 10 // self.requests
 
-    def judge(self, in_use: dict[str, int], took: float) -> dict[str, Any]:
-        """The figures, and what is wrong with them."""
+    def judge(self, in_use: dict[str, int], took: float) -> list[tuple[Cell, ...]]:
+        """The figures; what is wrong with them is added to the failures."""
         begin = max(self.requests * WARM_UP, min(WARM_UP_REQUESTS, self.requests / 2))
         warm = [size for number, size in self.resident if number >= begin]
         third = max(1, len(warm) // 3)
         first, last = statistics.mean(warm[:third]), statistics.mean(warm[-third:])
-        failures = list(self.failures)
         if any(in_use.values()):
-            failures.append(f"still in use: {in_use}")
-        if last > first * MOST_GROWTH:
-            failures.append(f"resident memory grew from {first / MIB:.0f} to {last / MIB:.0f} MiB")
+            self.failures.append(f"still in use: {in_use}")
+        if not GROWTH.met_by(last / first):
+            self.failures.append(f"resident memory grew from {first / MIB:.0f} to {last / MIB:.0f} MiB")
         if self.outcomes["answered"] + self.outcomes["cut"] != self.requests:
-            failures.append(f"{self.outcomes}")
-        return {
-            "requests": self.requests,
-            "outcomes": dict(self.outcomes),
-            "gigabytes": round(self.moved / 1e9, 1),
-            "seconds": round(took, 1),
-            "resident MiB": {
-                "first third": round(first / MIB, 1),
-                "last third": round(last / MIB, 1),
-                "growth": round(last / first, 3),
-                "most": round(max(warm) / MIB, 1),
-                "at the end": round(resident(self.process) / MIB, 1),
-            },
-            "resident MiB by tenth": [
-                round(statistics.mean([size for number, size in self.resident if self.tenth(number) == tenth]) / MIB)
-                for tenth in sorted({self.tenth(number) for number, _ in self.resident})
-            ],
-            "in use at the end": in_use,
-            "failures": failures,
-        }
+            self.failures.append(f"{self.outcomes}")
+        tenths = [
+            round(statistics.mean([size for number, size in self.resident if self.tenth(number) == tenth]) / MIB)
+            for tenth in sorted({self.tenth(number) for number, _ in self.resident})
+        ]
+        return [
+            ("requests answered", Figure(self.outcomes["answered"], 0)),
+            ("cut off on purpose", Figure(self.outcomes["cut"], 0)),
+            ("failed", Figure(self.outcomes["failed"], 0)),
+            ("moved, GB", Figure(self.moved / 1e9, 1)),
+            ("seconds", Figure(took, 1)),
+            ("resident, first third, MiB", Figure(first / MIB, 1)),
+            ("resident, last third, MiB", Figure(last / MIB, 1)),
+            ("growth", Figure(last / first, 3, GROWTH)),
+            ("most, MiB", Figure(max(warm) / MIB, 1)),
+            ("resident by tenth of the run, MiB", ", ".join(map(str, tenths))),
+            ("in use at the end", ", ".join(f"{name} {value}" for name, value in in_use.items())),
+        ]
 
 
 def settled(port: int) -> dict[str, int]:
@@ -257,30 +240,3 @@ def open_connections(port: int) -> int:
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     states = [fields[3] for line in lines if (fields := line.split())[1] == wanted]
     return sum(state in ("01", "08") for state in states)  # ESTABLISHED, CLOSE_WAIT
-
-
-@contextlib.contextmanager
-def running_server() -> Iterator[tuple[int, int]]:
-    """A server in a process of its own, on a free port: the port and its process id."""
-    command = [sys.executable, "-m", "tensorpost", "serve", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the server did not start: {' '.join(command)} ended with status {process.wait()}")
-        yield int(line.rsplit(":", 1)[1]), process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def resident(process: int) -> int:
-    """Bytes of the process in memory."""
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
-
-
-if __name__ == "__main__":
-    main()

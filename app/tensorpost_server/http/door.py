@@ -1,6 +1,6 @@
 """The short way to an execution: past routing and middleware, for the two paths that carry tensors.
 
-FastAPI's routing and dependency machinery takes longer than a small operator does (benchmarks/service.py). The routes
+FastAPI's routing and dependency machinery takes longer than a small operator does (benchmarks/small.py). The routes
 stay, for the documentation and for anyone who puts middleware in front of them; they answer the same.
 """
 

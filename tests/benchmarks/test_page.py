@@ -1,0 +1,33 @@
+"""docs/performance.md says what docs/performance.json holds, and the README what both say."""
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.page import FIGURES, PAGE, filled
+from benchmarks.report import Run
+
+RUN = Run.read(FIGURES)
+TEXT = PAGE.read_text()
+
+
+def test_the_pages_tables_are_those_of_the_committed_run() -> None:
+    assert filled(TEXT, RUN) == TEXT, "run: python -m benchmarks.page docs/performance.json"
+
+
+def test_the_committed_run_is_a_full_one() -> None:
+    assert not RUN.quick
+    assert {section.name for section in RUN.sections} >= {
+        "startup",
+        "memory",
+        "wire",
+        "sdk",
+        "small",
+        "peers",
+        "kernels",
+    }
+    assert all(table.rows for section in RUN.sections for table in section.tables)
+
+
+def test_a_section_without_a_place_on_the_page_is_refused() -> None:
+    with pytest.raises(ValueError, match="places"):
+        filled(TEXT, replace(RUN, sections=RUN.sections[1:]))
