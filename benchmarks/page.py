@@ -1,34 +1,47 @@
-"""Write the tables of docs/performance.md from a run: `python -m benchmarks.page build/bench.json`.
+"""Write the tables of docs/performance.md from runs.
 
-The run is kept beside the page as docs/performance.json. What stands between the page's markers is written from it; the
-rest of the page is written by hand.
+    python -m benchmarks.page build/bench.json
+    python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
+
+The runs are kept beside the page as docs/performance.json and docs/performance-gpu.json. What stands between the page's
+markers is written from them; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from .report import Run, Section, markdown, verdicts
 from .servers import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.json"
+GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
 MARKED = re.compile(r"(<!-- begin (?P<name>[a-z]+): written by benchmarks/page\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
     """Copy the figures, and write the page anew."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
-    parser.add_argument("json", type=Path, help="what python -m benchmarks wrote")
-    run = Run.read(parser.parse_args().json)
-    run.write(FIGURES)
-    PAGE.write_text(filled(PAGE.read_text(), run))
+    parser.add_argument("json", type=Path, nargs="?", help="what python -m benchmarks wrote")
+    parser.add_argument(
+        "--gpu", type=Path, nargs=2, metavar=("KERNELS", "SERVICE"), help="what gpu.py and gpu_service.py wrote"
+    )
+    options = parser.parse_args()
+    if options.json:
+        Run.read(options.json).write(FIGURES)
+    if options.gpu:
+        kernels, service = (json.loads(path.read_text()) for path in options.gpu)
+        GPU_FIGURES.write_text(json.dumps({"kernels": kernels, "service": service}, indent=1) + "\n")
+    PAGE.write_text(filled(PAGE.read_text(), Run.read(FIGURES), json.loads(GPU_FIGURES.read_text())))
 
 
-def filled(page: str, run: Run) -> str:
+def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
     """The page with what the run found between its markers.
 
     Raises:
@@ -40,6 +53,8 @@ def filled(page: str, run: Run) -> str:
         "sections": lambda: markdown(
             ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))
         ),
+        "gpu": lambda: of_gpu_kernels(gpu["kernels"]),
+        "gpuservice": lambda: of_gpu_service(gpu["service"]),
         **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
     placed = [match["name"] for match in MARKED.finditer(page)]
@@ -54,6 +69,42 @@ def of_section(section: Section) -> str:
     notes = "\n".join(f"* {note}" for note in section.notes)
     missing = "\n".join(f"* Left out: {what}" for what in section.left_out)
     return "\n\n".join(filter(None, [*tables, "\n".join(filter(None, [notes, missing]))]))
+
+
+def of_gpu_kernels(found: dict[str, Any]) -> str:
+    """What benchmarks/gpu.py found: shares of the device's own copy."""
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    rows: list[list[str]] = []
+    for row in found["rows"]:
+        shares: dict[str, float] = row["share"]
+        wanted = "-" if row["target"] is None else f">= {row['target']}"
+        if row["ratio"] is not None:
+            wanted = f"{wanted}, {row['ratio']} x torch".removeprefix("-, ")
+        cells = [f"{shares[name]:.2f}" if name in shares else "-" for name in ("ours", "torch", "cupy")]
+        rows.append([row["group"], row["job"], row["dtype"], f"{row['MiB']:.0f}", *cells, wanted])
+    head = ("", "job", "type", "MiB moved", "ours", "torch", "CuPy", "wanted")
+    copy = sorted(row["copy GB/s"] for row in found["rows"])[len(found["rows"]) // 2]
+    overhead = markdown(("call", "us"), [[name, f"{value:.1f}"] for name, value in found["overhead"].items()])
+    return (
+        f"{found['device']}, {versions}; its own copy moves {copy:,.0f} GB/s. Medians of {found['rounds']} rounds.\n\n"
+        f"{markdown(head, rows)}\n\n**Host time of a call on a small tensor**\n\n{overhead}"
+    )
+
+
+def of_gpu_service(found: dict[str, Any]) -> str:
+    """What benchmarks/gpu_service.py found: the service beside its null backend, and one GPU beside all of them."""
+    rows: list[list[str]] = []
+    for job, seconds in found.items():
+        if job not in ("devices", "batch"):
+            cells = [f"{seconds[backend] * 1e3:.2f}" for backend in ("null", "cuda")]
+            rows.append([job, *cells, f"{seconds['null'] / seconds['cuda']:.2f}"])
+    batch: dict[str, float] = found["batch"]
+    one = batch["one device"]
+    compared = [[name, f"{seconds:.2f}", f"{one / seconds:.2f}"] for name, seconds in batch.items()]
+    return (
+        f"{', '.join(found['devices'])}.\n\n{markdown(('job', 'null, ms', 'cuda, ms', 'null / cuda'), rows)}\n\n"
+        f"**A batch of 64 requests, without the wire**\n\n{markdown(('', 's', 'times one'), compared)}"
+    )
 
 
 def _when(run: Run) -> Iterator[list[str]]:

@@ -1,17 +1,19 @@
 """docs/performance.md says what docs/performance.json holds, and the README what both say."""
 
+import json
 from dataclasses import replace
 
 import pytest
-from benchmarks.page import FIGURES, PAGE, filled
+from benchmarks.page import FIGURES, GPU_FIGURES, PAGE, filled
 from benchmarks.report import Run
 
 RUN = Run.read(FIGURES)
+GPU = json.loads(GPU_FIGURES.read_text())
 TEXT = PAGE.read_text()
 
 
 def test_the_pages_tables_are_those_of_the_committed_run() -> None:
-    assert filled(TEXT, RUN) == TEXT, "run: python -m benchmarks.page docs/performance.json"
+    assert filled(TEXT, RUN, GPU) == TEXT, "run: python -m benchmarks.page docs/performance.json"
 
 
 def test_the_committed_run_is_a_full_one() -> None:
@@ -30,4 +32,4 @@ def test_the_committed_run_is_a_full_one() -> None:
 
 def test_a_section_without_a_place_on_the_page_is_refused() -> None:
     with pytest.raises(ValueError, match="places"):
-        filled(TEXT, replace(RUN, sections=RUN.sections[1:]))
+        filled(TEXT, replace(RUN, sections=RUN.sections[1:]), GPU)
