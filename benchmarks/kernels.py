@@ -355,7 +355,8 @@ def _row(
             bench.leave_out(f"{name} at {case} of {dtype}, whose result is another: {wrong}")
         else:
             runs[name] = run
-    took = in_turn(runs, least=2 if bench.quick else 5, warm_up=IN_A_ROW, in_a_row=IN_A_ROW, pause=PAUSE)
+    calls = 3 if bench.quick else IN_A_ROW
+    took = in_turn(runs, least=2 if bench.quick else 5, warm_up=calls, in_a_row=calls, pause=PAUSE)
     elements = OUTPUT_BYTES // x.dtype.itemsize if isinstance(case, Tiling) else _elements(case, x)
     figures: list[Cell] = [Figure(took[n].best / elements * 1e9, 3) if n in took else None for n in (*OURS, *PEERS)]
     target = target_of(case, dtype)
