@@ -99,11 +99,23 @@ def by_loop(port: int, request: Request, connections: int, seconds: float) -> Lo
 async def _ask(port: int, request: Request, connections: int, seconds: float) -> Load:
     loop = asyncio.get_running_loop()
     begin = time.perf_counter()
-    callers = [_Caller(request, loop.create_future(), begin + seconds) for _ in range(connections)]
-    for caller in callers:
-        await loop.create_connection(lambda caller=caller: caller, "127.0.0.1", port)
-    async with asyncio.timeout(seconds + 60):
-        await asyncio.gather(*(caller.done for caller in callers))
+    callers = [
+        _Caller(request, loop.create_future(), loop.create_future(), begin + seconds) for _ in range(connections)
+    ]
+    connected: list[_Caller] = []
+    try:
+        for caller in callers:
+            await loop.create_connection(lambda caller=caller: caller, "127.0.0.1", port)
+            connected.append(caller)
+        async with asyncio.timeout(seconds + 60):
+            await asyncio.gather(*(caller.done for caller in callers))
+    finally:
+        # uvloop complains about a transport that its loop did not see to its end.
+        for caller in connected:
+            caller.transport.abort()
+        await asyncio.gather(*(caller.closed for caller in connected))
+        for caller in callers:
+            caller.done.cancel() or caller.done.exception()  # seen, if another one's was raised
     took = [seconds for caller in callers for seconds in caller.took]
     p50, p99 = np.quantile(took, [0.5, 0.99])
     return Load(len(took) / (time.perf_counter() - begin), float(p50), float(p99))
@@ -112,11 +124,11 @@ async def _ask(port: int, request: Request, connections: int, seconds: float) ->
 class _Caller(asyncio.Protocol):
     """One connection. It learns the answer's length from the first one, and holds the others to it."""
 
-    def __init__(self, request: Request, done: asyncio.Future[None], end: float) -> None:
+    def __init__(self, request: Request, done: asyncio.Future[None], closed: asyncio.Future[None], end: float) -> None:
         fields = {"host": "localhost", **request.headers, "content-length": str(len(request.body))}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.message = f"POST {request.path} HTTP/1.1\r\n{lines}\r\n".encode() + request.body
-        self.done, self.end = done, end
+        self.done, self.closed, self.end = done, closed, end
         self.took: list[float] = []
         self.got = bytearray()
         self.length = 0
@@ -155,6 +167,7 @@ class _Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.finish(RuntimeError(f"the connection broke: {exc}"))
+        self.closed.set_result(None)
 
     def fail(self, why: str) -> None:
         self.finish(RuntimeError(why))
