@@ -115,7 +115,8 @@ async def _ask(port: int, request: Request, connections: int, seconds: float) ->
             caller.transport.abort()
         await asyncio.gather(*(caller.closed for caller in connected))
         for caller in callers:
-            caller.done.cancel() or caller.done.exception()  # seen, if another one's was raised
+            if not caller.done.cancel():
+                caller.done.exception()  # seen, if another one's was raised
     took = [seconds for caller in callers for seconds in caller.took]
     p50, p99 = np.quantile(took, [0.5, 0.99])
     return Load(len(took) / (time.perf_counter() - begin), float(p50), float(p99))
