@@ -112,7 +112,7 @@ async def _ask(port: int, request: Request, connections: int, seconds: float) ->
     finally:
         # uvloop complains about a transport that its loop did not see to its end.
         for caller in connected:
-            caller.transport.abort()
+            caller.transport.close()
         await asyncio.gather(*(caller.closed for caller in connected))
         for caller in callers:
             if not caller.done.cancel():
