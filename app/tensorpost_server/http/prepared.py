@@ -51,7 +51,7 @@ class AnswerHead:
         headers: all but those that differ from request to request.
         lines: the same, as they are sent.
         head: the bytes before the output's.
-        small: whether that worker computes the output on the event loop's thread.
+        small: whether that worker computes the output on the event loop's thread, but for the first time.
     """
 
     headers: tuple[tuple[bytes, bytes], ...]
