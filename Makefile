@@ -4,10 +4,11 @@
 PYTHON ?= python3
 DOCKER ?= docker
 JOBS ?= 2
+ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test check bench bench-quick bench-peers gpu serve image requirements
+.PHONY: demo test check fuzz bench bench-quick bench-peers gpu serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -15,6 +16,9 @@ demo: .venv/.demo  ## start the server, send it a photograph, show what comes ba
 
 test: check  ## every check, then every test
 	$(RUN)python -m pytest -n $(JOBS)
+
+fuzz: .venv/.dev  ## the property tests again and again, each time with new cases: make fuzz ROUNDS=50
+	for round in $$(seq $(ROUNDS)); do $(RUN)python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=new || exit 1; done
 
 check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)ruff check

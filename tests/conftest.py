@@ -1,4 +1,4 @@
-"""What holds for the whole run: compiled kernels before it, and what it says at its end.
+"""What holds for the whole run: the same drawn cases each time, compiled kernels before, and what it says at its end.
 
 The summary is here because of the folders' own files the process that sums up may read none.
 """
@@ -11,6 +11,13 @@ import subprocess
 import sys
 import tempfile
 from typing import Any
+
+from hypothesis import settings
+
+# A change is judged by the same cases as the one before it; `make fuzz` draws new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new", derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 
 def pytest_configure(config: Any) -> None:

@@ -49,6 +49,16 @@ def test_outputs_that_are_far_apart_in_the_input_are_numpys(
         assert said == "an axis that skips more than 64 entries between two is numpy's"
 
 
+@pytest.mark.parametrize(("elements", "taken"), [(63, True), (64, False)])
+def test_sums_of_64_elements_are_numpys(numba: NumbaBackend, elements: int, taken: bool):
+    of, to = (BufferTensorDesc.packed(np.dtype(np.float32), (size,)) for size in (elements, 1))
+    fields = {"InputGradientTensor": of, "OutputGradientTensor": to, "InterpolationMode": "LINEAR", "Scales": [1]}
+
+    said = refusal(numba, ResampleGradOperatorDesc.completed(fields))
+
+    assert said == (None if taken else "sums of 64 or more elements are numpy's")
+
+
 def test_gradients_of_integers_are_numpys(numba: NumbaBackend):
     of, to = (BufferTensorDesc.packed(np.dtype(np.float32), (size,)) for size in (16, 8))
     fields = {

@@ -91,7 +91,8 @@ def cases(
     """A descriptor and its input: ranks 1 to 5, any scales and offsets, outputs of any size, gaps between elements."""
     cls, dtype = draw(st.sampled_from(classes)), np.dtype(draw(st.sampled_from(dtypes)))
     rank = draw(st.integers(1, 5))
-    lengths = st.integers(1, {1: 70, 2: 30, 3: 9, 4: 5, 5: 4}[rank])
+    # At most 63, so that no sum has the 64 elements that the backend leaves to numpy (test_bounds.py).
+    lengths = st.integers(1, {1: 63, 2: 30, 3: 9, 4: 5, 5: 4}[rank])
     sizes, outputs = (draw(st.lists(lengths, min_size=rank, max_size=rank)) for _ in range(2))
     if draw(st.booleans()):
         outputs[-1] = sizes[-1]  # often the last axis is channels
