@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 from tensorpost import Client
-from tensorpost.problems import InvalidParameter
+from tensorpost.datatypes import data_type
+from tensorpost.frame import encode_npy_head
+from tensorpost.problems import IncompleteBody, InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.backends import BACKENDS
 from tensorpost_server.http.transport import choose_transport
@@ -56,6 +58,14 @@ def serving(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str]
         if server.poll() is None:
             server.kill()
         server.communicate()
+
+
+def until_in_flight(url: str, count: int) -> None:
+    """Wait until so many requests have their memory."""
+    end = time.monotonic() + PATIENCE
+    while httpx.get(f"{url}/v1/limits", trust_env=False).json()["in_use"]["requests_in_flight"] != count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def refused(*arguments: str, **env: str) -> str:
@@ -98,6 +108,44 @@ def test_an_answer_that_is_under_way_is_finished_before_the_server_stops() -> No
         server.communicate(timeout=PATIENCE)
 
     assert received == x.nbytes * 256
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize("protocol", ["direct", "httptools", "h11"])
+def test_a_request_that_never_ends_is_told_that_the_server_stopped(protocol: str) -> None:
+    setting = {"TENSORPOST_SHUTDOWN_SECONDS": "1", "TENSORPOST_HTTP_PROTOCOL": protocol}
+    with serving("--port", "0", **setting) as (server, url):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as caller:
+            head = "POST /v1/operators/tile?repeats=2 HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-npy\r\n"
+            part = encode_npy_head(data_type("uint8"), (1_000_000,)) + bytes(100_000)
+            caller.sendall(f"{head}Content-Length: {len(part) + 900_000}\r\n\r\n".encode() + part)
+            until_in_flight(url, 1)
+            server.send_signal(signal.SIGTERM)
+            caller.settimeout(PATIENCE)
+            answer = b"".join(iter(lambda: caller.recv(1 << 16), b""))
+        _, err = server.communicate(timeout=PATIENCE)
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close" in answer.lower()
+    assert b"setting TENSORPOST_SHUTDOWN_SECONDS" in answer
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_an_answer_that_nobody_reads_breaks_off_when_the_server_stops() -> None:
+    x = np.zeros(1 << 18, np.uint8)
+    with serving("--port", "0", TENSORPOST_SHUTDOWN_SECONDS="1") as (server, url), Client(url) as tp:
+        from tensorpost._arrays import tile_descriptor
+
+        blocks = tp.stream(tile_descriptor(x, (1024,)), x)  # 256 MiB
+        next(blocks)
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=PATIENCE)
+        with pytest.raises(IncompleteBody):
+            list(blocks)
+
+    assert server.returncode == -signal.SIGTERM
+    assert "Traceback" not in err
 
 
 def test_answers_name_no_server_software() -> None:

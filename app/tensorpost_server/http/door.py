@@ -6,6 +6,7 @@ stay, for the documentation and for anyone who puts middleware in front of them;
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from starlette.requests import Request
@@ -53,10 +54,23 @@ class Door:
                 execution = Execution(self.service, scope, name, dialect, whole)
                 try:
                     await execution.run(receive, send)
+                except asyncio.CancelledError:
+                    # uvicorn cancels what is not done when the time to stop is over, and prints where it was.
+                    if not self.service.draining:
+                        raise
+                    await self._stopped(execution, scope, receive, send)
                 except Exception as error:  # noqa: BLE001 # all of them are answered, and all but ours raised again
                     await self._answer(execution, error, scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+    async def _stopped(self, execution: Execution, scope: Scope, receive: Receive, send: Send) -> None:
+        """Say that the server could not wait for the rest of a request; an answer that has begun just breaks off."""
+        if execution.begun:
+            return
+        answer = answer_error(Request(scope), self.service.stopped())
+        answer.headers["Connection"] = "close"
+        await answer(scope, receive, send)
 
     @staticmethod
     async def _answer(execution: Execution, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:

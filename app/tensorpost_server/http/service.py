@@ -13,7 +13,7 @@ from starlette.requests import Request
 from tensorpost.problems import NotReady
 
 from ..engine import Admission, Inline, Pool
-from ..settings import Settings
+from ..settings import ENVIRONMENT_PREFIX, Settings
 from .prepared import PreparedCalls
 
 __all__ = ["Service", "service_of"]
@@ -73,6 +73,14 @@ class Service:
         if pool.lost is not None:
             raise self._not_ready(f"this server ends, and another one should start: {pool.lost}")
         return pool
+
+    def stopped(self) -> NotReady:
+        """What a request is answered that was not complete when the time to stop was over."""
+        seconds = self.settings.shutdown_seconds
+        return self._not_ready(
+            f"the server was told to stop and waited {seconds} s for this request (setting "
+            f"{ENVIRONMENT_PREFIX}SHUTDOWN_SECONDS); send it again to one that is ready"
+        )
 
     def device_lost(self, reason: str) -> None:
         """Say so, and end the process: what a failed device leaves behind in a process cannot be repaired there."""
