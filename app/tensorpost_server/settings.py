@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from . import machine
+
 __all__ = ["ENVIRONMENT_PREFIX", "Settings"]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 _MIB = 1 << 20
 _GIB = 1 << 30
-
-
-def _available_memory() -> int:
-    """Bytes this process may use: the container's limit if there is one, else the machine's memory, else 4 GiB."""
-    found: list[int] = []
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-        found.append(int(text))
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=4 * _GIB)
-
-
-def _available_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Settings(BaseSettings):
@@ -64,7 +47,7 @@ class Settings(BaseSettings):
         "auto: direct if httptools is installed, else h11.",
     )
     numpy_threads: int = Field(
-        default_factory=_available_cores,
+        default_factory=lambda: min(machine.cores(), 256),
         ge=1,
         le=256,
         description="Slices that the CPU backends, numba and numpy, compute at the same time. "
@@ -77,7 +60,7 @@ class Settings(BaseSettings):
         "Default: three quarters of what is free there when it starts.",
     )
     cuda_pinned_bytes: int = Field(
-        default_factory=lambda: min(_GIB, _available_memory() // 8),
+        default_factory=lambda: min(_GIB, machine.memory() // 8),
         ge=0,
         description="Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold "
         "travel at about half the speed. Default: 1 GiB, or an eighth of the memory we may use if that is less.",
@@ -136,12 +119,12 @@ class Settings(BaseSettings):
         "an antialiased or gradient axis reads up to its whole input for each output.",
     )
     memory_bytes: int = Field(
-        default_factory=lambda: _available_memory() // 2,
+        default_factory=lambda: machine.memory() // 2,
         ge=1,
         description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
     )
     pool_bytes: int = Field(
-        default_factory=lambda: min(_available_memory() // 8, _GIB),
+        default_factory=lambda: min(machine.memory() // 8, _GIB),
         ge=0,
         description="Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; "
         "given back after half a minute. Default: an eighth of the memory we may use, at most 1 GiB; 0 keeps none.",

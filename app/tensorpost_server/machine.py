@@ -1,0 +1,82 @@
+"""What this process may use of the machine: cores and memory, less what a container's limits take away.
+
+Linux says a container's limits in control groups (kernel documentation, "Control Group v2" and "Control Groups version
+1"). A group's limit holds for all groups below it, so the smallest one on the way up from our own counts. Inside a
+container the way often begins at its own group, which then lies at the root of what is mounted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["cores", "memory"]
+
+_GROUPS = Path("/sys/fs/cgroup")
+_OURS = Path("/proc/self/cgroup")
+_UNKNOWN = 4 << 30  # bytes, where neither a limit nor the machine's memory can be read
+
+
+def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
+    """Bytes this process may use: the smallest limit of its groups, at most what the machine has; else 4 GiB.
+
+    Args:
+        groups: where control groups are mounted.
+        ours: the file that says in which ones we are.
+    """
+    found = [
+        int(text)
+        for folder, version in _folders(groups, ours, "memory")
+        # without a limit version 2 says "max", and version 1 a number larger than any memory
+        if (text := _text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))).isdigit()
+    ]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=_UNKNOWN)
+
+
+def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
+    """Cores this process may keep busy: those it may run on, at most its groups' share of time, rounded up.
+
+    Args:
+        groups: where control groups are mounted.
+        ours: the file that says in which ones we are.
+    """
+    runs_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = [runs_on]
+    for folder, version in _folders(groups, ours, "cpu"):
+        if version == 2:
+            quota, _, period = _text(folder / "cpu.max").partition(" ")
+        else:
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):  # not "max", nor -1
+            found.append(max(1, math.ceil(int(quota) / int(period))))
+    return min(found)
+
+
+def _folders(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """Folders of our groups for a controller, upwards, each with the version of its files."""
+    for line in _text(ours).splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if number == "0" and not names:
+            root, version = groups, 2
+        elif controller in names.split(","):
+            root, version = groups / controller, 1
+        else:
+            continue
+        folder = root.joinpath(path.lstrip("/"))
+        while folder != root:
+            yield folder, version
+            folder = folder.parent
+        yield root, version
+
+
+def _text(file: Path) -> str:
+    """What stands in a file; nothing if there is none, or we may not read it."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
