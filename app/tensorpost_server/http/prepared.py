@@ -22,6 +22,7 @@ _NPY_START = b"\x93NUMPY\x01\x00"
 _MOST_OPENINGS, _OPENINGS_BYTES = 256, 256 * 1024
 _MOST_CALLS, _CALLS_BYTES = 1024, 8 * 1024 * 1024
 _OBJECTS = 6 * 1024  # bytes of the objects of one call beside its texts: descriptor, plan and answer heads
+_DIMENSION = 192  # bytes of those for each dimension of its tensors, which are up to 64 in ONNX
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +105,9 @@ class PreparedCalls:
         """Remember a call that nothing but its head decides."""
         # The head that is answered repeats the document, and so does the descriptor.
         texts = len(key[1]) + len(key[3]) + 3 * len(prepared.call.document)
-        self.calls.put(key, prepared, texts + _OBJECTS)
+        slots = (*prepared.plan.inputs, prepared.plan.output)
+        dimensions = sum(len(slot.layout.sizes) for slot in slots)
+        self.calls.put(key, prepared, texts + _OBJECTS + _DIMENSION * dimensions)
 
 
 def head_length(form: Form, begin: bytes | memoryview) -> int:
