@@ -27,18 +27,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
-import numpy as np
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from tensorpost.datatypes import TensorDataType as T
 from tensorpost.problems import Violation
 
-from .base import MAX_DIMENSIONS, UINT_MAX, CEnum, Descriptor, OperatorDesc, UInt, length_of, postponed_rules
+from .base import Descriptor, OperatorDesc, postponed_rules
 from .feature_levels import FeatureLevel, SupportRow
+from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, length_of, pascal_case, to_float32, to_float_list
 from .tensor import BufferTensorDesc
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     # What the constructors take is wider than what the fields hold.
@@ -61,7 +62,6 @@ __all__ = [
 D = TypeVar("D", bound=Descriptor)
 _FLOATS = (T.FLOAT32, T.FLOAT16)
 _WITH_8_BITS = (*_FLOATS, T.INT8, T.UINT8)
-_FLOAT_RANGE = "a finite number of at most 3.4028235e38 in magnitude"
 
 
 class InterpolationMode(enum.IntEnum):
@@ -78,65 +78,6 @@ class AxisDirection(enum.IntEnum):
     DECREASING = 1
 
 
-def _to_float32(value: object) -> float:
-    """The 32-bit float next to the value, which is what DirectML's FLOAT would hold."""
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise PydanticCustomError("not-a-number", "must be a number", {"expected": _FLOAT_RANGE})
-    try:
-        number = float(cast("Any", value))
-    except OverflowError:
-        number = math.inf  # an integer beyond every double
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(number))
-    if not math.isfinite(rounded):
-        raise PydanticCustomError("not-finite", "must be finite as a 32-bit FLOAT", {"expected": _FLOAT_RANGE})
-    return rounded
-
-
-def _to_float_list(value: object) -> object:
-    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
-
-    The length is checked first, so that a million wrong entries are one error.
-    """
-    expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
-    listed = hasattr(value, "tolist") or isinstance(value, Sequence)
-    text = isinstance(value, (str, bytes, bytearray))
-    try:
-        length = len(cast("Any", value)) if listed and not text else None
-    except TypeError:  # a NumPy scalar
-        length = None
-    if length is None:
-        raise PydanticCustomError("not-an-array", "must be an array", expected)
-    if not 1 <= length <= MAX_DIMENSIONS:
-        raise PydanticCustomError(
-            "dimension-count", "has {length} entries, not 1 to {most}",
-            {"length": length, "most": MAX_DIMENSIONS, **expected},
-        )  # fmt: skip
-    items: Any = cast("Any", value)
-    return list(items.tolist() if hasattr(items, "tolist") else items)
-
-
-def _shortest(value: float) -> float:
-    """The shortest decimal that reads back as the same 32-bit float: 1.7, not 1.7000000476837158."""
-    return float(str(np.float32(value)))
-
-
-def _to_bool(value: object) -> bool:
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    raise PydanticCustomError("not-a-bool", "must be true or false", {"expected": "true, false, 1 or 0"})
-
-
-Float = Annotated[
-    float,
-    BeforeValidator(_to_float32),
-    PlainSerializer(_shortest, return_type=float, when_used="json"),
-    WithJsonSchema({"type": "number"}),
-]
-FloatArray = Annotated[
-    tuple[Float, ...], BeforeValidator(_to_float_list), Field(min_length=1, max_length=MAX_DIMENSIONS)
-]
-Bool = Annotated[bool, BeforeValidator(_to_bool), WithJsonSchema({"type": "boolean"})]
 Interpolation = Annotated[InterpolationMode, CEnum("DML_INTERPOLATION_MODE_")]
 Direction = Annotated[AxisDirection, CEnum("DML_AXIS_DIRECTION_")]
 
@@ -181,7 +122,7 @@ class _ResampleFamily(OperatorDesc):
         if known is not None:
             for name, value in (("input_pixel_offsets", 0.5), ("output_pixel_offsets", -0.5)):
                 if name in cls.array_fields and not given.has(name):
-                    desc[_pascal(name)] = [value] * len(known.sizes)
+                    desc[pascal_case(name)] = [value] * len(known.sizes)
         if source is not None and target is not None and not given.has("scales"):
             pairs = zip(source.sizes, target.sizes, strict=False)
             desc["Scales"] = [out / size if size else 0.0 for size, out in pairs]
@@ -192,7 +133,7 @@ class _ResampleFamily(OperatorDesc):
             pairs = zip(source.sizes, scales, strict=False)
             sizes = [math.floor(size * Fraction(scale)) if scale > 0 else size for size, scale in pairs]
             sizes += source.sizes[len(sizes) :]
-            desc[_pascal(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
+            desc[pascal_case(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
         return desc
 
     def rules(self) -> Iterator[Violation]:
@@ -207,7 +148,7 @@ class _ResampleFamily(OperatorDesc):
         for field in self.array_fields[1:]:
             values = getattr(self, field)
             if len(values) != rank:
-                name = _pascal(field)
+                name = pascal_case(field)
                 yield Violation(
                     "array-length", (name,),
                     f"{name} has {len(values)} entries but the tensors have {rank} dimensions; "
@@ -229,10 +170,10 @@ class _Given:
         self._desc = desc
 
     def has(self, name: str) -> bool:
-        return name in self._desc or _pascal(name) in self._desc
+        return name in self._desc or pascal_case(name) in self._desc
 
     def _value(self, name: str) -> object:
-        return self._desc.get(_pascal(name), self._desc.get(name))
+        return self._desc.get(pascal_case(name), self._desc.get(name))
 
     def structure(self, cls: type[D], name: str) -> D | None:
         try:
@@ -243,13 +184,9 @@ class _Given:
 
     def floats(self, name: str) -> list[float] | None:
         try:
-            return [_to_float32(item) for item in cast("Sequence[object]", _to_float_list(self._value(name)))]
+            return [to_float32(item) for item in cast("Sequence[object]", to_float_list(self._value(name)))]
         except PydanticCustomError:
             return None
-
-
-def _pascal(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 class Upsample2DOperatorDesc(OperatorDesc):
