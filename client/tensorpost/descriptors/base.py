@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -378,8 +378,3 @@ class OperatorDesc(Descriptor):
 
 def _span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
-
-
-def field_types(cls: type[BaseModel], name: str) -> tuple[Any, ...]:
-    """The type arguments of a field's annotation."""
-    return get_args(cls.model_fields[name].annotation)
