@@ -1,7 +1,7 @@
 """The Resample family: scale any dimensions by 32-bit factors, with nearest-neighbour or linear interpolation.
 
-Sources: the DML_UPSAMPLE_2D_OPERATOR_DESC, DML_RESAMPLE_OPERATOR_DESC, DML_RESAMPLE1 to DML_RESAMPLE3 and
-DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, and "DirectML feature level history".
+Sources: the DML_UPSAMPLE_2D_OPERATOR_DESC, DML_RESAMPLE_OPERATOR_DESC and DML_RESAMPLE1 to DML_RESAMPLE3 pages,
+`DirectML.h`, and "DirectML feature level history".
 
 The output's sizes are whatever OutputTensor says: a scale need not be output size / input size. Input that falls beyond
 the output is cropped, and output beyond the input repeats the edge. The members differ in fields and in how nearest
@@ -16,7 +16,7 @@ RESAMPLE1             given               floor(x + 0.5)
 RESAMPLE2, RESAMPLE3  given               floor(x) for DECREASING, ceil(x) for INCREASING
 ====================  ==================  ==================================================
 
-RESAMPLE_GRAD and RESAMPLE_GRAD1 are the adjoints of RESAMPLE1 and RESAMPLE2 with the same fields.
+The adjoints are in `resample_grad.py`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AxisDirection",
+    "Direction",
+    "Interpolation",
     "InterpolationMode",
     "Resample1OperatorDesc",
     "Resample2OperatorDesc",
     "Resample3OperatorDesc",
-    "ResampleGrad1OperatorDesc",
-    "ResampleGradOperatorDesc",
+    "ResampleFamily",
     "ResampleOperatorDesc",
     "Size2D",
     "Upsample2DOperatorDesc",
@@ -100,7 +101,7 @@ class Size2D(Descriptor):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class _ResampleFamily(OperatorDesc):
+class ResampleFamily(OperatorDesc):
     """What the members with arrays share. `array_fields` and `count_field` name them; the first array is the scales."""
 
     array_fields: ClassVar[tuple[str, ...]] = ("scales", "input_pixel_offsets", "output_pixel_offsets")
@@ -280,7 +281,7 @@ class Upsample2DOperatorDesc(OperatorDesc):
             )  # fmt: skip
 
 
-class ResampleOperatorDesc(_ResampleFamily):
+class ResampleOperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE`: scale any dimensions, pixel centres aligned; nearest rounds halves up.
 
     Attributes:
@@ -327,7 +328,7 @@ class ResampleOperatorDesc(_ResampleFamily):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class Resample1OperatorDesc(_ResampleFamily):
+class Resample1OperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up.
 
     Attributes:
@@ -379,7 +380,7 @@ class Resample1OperatorDesc(_ResampleFamily):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class Resample2OperatorDesc(_ResampleFamily):
+class Resample2OperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE2`: RESAMPLE1 where nearest takes the floor or the ceiling, with no half added.
 
     To round halves up as RESAMPLE1 does, use DECREASING and lower every InputPixelOffset by 0.5. (The page says to
@@ -435,7 +436,7 @@ class Resample2OperatorDesc(_ResampleFamily):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class Resample3OperatorDesc(_ResampleFamily):
+class Resample3OperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE3`: RESAMPLE2 that can filter while it shrinks.
 
     With Antialiased TRUE and LINEAR, an axis with Scale < 0.5 is filtered by a triangle of half-width 1 / Scale, its
@@ -489,112 +490,6 @@ class Resample3OperatorDesc(_ResampleFamily):
             output_pixel_offsets: Floats = ...,
             dimension_count: int = ...,
             antialiased: bool = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
-
-
-class ResampleGradOperatorDesc(_ResampleFamily):
-    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales and offsets.
-
-    Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
-    (One client passes negated offsets; that is not the adjoint, and not what the page says.)
-
-    Attributes:
-        input_gradient_tensor: shaped like the forward operator's output.
-        output_gradient_tensor: shaped like the forward operator's input; same DataType and rank.
-        interpolation_mode: the forward operator's.
-        scales: the forward operator's: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: the forward operator's.
-        output_pixel_offsets: the forward operator's.
-        dimension_count: derived; must agree with the arrays if given.
-
-    Raises:
-        InvalidDescriptor: with every rule that is broken.
-    """
-
-    operator_type: ClassVar[str] = "RESAMPLE_GRAD"
-    operator_value: ClassVar[int] = 134
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint with the same scales and offsets."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L3_0, (4, 4), _FLOATS),)
-    input_fields: ClassVar[tuple[str, ...]] = ("input_gradient_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_gradient_tensor",)
-    forward_fields: ClassVar[tuple[str, str]] = ("output_gradient_tensor", "input_gradient_tensor")
-
-    input_gradient_tensor: BufferTensorDesc
-    output_gradient_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_gradient_tensor: TensorLike = ...,
-            output_gradient_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
-
-
-class ResampleGrad1OperatorDesc(_ResampleFamily):
-    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the same fields.
-
-    Attributes:
-        input_gradient_tensor: shaped like the forward operator's output.
-        output_gradient_tensor: shaped like the forward operator's input; same DataType and rank.
-        interpolation_mode: the forward operator's.
-        rounding_direction: the forward operator's. Required, as in the C struct.
-        scales: the forward operator's: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: the forward operator's.
-        output_pixel_offsets: the forward operator's.
-        dimension_count: derived; must agree with the arrays if given.
-
-    Raises:
-        InvalidDescriptor: with every rule that is broken.
-    """
-
-    operator_type: ClassVar[str] = "RESAMPLE_GRAD1"
-    operator_value: ClassVar[int] = 162
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint with the same fields."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L5_1, (1, 4), _FLOATS),)
-    input_fields: ClassVar[tuple[str, ...]] = ("input_gradient_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_gradient_tensor",)
-    forward_fields: ClassVar[tuple[str, str]] = ("output_gradient_tensor", "input_gradient_tensor")
-
-    input_gradient_tensor: BufferTensorDesc
-    output_gradient_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    rounding_direction: Direction
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_gradient_tensor: TensorLike = ...,
-            output_gradient_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            rounding_direction: AxisDirection | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
             **data: Any,
         ) -> None: ...
 
