@@ -9,28 +9,22 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, cast
 
-import rich.progress
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperGroup
 
-from ._answers import Progress
 from ._arrays import tile_descriptor
 from ._files import destination, format_of, picture_bytes, read_array, write_blocks
 from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
 from ._setup import DEFAULT_RETRIES, DEFAULT_URL
-from ._steps import PIECE_BYTES
+from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
@@ -41,8 +35,6 @@ from .strict_json import read_json
 
 __all__ = ["app"]
 
-_LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
-
 
 class _Commands(TyperGroup):
     """All commands, with one place where an error becomes a block of text and an exit status."""
@@ -51,13 +43,13 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TensorpostError as error:
-            _show_error(error)
+            show_error(error)
         except BrokenPipeError:
             raise  # the reader of our output has had enough: no error, and the framework's to end quietly
         except OSError as error:
-            _block(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), [])
+            show_block(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), [])
         except ModuleNotFoundError as missing:
-            _block(str(missing), [])  # an extra that is not installed; the message names it
+            show_block(str(missing), [])  # an extra that is not installed; the message names it
         raise typer.Exit(1)
 
 
@@ -107,7 +99,7 @@ def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet
     (tensor,) = (getattr(call.desc, field) for field in call.desc.output_fields)
     total = call.array.nbytes + tensor.data_size_in_bytes
     options: dict[str, Any] = {"backend": call.backend, "device": call.device, "feature_level": call.level}
-    with _progress(total, quiet=quiet) as progress:
+    with progress_bar(total, quiet=quiet) as progress:
         if out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
             head = encode_npy_head(tensor.data_type.row, call.shape)
@@ -291,13 +283,13 @@ def devices(
     with _client(url, uds, timeout) as client:
         answer = client.devices()
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     rows = [
         (d.get("name"), d.get("device") or "-", d.get("reason") or "ready", _in_use(d))
         for d in answer.get("devices", [])
     ]
-    _print_table(("backend", "device", "state", "in use"), rows)
+    print_table(("backend", "device", "state", "in use"), rows)
     typer.echo(f"default: {answer.get('default')}")
 
 
@@ -306,13 +298,13 @@ def doctor(*, as_json: AsJson = False) -> None:
     """Look for every device on this machine: found or not, version, device and its memory, or why not."""
     rows: Sequence[Mapping[str, object]] = _server_commands().doctor()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     table = [
         (row["name"], "yes" if row["available"] else "no", row["version"] or "-", _device_or_reason(row))
         for row in rows
     ]
-    _print_table(("backend", "found", "version", "device, or why not"), table)
+    print_table(("backend", "found", "version", "device, or why not"), table)
 
 
 @app.command(name="probe-directml", epilog="Example: tensorpost probe-directml --output directml-answers.json")
@@ -344,7 +336,7 @@ def warmup(*, as_json: AsJson = False) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
     row: Mapping[str, object] = _server_commands().warmup()
     if as_json:
-        _print_json(row)
+        print_json(row)
         return
     made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
     typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
@@ -369,9 +361,9 @@ def config(*, as_json: AsJson = False) -> None:
     """Show the settings that a server started here would have, and where each comes from."""
     rows: Sequence[Mapping[str, object]] = _server_commands().config()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
-    _print_table(
+    print_table(
         ("setting", "value", "origin", "variable"),
         [(row["name"], row["value"], row["origin"], row["variable"]) for row in rows],
     )
@@ -382,21 +374,17 @@ def _device_or_reason(row: Mapping[str, Any]) -> str:
     if not row["available"]:
         return str(row["reason"])
     memory, folder = row["gauges"].get("device_memory_bytes"), row["folder"]
-    device = row["device"] if memory is None else f"{row['device']}, {_gib(memory)}"
+    device = row["device"] if memory is None else f"{row['device']}, {gib(memory)}"
     return device if folder is None else f"{device}; compiled code in {folder}"
 
 
 def _in_use(device: Mapping[str, Any]) -> str:
     """One cell of `devices`: work that waits, and memory. An older server may say less."""
     gauges: Mapping[str, Any] = device.get("gauges") or {}
-    cells = [f"{_gib(device['queued_bytes'])} queued"] if device.get("queued_bytes") else []
+    cells = [f"{gib(device['queued_bytes'])} queued"] if device.get("queued_bytes") else []
     if "device_memory_used_bytes" in gauges:
-        cells.append(f"{_gib(gauges['device_memory_used_bytes'])} of {_gib(gauges['device_memory_limit_bytes'])}")
+        cells.append(f"{gib(gauges['device_memory_used_bytes'])} of {gib(gauges['device_memory_limit_bytes'])}")
     return ", ".join(cells) or "-"
-
-
-def _gib(size_in_bytes: float) -> str:
-    return f"{size_in_bytes / (1 << 30):.1f} GiB"
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------------------
@@ -451,30 +439,6 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise InvalidParameter(f"--scale is {text[:60]!r}; write numbers, as in 2 or 0.5,0.5") from None
 
 
-@contextmanager
-def _progress(total: int, *, quiet: bool) -> Generator[Any]:
-    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
-    console = Console(stderr=True)
-    if quiet or total < _LONG_WORK_BYTES or not console.is_terminal:
-        yield None
-        return
-    columns = (
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.DownloadColumn(binary_units=True),
-        rich.progress.TransferSpeedColumn(),
-    )
-    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("sending", total=total)
-
-        def show(progress: Progress) -> None:
-            waiting = "computing" if progress.sent == progress.to_send else "sending"
-            doing = "receiving" if progress.received else waiting
-            bar.update(task, description=doing, completed=progress.sent + progress.received)
-
-        yield show
-
-
 def _is_node(document: object) -> bool:
     return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
 
@@ -503,52 +467,6 @@ def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence
         "valid": not violations,
         "feature_level": str(level),
         "lowest_feature_level": lowest,
-        "violations": [{**violation.to_json(), "path": _place(violation)} for violation in violations],
+        "violations": [{**violation.to_json(), "path": place_of(violation)} for violation in violations],
     }
-    _print_json(verdict)
-
-
-def _place(violation: Violation) -> str:
-    """A violation's JSONPath, whether it was made here or came from a server as text."""
-    first = violation.path[0] if violation.path else None
-    return first if isinstance(first, str) and first.startswith("$") else violation.to_json()["path"]
-
-
-def _show_error(error: TensorpostError) -> None:
-    lines: list[str] = []
-    for violation in error.violations:
-        lines.append(f"{_place(violation)}: {violation.message}")
-        found = "" if violation.value is None else f"found {json.dumps(violation.to_json()['value'])}"
-        expected = f"expected {violation.expected}" if violation.expected else ""
-        source = f"({violation.source})" if violation.source else ""
-        facts = ", ".join(filter(None, (found, expected)))
-        if facts or source:
-            lines.append("  " + " ".join(filter(None, (facts, source))))
-    if error.request_id:
-        lines.append(f"request id: {error.request_id}")
-    # With violations the detail repeats the first one.
-    _block(error.title if error.violations else error.detail, lines)
-
-
-def _block(headline: str, lines: Sequence[str]) -> None:
-    text = "\n  ".join([f"error: {headline}", *lines])
-    # What a server or a file said must not steer the terminal.
-    typer.echo("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text), err=True)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
-
-
-def _print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    console = Console(markup=False, highlight=False)
-    rows = [[str(cell) for cell in row] for row in rows]
-    if not console.is_terminal:
-        # For other programs, and for logs: every cell whole, whatever the width.
-        console.width = max(80, 2 + max(sum(map(len, row)) + 3 * len(row) for row in [heads, *rows]))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    print_json(verdict)

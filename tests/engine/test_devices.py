@@ -155,7 +155,7 @@ def test_after_a_failure_the_next_request_is_served(at: int, error: Exception):
 
 def test_a_full_device_is_passed_over_for_a_while(monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
-    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     with working(gpu(before=fail_once_at(3, OutOfDeviceMemory("full"))), retry_after_seconds=7) as worker:
         with pytest.raises(OutOfDeviceMemory) as caught:

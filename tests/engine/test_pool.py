@@ -18,7 +18,7 @@ from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions, Plan
 from tensorpost_server.engine import Inline, Pool, Worker, make_plan, pool
-from tensorpost_server.engine.pool import INLINE
+from tensorpost_server.engine.worker import INLINE
 
 SLICE = 4096
 

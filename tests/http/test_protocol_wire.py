@@ -20,7 +20,8 @@ from tests.support.bodies_app import Serving, serve_bodies, sha
 from tests.support.http_app import PATIENCE, Wire, eventually, request_bytes
 from uvicorn.config import LOOP_FACTORIES
 
-from tensorpost_server.http.protocol import DIRECT_BYTES, DirectProtocol, Limits, protocol_class
+from tensorpost_server.http.connection_limits import Limits
+from tensorpost_server.http.protocol import DIRECT_BYTES, DirectProtocol, protocol_class
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
 LOOPS = [

@@ -11,7 +11,8 @@ from tests.support.http_app import NPY, app_settings, npy_bytes, request_bytes, 
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server.http import transport
-from tensorpost_server.http.protocol import DirectProtocol, Limits
+from tensorpost_server.http.connection_limits import Limits
+from tensorpost_server.http.protocol import DirectProtocol
 from tensorpost_server.http.transport import choose_transport
 
 Hide = Callable[..., None]

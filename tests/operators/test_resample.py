@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import tracemalloc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import resample_oracle as oracle
+from tests.support.tuning import tuned
 
 from tensorpost.descriptors import (
     BufferTensorDesc,
@@ -29,7 +29,7 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
     parse_operator,
 )
-from tensorpost_server.operators import Box, kernel_for, separable
+from tensorpost_server.operators import Box, axis_plans, kernel_for, separable
 from tensorpost_server.operators.resample import (
     AdjointAxis,
     LinearAxis,
@@ -44,16 +44,6 @@ BY_HAND = json.loads((VECTORS / "by_hand.json").read_text(encoding="utf-8"))["ve
 INDICES = json.loads((VECTORS / "nearest_indices.json").read_text(encoding="utf-8"))
 FORWARD = (ResampleOperatorDesc, Resample1OperatorDesc, Resample2OperatorDesc, Resample3OperatorDesc)
 BACKWARD = (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc)
-
-
-@contextmanager
-def tuned(**constants: int) -> Iterator[None]:
-    """Other constants in separable.py: small arrays then take the ways that only large ones take otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(separable, "_PLANS", separable._Plans(1 << 20))
-        for name, value in constants.items():
-            patch.setattr(separable, name, value)
-        yield
 
 
 DEFAULT: dict[str, int] = {}
@@ -230,7 +220,7 @@ def test_any_box_has_the_bits_of_the_whole(
     way: dict[str, int], case: tuple[Any, NDArray[Any]], data: st.DataObject
 ) -> None:
     desc, x = case
-    with tuned(LONG_SUM=way.get("LONG_SUM", separable.LONG_SUM)):
+    with tuned(LONG_SUM=way.get("LONG_SUM", axis_plans.LONG_SUM)):
         whole = run(desc, x)
     ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in whole.shape]
     box = tuple((low, high + 1) for low, high in ends)

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.support.tuning import tuned
 
-from tensorpost_server.operators import separable
+from tensorpost_server.operators import axis_plans, separable
+from tensorpost_server.operators.axes import AxisMap, Taps
 from tensorpost_server.operators.resample import LinearAxis, Nearest, NearestAxis
-from tensorpost_server.operators.separable import AxisMap, Rounding, SeparableKernel, Taps
+from tensorpost_server.operators.separable import Rounding, SeparableKernel
 
 # All that the kernel may use of an array library: CuPy has it too.
 PORTABLE = cast(
@@ -144,10 +146,7 @@ def test_any_maps_are_products_of_matrices(
     x = (np.arange(math.prod(shape)) % 13 - 6).reshape(shape).astype(dtype)
     want = apply(dense(axes, shape), x)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(separable, "_PLANS", separable._Plans(1 << 20))
-        for name, value in way.items():
-            patch.setattr(separable, name, value)
+    with tuned(**way):
         result = fill(SeparableKernel(axes, accumulate), x, dtype, xp)
 
     np.testing.assert_array_equal(result, want.astype(dtype))
@@ -163,9 +162,7 @@ def test_repeated_elements_are_those_of_numpy_repeat(dtype: str, factor: int, wi
     kernel = SeparableKernel((None, NearestAxis(width, width * factor, factor, 0.5, -0.5, Nearest.HALF_UP)))
     out = np.empty(want.shape, dtype)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(separable, "_PLANS", separable._Plans(1 << 20))
-        patch.setattr(separable, "LARGE", 0)
+    with tuned(LARGE=0):
         kernel.fill(np, [x], ((0, 3), (phase, width * factor - cut)), out)
 
     assert out.tobytes() == want.tobytes()
@@ -191,7 +188,7 @@ def test_a_tap_of_weight_0_is_not_read() -> None:
 
 def test_absent_taps_do_not_widen_what_is_read() -> None:
     rows = [((500 + o, 0.5), (0, 0.0), (501 + o, 0.5)) if o % 7 else ((500 + o, 1.0), (999, 0.0)) for o in range(50)]
-    plan = separable._plan(Listed(1000, tuple(rows)), 0, 50, "float32", large=True)
+    plan = axis_plans._plan(Listed(1000, tuple(rows)), 0, 50, "float32", large=True)
     assert (plan.low, plan.high) == (500, 550)
 
 
@@ -239,7 +236,7 @@ def test_truncation_keeps_a_constant(taps: int) -> None:
 def test_simple_scales_need_no_gather(scale: float, linear: bool) -> None:
     numbers = (120, int(120 * scale), scale, 0.5, -0.5)
     mapping = LinearAxis(*numbers) if linear else NearestAxis(*numbers, Nearest.HALF_UP)
-    plan = separable._plan(mapping, 10, mapping.output_size - 10, "float32", large=True)
+    plan = axis_plans._plan(mapping, 10, mapping.output_size - 10, "float32", large=True)
     assert plan.pieces
     assert all(piece.slices for piece in plan.pieces)
 
@@ -279,7 +276,7 @@ def test_blocks_cover_the_box_once(box: list[tuple[int, int]], most: int) -> Non
 
 
 def test_plans_are_kept_within_a_budget() -> None:
-    plans = separable._Plans(budget=64_000)
+    plans = axis_plans._Plans(budget=64_000)
     mapping = LinearAxis(100, 4000, 40.0, 0.5, -0.5)
     first = plans.of(mapping, 0, 50, "float32", False)
     assert plans.of(mapping, 0, 50, "float32", False) is first

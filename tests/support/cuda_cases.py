@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tensorpost_server.operators import Box, Kernel
+from tensorpost_server.operators.axes import AxisMap, Taps
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
-from tensorpost_server.operators.separable import AxisMap, Rounding, SeparableKernel, Taps
+from tensorpost_server.operators.separable import Rounding, SeparableKernel
 from tensorpost_server.operators.tile import TileKernel
 
 __all__ = ["Call", "Strided", "agree", "is_exact", "packed", "resample_calls", "tile_calls"]

@@ -14,7 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from tensorpost_server.http.protocol import DirectProtocol, Limits, protocol_class
+from tensorpost_server.http.connection_limits import Limits
+from tensorpost_server.http.protocol import DirectProtocol, protocol_class
 
 from .bodies_app import settle
 

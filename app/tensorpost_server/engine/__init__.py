@@ -4,7 +4,8 @@ from .admission import Admission, Ticket
 from .events import STAGES, Stages
 from .inline import Inline, measure_inline
 from .plan import make_plan
-from .pool import DeviceStatus, Place, Pool, Worker
+from .pool import DeviceStatus, Pool
+from .worker import Place, Worker
 
 __all__ = [
     "STAGES",

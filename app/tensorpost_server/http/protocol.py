@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
@@ -39,12 +37,14 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from ..settings import ENVIRONMENT_PREFIX, Settings
+from ..settings import ENVIRONMENT_PREFIX
 from . import answering, receiving
 from .answering import AnswerAgain
+from .connection_limits import Limits, Watch, Watched
 from .remembered import Remembered
+from .sink import Sink, move
 
-__all__ = ["DirectProtocol", "Limits", "protocol_class"]
+__all__ = ["DirectProtocol", "protocol_class"]
 
 DIRECT_BYTES = 64 * 1024
 """Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
@@ -56,49 +56,9 @@ which can overtake the answer (RFC 9112, section 9.6)."""
 _MOST_KNOWN, _MOST_KNOWN_BYTES = 1024, 1 << 20
 _KNOWN_OVERHEAD = 512  # bytes of the objects kept with a head
 
-_FIRST_BYTES = 4096
-_SPARE_BYTES = 256 * 1024
 _FIELD_OVERHEAD = 4  # ": " and CRLF
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a connection may cost; the settings say why.
-
-    Attributes:
-        head_bytes: largest head of a request: target, header fields, and trailer fields.
-        head_seconds: longest time for a head, and for a connection to send its first one.
-        receive_seconds: twice this is the time over which the rate of a body is taken.
-        send_seconds: the same for an answer.
-        bytes_per_second: lowest rate of a body and of an answer; 0 asks for some byte in that time.
-        drain_bytes: most bytes of a body that are read for nothing after its request was answered.
-    """
-
-    head_bytes: int = 65_536
-    head_seconds: float = 30.0
-    receive_seconds: float = 60.0
-    send_seconds: float = 60.0
-    bytes_per_second: int = 16_384
-    drain_bytes: int = 64 << 20
-
-    @classmethod
-    def of(cls, settings: Settings) -> Limits:
-        """The limits that the settings name."""
-        return cls(
-            settings.max_http_head_bytes,
-            settings.head_timeout_seconds,
-            settings.receive_timeout_seconds,
-            settings.send_timeout_seconds,
-            settings.min_bytes_per_second,
-            settings.max_drain_bytes,
-        )
-
-    @property
-    def tick(self) -> float:
-        """Seconds between two looks at all connections."""
-        return min(1.0, max(0.01, min(self.head_seconds, self.receive_seconds, self.send_seconds) / 4))
 
 
 def protocol_class(limits: Limits) -> type[DirectProtocol]:
@@ -110,7 +70,7 @@ class _Refused(Exception):
     """Raised in a callback of the parser, to stop it."""
 
 
-class DirectProtocol(HttpToolsProtocol):
+class DirectProtocol(HttpToolsProtocol, Watched):
     """See the module. `uvicorn.Config(http=DirectProtocol)` uses the default limits.
 
     Attributes:
@@ -137,7 +97,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._active: RequestResponseCycle | None = None  # whose application runs; `cycle` is whose bytes come in
         self._left = 0  # bytes of the current body that are still to come and are counted here
         self._direct = False  # whether the current body may be received into memory
-        self._sink: _Sink | None = None
+        self._sink: Sink | None = None
         self._quiet = 0  # bytes since a head was complete or a part of a body came: of a head, trailers or chunk sizes
         self._refusal: tuple[int, str] | None = None  # of a request behind one that is being answered
         self._thrown_away = 0
@@ -151,7 +111,7 @@ class DirectProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # as uvicorn narrows it
         """A caller is there."""
         super().connection_made(transport)
-        _Watch.of(self.server_state, self.loop, self.limits.tick).wake()
+        Watch.of(self.server_state, self.loop, self.limits.tick).wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The caller is gone; so it is for the requests that it sent ahead."""
@@ -283,7 +243,7 @@ class DirectProtocol(HttpToolsProtocol):
         if cycle.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
-        filled, rest = _move(cycle.body, views)
+        filled, rest = move(cycle.body, views)
         if filled >= least or not rest or not cycle.more_body:
             return filled
         if cycle.disconnected or cycle.response_complete:
@@ -347,7 +307,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _install_sink(self) -> None:
         if self._sink is None:
-            self._sink = _Sink(self)
+            self._sink = Sink(self)
         # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
         paused = self.flow.read_paused
         self.flow.pause_reading()
@@ -536,11 +496,7 @@ class DirectProtocol(HttpToolsProtocol):
         return scope is not None and (cycle is None or cycle.scope is not scope)
 
     def check(self, now: float) -> None:
-        """Hang up if the caller takes too long over what goes on; called every now and then.
-
-        Args:
-            now: the loop's time, seconds.
-        """
+        """Hang up if the caller takes too long over what goes on."""
         transport, cycle, limits = self.transport, self._current, self.limits
         closing = transport.is_closing()
         if closing or self.flow.write_paused:
@@ -592,160 +548,3 @@ def _known_heads(state: ServerState) -> Remembered[bytes, tuple[AnswerAgain, int
     if (found := _KNOWN.get(state)) is None:
         found = _KNOWN[state] = Remembered(_MOST_KNOWN, _MOST_KNOWN_BYTES)
     return found
-
-
-class _Sink(asyncio.BufferedProtocol):
-    """Stands in for a `DirectProtocol` while a body may be received into lent memory.
-
-    While none is lent, which is when the application reads by `receive` or has answered already, what comes goes the
-    usual way by a buffer of its own.
-    """
-
-    def __init__(self, owner: DirectProtocol) -> None:
-        self._owner = owner
-        self._views: deque[memoryview] = deque()
-        self._at = 0  # bytes of the first view that are filled
-        self._filled = 0
-        self._least = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._spare: memoryview | None = None
-        self._last = 0.0
-        self._room = 0
-        self.timer: asyncio.TimerHandle | None = None
-        self.installed = False
-
-    def begin(self) -> None:
-        """Stand in for the protocol from now on, for one body."""
-        self.installed = True
-        # Who reads by `receive` first wants to see the head of the body; the rest may then go straight.
-        self._room = _FIRST_BYTES
-
-    def end(self) -> None:
-        """The body is complete."""
-        self.installed = False
-        self._spare = None
-
-    def lend(self, views: Sequence[memoryview], least: int, waiter: asyncio.Future[None]) -> None:
-        """Receive into these views, and tell the waiter when `least` bytes are in."""
-        self._views.extend(views)
-        self._at = self._filled = 0
-        self._least, self._waiter = least, waiter
-        self._last = self._owner.loop.time()
-
-    def take_back(self) -> int:
-        """Forget the views; how many bytes are in them."""
-        self._views.clear()
-        self._waiter = None
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        return self._filled
-
-    def wake(self) -> None:
-        """Let the waiter go on, with what there is."""
-        self._views.clear()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def look(self, timeout: float) -> None:
-        """Wake the waiter if nothing came for `timeout` seconds; else look again later."""
-        loop = self._owner.loop
-        left = self._last + timeout - loop.time()
-        if left <= 0:
-            self.wake()
-        else:
-            self.timer = loop.call_later(left, self.look, timeout)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: never beyond the body."""
-        del sizehint
-        left = self._owner.left
-        if self._views:
-            return self._views[0][self._at : self._at + left]
-        if self._spare is None or len(self._spare) < self._room:
-            self._spare = memoryview(bytearray(self._room))
-        return self._spare[: min(left, self._room)]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes are there."""
-        if not self._views:
-            assert self._spare is not None
-            data = bytes(self._spare[:nbytes])
-            self._room = _SPARE_BYTES
-            self._owner.data_received(data)
-            return
-        self._last = self._owner.loop.time()
-        self._filled += nbytes
-        self._at += nbytes
-        if self._at == len(self._views[0]):
-            self._views.popleft()
-            self._at = 0
-        self._owner.body_came(nbytes)
-        if not self._views or self._filled >= self._least or not self._owner.left:
-            if self._owner.left:
-                self._owner.flow.pause_reading()
-            self.wake()
-
-    def eof_received(self) -> None:
-        """The caller sends no more; the transport closes itself."""
-        self._owner.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The caller is gone."""
-        self._owner.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """The caller reads more slowly than we write."""
-        self._owner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It has read."""
-        self._owner.resume_writing()
-
-
-def _move(body: bytearray, views: Sequence[memoryview]) -> tuple[int, list[memoryview]]:
-    """Move bytes from the front of the body into the views; their number, and what is left of the views."""
-    moved, rest = 0, [view for view in views if view.nbytes]
-    with memoryview(body) as source:
-        while rest and moved < len(source):
-            count = min(len(source) - moved, len(rest[0]))
-            rest[0][:count] = source[moved : moved + count]
-            moved += count
-            rest[0] = rest[0][count:]
-            if not rest[0]:
-                rest.pop(0)
-    del body[:moved]
-    return moved, rest
-
-
-class _Watch:
-    """Looks at all connections of a server now and then: one timer, where one for each would cost every request."""
-
-    _all: ClassVar[WeakKeyDictionary[ServerState, _Watch]] = WeakKeyDictionary()
-
-    def __init__(self, connections: set[Any], loop: asyncio.AbstractEventLoop, tick: float) -> None:
-        self._connections = connections
-        self._later: Callable[[], asyncio.TimerHandle] = lambda: loop.call_later(tick, self._look)
-        self._now = loop.time
-        self._timer: asyncio.TimerHandle | None = None
-
-    @classmethod
-    def of(cls, state: ServerState, loop: asyncio.AbstractEventLoop, tick: float) -> _Watch:
-        """The watch of this server; made by its first connection."""
-        if (found := cls._all.get(state)) is None:
-            found = cls._all[state] = cls(state.connections, loop, tick)
-        return found
-
-    def wake(self) -> None:
-        """There is a connection to look at."""
-        if self._timer is None:
-            self._timer = self._later()
-
-    def _look(self) -> None:
-        self._timer = None
-        now = self._now()
-        for connection in [*self._connections]:
-            if isinstance(connection, DirectProtocol):
-                connection.check(now)
-        if self._connections:
-            self._timer = self._later()

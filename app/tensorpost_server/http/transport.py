@@ -41,7 +41,9 @@ class Transport:
         """For `uvicorn.Config(http=...)`."""
         if self.http != "direct":
             return self.http
-        from .protocol import Limits, protocol_class  # imports httptools, which may not be there
+        # They import uvicorn and httptools; the latter may not be there.
+        from .connection_limits import Limits
+        from .protocol import protocol_class
 
         return protocol_class(Limits.of(self.settings))
 

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from tensorpost.onnx import ResizeAxis, Resizing
 
+from .axes import AxisMap, Taps, work_along
 from .base import Box
-from .separable import AxisMap, Rounding, SeparableKernel, Taps, work_along
+from .separable import Rounding, SeparableKernel
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
 

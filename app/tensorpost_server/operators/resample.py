@@ -27,7 +27,8 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
 )
 
-from .separable import AxisMap, Rounding, SeparableKernel, Taps
+from .axes import AxisMap, Taps
+from .separable import Rounding, SeparableKernel
 
 __all__ = [
     "AdjointAxis",

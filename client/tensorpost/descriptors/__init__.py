@@ -17,12 +17,11 @@ from .resample import (
     Resample1OperatorDesc,
     Resample2OperatorDesc,
     Resample3OperatorDesc,
-    ResampleGrad1OperatorDesc,
-    ResampleGradOperatorDesc,
     ResampleOperatorDesc,
     Size2D,
     Upsample2DOperatorDesc,
 )
+from .resample_grad import ResampleGrad1OperatorDesc, ResampleGradOperatorDesc
 from .tensor import (
     BufferTensorDesc,
     TensorFlags,

@@ -8,36 +8,21 @@ snake_case.
 from __future__ import annotations
 
 import json
-import operator
-import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, json_path, nearest, presentable
+from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, json_path, nearest
 from .feature_levels import NEWEST, FeatureLevel, SupportRow, support_at
+from .fields import pascal_case, snake_case
 
-__all__ = ["UINT_MAX", "CEnum", "Descriptor", "OperatorDesc", "UInt", "UIntArray"]
+__all__ = ["Descriptor", "OperatorDesc", "json_object", "postponed_rules"]
 
-UINT_MAX = 2**32 - 1
-MAX_DIMENSIONS = 8  # DML_TENSOR_DIMENSION_COUNT_MAX1, level 3_0 and above; no array of a descriptor is longer
-_LONGEST_SHOWN = 60  # characters of a value in a message; the violation's `value` has more
 _MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
 
 # Set while a descriptor is read only for its structure: its tensors then stay silent about DirectML's rules, and
@@ -66,148 +51,6 @@ def _has_odd_keys(value: Any) -> bool:
     return isinstance(value, Mapping) and json_object(cast("object", value)) is None
 
 
-def whole_number(value: object, highest: int, kind: str) -> int:
-    """Read an integer from 0 to `highest`, NumPy's included.
-
-    Text, booleans and floating-point numbers are refused, whole ones too: a size that was computed in floating point
-    is a mistake often enough.
-
-    Args:
-        value: what was sent.
-        highest: the largest number allowed.
-        kind: the C type, for the message.
-
-    Raises:
-        PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
-    """
-    number = _index(value)
-    if number is not None and 0 <= number <= highest:
-        return number
-    context = {"expected": f"a whole number from 0 to {highest}", "kind": kind, "found": _shown(value)}
-    if number is None:
-        raise PydanticCustomError("not-an-integer", "must be a whole number, not {found}", context)
-    raise PydanticCustomError("out-of-range", "is {found}, which does not fit DirectML's {kind}", context)
-
-
-def _index(value: object) -> int | None:
-    """The integer that a Python or NumPy integer is; None for anything else, booleans included."""
-    if isinstance(value, (bool, str)):
-        return None
-    try:
-        return operator.index(cast("Any", value))
-    except TypeError:
-        return None
-
-
-def _shown(value: object) -> str:
-    """The value for a message, at most 60 characters."""
-    text = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else str(presentable(value))
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
-
-
-def _to_uint(value: object) -> int:
-    return whole_number(value, UINT_MAX, "UINT")
-
-
-def _to_list(value: object) -> object:
-    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
-
-    The length is checked first, so that a million wrong entries are one error.
-    """
-    array = cast("Any", value)
-    try:
-        if isinstance(value, (str, bytes, bytearray)) or not (isinstance(value, Sequence) or hasattr(array, "tolist")):
-            raise TypeError
-        length = len(array)
-    except TypeError:  # len() of a NumPy scalar raises it too
-        raise PydanticCustomError("not-an-array", "must be an array", {"expected": "an array"}) from None
-    if not 1 <= length <= MAX_DIMENSIONS:
-        raise PydanticCustomError(
-            "dimension-count", "has {length} entries, not 1 to {most}",
-            {"length": length, "most": MAX_DIMENSIONS, "expected": f"1 to {MAX_DIMENSIONS} entries"},
-        )  # fmt: skip
-    return list(array.tolist() if hasattr(array, "tolist") else array)
-
-
-_UINT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": UINT_MAX}
-_UINTS: dict[str, Any] = {"type": "array", "items": _UINT, "minItems": 1, "maxItems": MAX_DIMENSIONS}
-UInt = Annotated[int, BeforeValidator(_to_uint), WithJsonSchema(_UINT)]
-UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(_to_list), WithJsonSchema(_UINTS)]
-
-
-@dataclass(frozen=True)
-class CEnum:
-    """Marks a field as a C enum: reads full and short names and the header's numbers, writes the short name.
-
-    Used as `Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_")]`.
-
-    Attributes:
-        prefix: what the header puts before each name.
-        first: reads what Python callers may send besides, and returns anything else as it is; None for nothing more.
-    """
-
-    prefix: str
-    first: Callable[[object], object] | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            lambda value: self.read(source, value),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                self.write, return_schema=core_schema.str_schema()
-            ),
-            metadata={"enum": source},
-        )
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        cls = cast("Any", schema)["metadata"]["enum"]
-        names = _member_names(cls)
-        if handler.mode == "serialization":
-            return {"type": "string", "enum": names}
-        return {"enum": [*names, *(self.prefix + name for name in names), *_member_numbers(cls)]}
-
-    def read(self, cls: Any, value: object) -> IntEnum | IntFlag:
-        """The member of the enum `cls` that a name or a number means.
-
-        Raises:
-            PydanticCustomError: none does; `Descriptor` makes a violation of it.
-        """
-        if self.first is not None:
-            value = self.first(value)
-        names, hint = _member_names(cls), ""
-        if isinstance(value, str):
-            short = value.removeprefix(self.prefix)
-            if short in names:
-                return cls[short] if short in cls.__members__ else cls(0)
-            guess = nearest(short, names)
-            hint = f"; did you mean {guess!r}?" if guess else ""
-        number = _index(value)
-        if number in _member_numbers(cls):
-            return cls(number)
-        context = {"what": self.prefix.rstrip("_"), "found": _shown(value), "expected": ", ".join(names), "hint": hint}
-        if number is None and not isinstance(value, str):
-            raise PydanticCustomError("enum-unknown", "must be the name or number of a {what}, not {found}", context)
-        raise PydanticCustomError("enum-unknown", "{found} is no {what}{hint}", context)
-
-    @staticmethod
-    def write(value: IntEnum | IntFlag) -> str:
-        """The short name."""
-        return value.name or "NONE"
-
-
-def _member_names(cls: type[IntEnum | IntFlag]) -> list[str]:
-    """The short names, NONE first where the enum is a set of flags."""
-    return [*(["NONE"] if issubclass(cls, IntFlag) else []), *cls.__members__]
-
-
-def _member_numbers(cls: type[IntEnum | IntFlag]) -> list[int]:
-    """The header's numbers; DirectML has no enum of flags with more than one bit, so there is nothing to combine."""
-    return [*([0] if issubclass(cls, IntFlag) else []), *map(int, cls.__members__.values())]
-
-
-def _pascal(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
 class Descriptor(BaseModel):
     """A frozen, hashable DirectML structure.
 
@@ -220,9 +63,9 @@ class Descriptor(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        alias_generator=_pascal,
+        alias_generator=pascal_case,
         populate_by_name=True,
-        field_title_generator=lambda name, _: _pascal(name),
+        field_title_generator=lambda name, _: pascal_case(name),
     )
 
     def __init__(self, /, **data: Any) -> None:
@@ -405,7 +248,7 @@ class OperatorDesc(Descriptor):
         except InvalidDescriptor as error:
             sent = {names.get(key, key) for key in desc}
             own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
-            outputs = [(_pascal(field),) for field in cls.output_fields]
+            outputs = [(pascal_case(field),) for field in cls.output_fields]
             causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
             if causes or own:
                 raise InvalidDescriptor.of(causes or own) from None
@@ -462,7 +305,7 @@ class OperatorDesc(Descriptor):
             if not low <= count <= high:
                 needs = self._first_level(lambda r, n=count: r.dimension_counts[0] <= n <= r.dimension_counts[1])
                 yield Violation(
-                    "dimension-count-unsupported", (_pascal(field), "Sizes"),
+                    "dimension-count-unsupported", (pascal_case(field), "Sizes"),
                     f"{name} takes {_span(low, high)} dimensions at feature level {level}, not {count}{needs}",
                     list(tensor.sizes), f"{_span(low, high)} dimensions", source,
                 )  # fmt: skip
@@ -470,7 +313,7 @@ class OperatorDesc(Descriptor):
                 needs = self._first_level(lambda r, t=tensor.data_type: t in r.data_types)
                 allowed = ", ".join(t.name for t in row.data_types)
                 yield Violation(
-                    "data-type-unsupported", (_pascal(field), "DataType"),
+                    "data-type-unsupported", (pascal_case(field), "DataType"),
                     f"{name} does not take {tensor.data_type.name} at feature level {level}{needs}",
                     tensor.data_type.name, f"one of {allowed}", source,
                 )  # fmt: skip
@@ -486,7 +329,7 @@ class OperatorDesc(Descriptor):
     def tensor_rules(self) -> Iterator[Violation]:
         """The rules of every tensor, under its field, with what only its role as input or output forbids."""
         for field, tensor in self.tensors().items():
-            name = _pascal(field)
+            name = pascal_case(field)
             for violation in tensor.rules():
                 yield violation.under(name)
             if field in self.output_fields:
@@ -496,9 +339,9 @@ class OperatorDesc(Descriptor):
     def same_type_and_rank(self) -> Iterator[Violation]:
         """The constraint most operators share: all tensors agree in DataType and DimensionCount."""
         fields = list(self.tensors().items())
-        first_name, first = _pascal(fields[0][0]), fields[0][1]
+        first_name, first = pascal_case(fields[0][0]), fields[0][1]
         for field, tensor in fields[1:]:
-            name = _pascal(field)
+            name = pascal_case(field)
             if tensor.data_type != first.data_type:
                 yield Violation(
                     "data-types-differ", (name, "DataType"),
@@ -520,33 +363,18 @@ class OperatorDesc(Descriptor):
         count, length = getattr(self, count_field), len(getattr(self, array_field))
         if count != length:
             yield Violation(
-                "count-disagrees", (_pascal(count_field),),
-                f"{_pascal(count_field)} is {count} but {_pascal(array_field)} has {length} entries; "
+                "count-disagrees", (pascal_case(count_field),),
+                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {length} entries; "
                 "leave the count out or send the array's length", count, str(length), self._page(),
             )  # fmt: skip
         rank = len(next(iter(self.tensors().values())).sizes)
         if length != rank:
             yield Violation(
-                "array-length", (_pascal(array_field),),
-                f"{_pascal(array_field)} has {length} entries but the tensors have {rank} dimensions; "
+                "array-length", (pascal_case(array_field),),
+                f"{pascal_case(array_field)} has {length} entries but the tensors have {rank} dimensions; "
                 "send one entry per dimension", list(getattr(self, array_field)), f"{rank} entries", self._page(),
             )  # fmt: skip
 
 
 def _span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
-
-
-def length_of(field: str) -> Callable[[dict[str, Any]], int]:
-    """Default for a derived count: the length of the array field, 0 if that could not be read."""
-    return lambda data: len(data.get(field, ()))
-
-
-def field_types(cls: type[BaseModel], name: str) -> tuple[Any, ...]:
-    """The type arguments of a field's annotation."""
-    return get_args(cls.model_fields[name].annotation)
-
-
-def snake_case(name: str) -> str:
-    """`InputPixelOffsets` to `input_pixel_offsets`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

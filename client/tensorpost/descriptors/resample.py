@@ -1,7 +1,7 @@
 """The Resample family: scale any dimensions by 32-bit factors, with nearest-neighbour or linear interpolation.
 
-Sources: the DML_UPSAMPLE_2D_OPERATOR_DESC, DML_RESAMPLE_OPERATOR_DESC, DML_RESAMPLE1 to DML_RESAMPLE3 and
-DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, and "DirectML feature level history".
+Sources: the DML_UPSAMPLE_2D_OPERATOR_DESC, DML_RESAMPLE_OPERATOR_DESC and DML_RESAMPLE1 to DML_RESAMPLE3 pages,
+`DirectML.h`, and "DirectML feature level history".
 
 The output's sizes are whatever OutputTensor says: a scale need not be output size / input size. Input that falls beyond
 the output is cropped, and output beyond the input repeats the edge. The members differ in fields and in how nearest
@@ -16,7 +16,7 @@ RESAMPLE1             given               floor(x + 0.5)
 RESAMPLE2, RESAMPLE3  given               floor(x) for DECREASING, ceil(x) for INCREASING
 ====================  ==================  ==================================================
 
-RESAMPLE_GRAD and RESAMPLE_GRAD1 are the adjoints of RESAMPLE1 and RESAMPLE2 with the same fields.
+The adjoints are in `resample_grad.py`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
-import numpy as np
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from tensorpost.datatypes import TensorDataType as T
 from tensorpost.problems import Violation
 
-from .base import MAX_DIMENSIONS, UINT_MAX, CEnum, Descriptor, OperatorDesc, UInt, length_of, postponed_rules
+from .base import Descriptor, OperatorDesc, postponed_rules
 from .feature_levels import FeatureLevel, SupportRow
+from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, length_of, pascal_case, to_float32, to_float_list
 from .tensor import BufferTensorDesc
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     # What the constructors take is wider than what the fields hold.
@@ -47,12 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AxisDirection",
+    "Direction",
+    "Interpolation",
     "InterpolationMode",
     "Resample1OperatorDesc",
     "Resample2OperatorDesc",
     "Resample3OperatorDesc",
-    "ResampleGrad1OperatorDesc",
-    "ResampleGradOperatorDesc",
+    "ResampleFamily",
     "ResampleOperatorDesc",
     "Size2D",
     "Upsample2DOperatorDesc",
@@ -61,7 +63,6 @@ __all__ = [
 D = TypeVar("D", bound=Descriptor)
 _FLOATS = (T.FLOAT32, T.FLOAT16)
 _WITH_8_BITS = (*_FLOATS, T.INT8, T.UINT8)
-_FLOAT_RANGE = "a finite number of at most 3.4028235e38 in magnitude"
 
 
 class InterpolationMode(enum.IntEnum):
@@ -78,65 +79,6 @@ class AxisDirection(enum.IntEnum):
     DECREASING = 1
 
 
-def _to_float32(value: object) -> float:
-    """The 32-bit float next to the value, which is what DirectML's FLOAT would hold."""
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise PydanticCustomError("not-a-number", "must be a number", {"expected": _FLOAT_RANGE})
-    try:
-        number = float(cast("Any", value))
-    except OverflowError:
-        number = math.inf  # an integer beyond every double
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(number))
-    if not math.isfinite(rounded):
-        raise PydanticCustomError("not-finite", "must be finite as a 32-bit FLOAT", {"expected": _FLOAT_RANGE})
-    return rounded
-
-
-def _to_float_list(value: object) -> object:
-    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
-
-    The length is checked first, so that a million wrong entries are one error.
-    """
-    expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
-    listed = hasattr(value, "tolist") or isinstance(value, Sequence)
-    text = isinstance(value, (str, bytes, bytearray))
-    try:
-        length = len(cast("Any", value)) if listed and not text else None
-    except TypeError:  # a NumPy scalar
-        length = None
-    if length is None:
-        raise PydanticCustomError("not-an-array", "must be an array", expected)
-    if not 1 <= length <= MAX_DIMENSIONS:
-        raise PydanticCustomError(
-            "dimension-count", "has {length} entries, not 1 to {most}",
-            {"length": length, "most": MAX_DIMENSIONS, **expected},
-        )  # fmt: skip
-    items: Any = cast("Any", value)
-    return list(items.tolist() if hasattr(items, "tolist") else items)
-
-
-def _shortest(value: float) -> float:
-    """The shortest decimal that reads back as the same 32-bit float: 1.7, not 1.7000000476837158."""
-    return float(str(np.float32(value)))
-
-
-def _to_bool(value: object) -> bool:
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    raise PydanticCustomError("not-a-bool", "must be true or false", {"expected": "true, false, 1 or 0"})
-
-
-Float = Annotated[
-    float,
-    BeforeValidator(_to_float32),
-    PlainSerializer(_shortest, return_type=float, when_used="json"),
-    WithJsonSchema({"type": "number"}),
-]
-FloatArray = Annotated[
-    tuple[Float, ...], BeforeValidator(_to_float_list), Field(min_length=1, max_length=MAX_DIMENSIONS)
-]
-Bool = Annotated[bool, BeforeValidator(_to_bool), WithJsonSchema({"type": "boolean"})]
 Interpolation = Annotated[InterpolationMode, CEnum("DML_INTERPOLATION_MODE_")]
 Direction = Annotated[AxisDirection, CEnum("DML_AXIS_DIRECTION_")]
 
@@ -159,7 +101,7 @@ class Size2D(Descriptor):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class _ResampleFamily(OperatorDesc):
+class ResampleFamily(OperatorDesc):
     """What the members with arrays share. `array_fields` and `count_field` name them; the first array is the scales."""
 
     array_fields: ClassVar[tuple[str, ...]] = ("scales", "input_pixel_offsets", "output_pixel_offsets")
@@ -181,7 +123,7 @@ class _ResampleFamily(OperatorDesc):
         if known is not None:
             for name, value in (("input_pixel_offsets", 0.5), ("output_pixel_offsets", -0.5)):
                 if name in cls.array_fields and not given.has(name):
-                    desc[_pascal(name)] = [value] * len(known.sizes)
+                    desc[pascal_case(name)] = [value] * len(known.sizes)
         if source is not None and target is not None and not given.has("scales"):
             pairs = zip(source.sizes, target.sizes, strict=False)
             desc["Scales"] = [out / size if size else 0.0 for size, out in pairs]
@@ -192,7 +134,7 @@ class _ResampleFamily(OperatorDesc):
             pairs = zip(source.sizes, scales, strict=False)
             sizes = [math.floor(size * Fraction(scale)) if scale > 0 else size for size, scale in pairs]
             sizes += source.sizes[len(sizes) :]
-            desc[_pascal(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
+            desc[pascal_case(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
         return desc
 
     def rules(self) -> Iterator[Violation]:
@@ -207,7 +149,7 @@ class _ResampleFamily(OperatorDesc):
         for field in self.array_fields[1:]:
             values = getattr(self, field)
             if len(values) != rank:
-                name = _pascal(field)
+                name = pascal_case(field)
                 yield Violation(
                     "array-length", (name,),
                     f"{name} has {len(values)} entries but the tensors have {rank} dimensions; "
@@ -229,10 +171,10 @@ class _Given:
         self._desc = desc
 
     def has(self, name: str) -> bool:
-        return name in self._desc or _pascal(name) in self._desc
+        return name in self._desc or pascal_case(name) in self._desc
 
     def _value(self, name: str) -> object:
-        return self._desc.get(_pascal(name), self._desc.get(name))
+        return self._desc.get(pascal_case(name), self._desc.get(name))
 
     def structure(self, cls: type[D], name: str) -> D | None:
         try:
@@ -243,13 +185,9 @@ class _Given:
 
     def floats(self, name: str) -> list[float] | None:
         try:
-            return [_to_float32(item) for item in cast("Sequence[object]", _to_float_list(self._value(name)))]
+            return [to_float32(item) for item in cast("Sequence[object]", to_float_list(self._value(name)))]
         except PydanticCustomError:
             return None
-
-
-def _pascal(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 class Upsample2DOperatorDesc(OperatorDesc):
@@ -343,7 +281,7 @@ class Upsample2DOperatorDesc(OperatorDesc):
             )  # fmt: skip
 
 
-class ResampleOperatorDesc(_ResampleFamily):
+class ResampleOperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE`: scale any dimensions, pixel centres aligned; nearest rounds halves up.
 
     Attributes:
@@ -390,7 +328,7 @@ class ResampleOperatorDesc(_ResampleFamily):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class Resample1OperatorDesc(_ResampleFamily):
+class Resample1OperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up.
 
     Attributes:
@@ -442,7 +380,7 @@ class Resample1OperatorDesc(_ResampleFamily):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class Resample2OperatorDesc(_ResampleFamily):
+class Resample2OperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE2`: RESAMPLE1 where nearest takes the floor or the ceiling, with no half added.
 
     To round halves up as RESAMPLE1 does, use DECREASING and lower every InputPixelOffset by 0.5. (The page says to
@@ -498,7 +436,7 @@ class Resample2OperatorDesc(_ResampleFamily):
         def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
 
-class Resample3OperatorDesc(_ResampleFamily):
+class Resample3OperatorDesc(ResampleFamily):
     """`DML_OPERATOR_RESAMPLE3`: RESAMPLE2 that can filter while it shrinks.
 
     With Antialiased TRUE and LINEAR, an axis with Scale < 0.5 is filtered by a triangle of half-width 1 / Scale, its
@@ -552,112 +490,6 @@ class Resample3OperatorDesc(_ResampleFamily):
             output_pixel_offsets: Floats = ...,
             dimension_count: int = ...,
             antialiased: bool = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
-
-
-class ResampleGradOperatorDesc(_ResampleFamily):
-    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales and offsets.
-
-    Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
-    (One client passes negated offsets; that is not the adjoint, and not what the page says.)
-
-    Attributes:
-        input_gradient_tensor: shaped like the forward operator's output.
-        output_gradient_tensor: shaped like the forward operator's input; same DataType and rank.
-        interpolation_mode: the forward operator's.
-        scales: the forward operator's: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: the forward operator's.
-        output_pixel_offsets: the forward operator's.
-        dimension_count: derived; must agree with the arrays if given.
-
-    Raises:
-        InvalidDescriptor: with every rule that is broken.
-    """
-
-    operator_type: ClassVar[str] = "RESAMPLE_GRAD"
-    operator_value: ClassVar[int] = 134
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint with the same scales and offsets."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L3_0, (4, 4), _FLOATS),)
-    input_fields: ClassVar[tuple[str, ...]] = ("input_gradient_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_gradient_tensor",)
-    forward_fields: ClassVar[tuple[str, str]] = ("output_gradient_tensor", "input_gradient_tensor")
-
-    input_gradient_tensor: BufferTensorDesc
-    output_gradient_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_gradient_tensor: TensorLike = ...,
-            output_gradient_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
-
-
-class ResampleGrad1OperatorDesc(_ResampleFamily):
-    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the same fields.
-
-    Attributes:
-        input_gradient_tensor: shaped like the forward operator's output.
-        output_gradient_tensor: shaped like the forward operator's input; same DataType and rank.
-        interpolation_mode: the forward operator's.
-        rounding_direction: the forward operator's. Required, as in the C struct.
-        scales: the forward operator's: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: the forward operator's.
-        output_pixel_offsets: the forward operator's.
-        dimension_count: derived; must agree with the arrays if given.
-
-    Raises:
-        InvalidDescriptor: with every rule that is broken.
-    """
-
-    operator_type: ClassVar[str] = "RESAMPLE_GRAD1"
-    operator_value: ClassVar[int] = 162
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint with the same fields."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L5_1, (1, 4), _FLOATS),)
-    input_fields: ClassVar[tuple[str, ...]] = ("input_gradient_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_gradient_tensor",)
-    forward_fields: ClassVar[tuple[str, str]] = ("output_gradient_tensor", "input_gradient_tensor")
-
-    input_gradient_tensor: BufferTensorDesc
-    output_gradient_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    rounding_direction: Direction
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_gradient_tensor: TensorLike = ...,
-            output_gradient_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            rounding_direction: AxisDirection | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
             **data: Any,
         ) -> None: ...
 

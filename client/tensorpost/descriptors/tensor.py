@@ -19,7 +19,8 @@ from pydantic_core import PydanticCustomError
 from ..datatypes import TensorDataType, data_type
 from ..layout import Layout, is_one_to_one, last_index, packed_strides
 from ..problems import InvalidDescriptor, Violation
-from .base import CEnum, Descriptor, UInt, UIntArray, json_object, length_of, whole_number
+from .base import Descriptor, json_object
+from .fields import CEnum, UInt, UIntArray, length_of, whole_number
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError
 
 from ..datatypes import TensorDataType as T
 from ..problems import Violation
-from .base import OperatorDesc, UInt, UIntArray, length_of, postponed_rules
+from .base import OperatorDesc, postponed_rules
 from .feature_levels import FeatureLevel, SupportRow
+from .fields import UInt, UIntArray, length_of
 from .tensor import BufferTensorDesc
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from tests.support.fake_directml import FakeWindows
 
 from tensorpost.problems import NoBackend
 from tensorpost_server import commands
-from tensorpost_server.backends.directml import raw
+from tensorpost_server.backends.directml import operator_structs, raw
+from tensorpost_server.backends.directml.operator_structs import Operator, Tensor
 from tensorpost_server.backends.directml.probes import PROBES, run_probes
-from tensorpost_server.backends.directml.raw import Operator, RawDevice, Refused, Tensor
+from tensorpost_server.backends.directml.raw import RawDevice, Refused
 
 CPU = "CPUExecutionProvider"
 THROUGH_SESSIONS = [2, 3, 4, 10, 11]
@@ -164,8 +165,10 @@ def test_a_copy_through_directml_is_a_copy() -> None:
 @pytest.mark.parametrize(
     ("cls", "size", "last"),
     [
-        (raw.BufferTensorDesc, 48, 40), (raw.TypedDesc, 16, 8), (raw.TileDesc, 32, 24), (raw.Upsample2DDesc, 32, 24),
-        (raw.ResampleDesc, 32, 24), (raw.Resample1Desc, 48, 40), (raw.BindingProperties, 24, 16),
+        (operator_structs.BufferTensorDesc, 48, 40), (operator_structs.TypedDesc, 16, 8),
+        (operator_structs.TileDesc, 32, 24), (operator_structs.Upsample2DDesc, 32, 24),
+        (operator_structs.ResampleDesc, 32, 24), (operator_structs.Resample1Desc, 48, 40),
+        (raw.BindingProperties, 24, 16),
         (raw.BufferBinding, 24, 16), (raw.BindingTableDesc, 32, 24), (raw.LevelsQuery, 16, 8),
         (raw.HeapProperties, 20, 16), (raw.ResourceDesc, 56, 48), (raw.DescriptorHeapDesc, 16, 12),
         (raw.QueueDesc, 16, 12), (raw.AdapterDesc, 312, 304),

@@ -23,9 +23,10 @@ from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, Tiling, Verdict, lower
 
 from ...operators import Kernel, kernel_for
+from ...operators.axes import AxisMap
 from ...operators.onnx import OnnxTileKernel
 from ...operators.resample import LARGEST_FLOAT32_AXIS, LinearAxis, Nearest, NearestAxis, ScaledAxis, TriangleAxis
-from ...operators.separable import AxisMap, SeparableKernel
+from ...operators.separable import SeparableKernel
 from ...operators.tile import TileKernel
 from ..base import Plan
 from .model import Constant, Node

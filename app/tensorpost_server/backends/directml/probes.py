@@ -24,7 +24,8 @@ import numpy as np
 from tensorpost.datatypes import data_type
 
 from .model import Constant, Node
-from .raw import Libraries, Operator, RawDevice, Refused, Tensor, open_libraries
+from .operator_structs import Operator, Tensor
+from .raw import Libraries, RawDevice, Refused, open_libraries
 from .runtime import DIRECTML, adapters, directml_version, load_runtime, package_of
 from .sessions import Sessions
 

@@ -15,13 +15,15 @@ import struct
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
-from ctypes import c_float, c_int32, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_int32, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Libraries", "Operator", "RawDevice", "Refused", "Tensor", "open_libraries"]
+from .operator_structs import Operator, Struct, TypedDesc, array_of
+
+__all__ = ["Libraries", "RawDevice", "Refused", "open_libraries"]
 
 # Win32 metadata: interface identifiers
 IID_FACTORY = "770aae78-f26f-4dba-a829-253c83d1b387"  # IDXGIFactory1
@@ -50,91 +52,40 @@ UNORDERED_ACCESS = 8  # D3D12_RESOURCE_STATE_UNORDERED_ACCESS
 BUFFER_ALIGNMENT = 256  # DML_TEMPORARY_BUFFER_ALIGNMENT and DML_PERSISTENT_BUFFER_ALIGNMENT
 
 
-class _Struct(ctypes.Structure):
-    """A C struct that is passed by its address and keeps what it points to."""
-
-    @property
-    def at(self) -> c_void_p:
-        """Its address."""
-        return c_void_p(ctypes.addressof(self))
-
-
-class BufferTensorDesc(_Struct):
-    """DML_BUFFER_TENSOR_DESC."""
-
-    _fields_ = (
-        ("DataType", c_int32), ("Flags", c_int32), ("DimensionCount", c_uint32), ("Sizes", c_void_p),
-        ("Strides", c_void_p), ("TotalTensorSizeInBytes", c_uint64), ("GuaranteedBaseOffsetAlignment", c_uint32),
-    )  # fmt: skip
-
-
-class TypedDesc(_Struct):
-    """DML_TENSOR_DESC, DML_OPERATOR_DESC and DML_BINDING_DESC: a number and a pointer."""
-
-    _fields_ = (("Type", c_int32), ("Desc", c_void_p))
-
-
-class TileDesc(_Struct):
-    """DML_TILE_OPERATOR_DESC."""
-
-    _fields_ = (("InputTensor", c_void_p), ("OutputTensor", c_void_p), ("RepeatsCount", c_uint32),
-                ("Repeats", c_void_p))  # fmt: skip
-
-
-class Upsample2DDesc(_Struct):
-    """DML_UPSAMPLE_2D_OPERATOR_DESC; ScaleSize is a DML_SIZE_2D."""
-
-    _fields_ = (("InputTensor", c_void_p), ("OutputTensor", c_void_p), ("Width", c_uint32), ("Height", c_uint32),
-                ("InterpolationMode", c_int32))  # fmt: skip
-
-
-class ResampleDesc(_Struct):
-    """DML_RESAMPLE_OPERATOR_DESC."""
-
-    _fields_ = (("InputTensor", c_void_p), ("OutputTensor", c_void_p), ("InterpolationMode", c_int32),
-                ("ScaleCount", c_uint32), ("Scales", c_void_p))  # fmt: skip
-
-
-class Resample1Desc(_Struct):
-    """DML_RESAMPLE1_OPERATOR_DESC, and DML_RESAMPLE_GRAD_OPERATOR_DESC with the gradients in place of the tensors."""
-
-    _fields_ = (*ResampleDesc._fields_, ("InputPixelOffsets", c_void_p), ("OutputPixelOffsets", c_void_p))
-
-
-class BindingProperties(_Struct):
+class BindingProperties(Struct):
     """DML_BINDING_PROPERTIES."""
 
     _fields_ = (("RequiredDescriptorCount", c_uint32), ("TemporaryResourceSize", c_uint64),
                 ("PersistentResourceSize", c_uint64))  # fmt: skip
 
 
-class BufferBinding(_Struct):
+class BufferBinding(Struct):
     """DML_BUFFER_BINDING."""
 
     _fields_ = (("Buffer", c_void_p), ("Offset", c_uint64), ("SizeInBytes", c_uint64))
 
 
-class BindingTableDesc(_Struct):
+class BindingTableDesc(Struct):
     """DML_BINDING_TABLE_DESC."""
 
     _fields_ = (("Dispatchable", c_void_p), ("CPUDescriptorHandle", c_uint64), ("GPUDescriptorHandle", c_uint64),
                 ("SizeInDescriptors", c_uint32))  # fmt: skip
 
 
-class LevelsQuery(_Struct):
+class LevelsQuery(Struct):
     """DML_FEATURE_QUERY_FEATURE_LEVELS."""
 
     _fields_ = (("RequestedFeatureLevelCount", c_uint32), ("RequestedFeatureLevels", c_void_p))
 
 
-class HeapProperties(_Struct):
+class HeapProperties(Struct):
     """D3D12_HEAP_PROPERTIES."""
 
     _fields_ = (("Type", c_int32), ("CPUPageProperty", c_int32), ("MemoryPoolPreference", c_int32),
                 ("CreationNodeMask", c_uint32), ("VisibleNodeMask", c_uint32))  # fmt: skip
 
 
-class ResourceDesc(_Struct):
+class ResourceDesc(Struct):
     """D3D12_RESOURCE_DESC."""
 
     _fields_ = (
@@ -144,19 +95,19 @@ class ResourceDesc(_Struct):
     )  # fmt: skip
 
 
-class DescriptorHeapDesc(_Struct):
+class DescriptorHeapDesc(Struct):
     """D3D12_DESCRIPTOR_HEAP_DESC."""
 
     _fields_ = (("Type", c_int32), ("NumDescriptors", c_uint32), ("Flags", c_int32), ("NodeMask", c_uint32))
 
 
-class QueueDesc(_Struct):
+class QueueDesc(Struct):
     """D3D12_COMMAND_QUEUE_DESC."""
 
     _fields_ = (("Type", c_int32), ("Priority", c_int32), ("Flags", c_int32), ("NodeMask", c_uint32))
 
 
-class AdapterDesc(_Struct):
+class AdapterDesc(Struct):
     """DXGI_ADAPTER_DESC1."""
 
     _fields_ = (
@@ -232,87 +183,6 @@ class _Com:
         return c_void_p(self.address)
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator's description, ready to be created.
-
-    Attributes:
-        name: for messages.
-        value: DML_OPERATOR_TYPE.
-        desc: its struct.
-        keeps: what the struct points to; must live as long.
-    """
-
-    name: str
-    value: int
-    desc: _Struct
-    keeps: tuple[Any, ...]
-
-    @classmethod
-    def tile(cls, tensors: Sequence[Tensor], repeats: Sequence[int]) -> Operator:
-        """DML_OPERATOR_TILE."""
-        array = _array(c_uint32, repeats)
-        source, target = [tensor.struct() for tensor in tensors]
-        desc = TileDesc(source[0].at, target[0].at, len(repeats), ctypes.addressof(array))
-        return cls("TILE", 70, desc, (source, target, array))
-
-    @classmethod
-    def upsample_2d(cls, tensors: Sequence[Tensor], width: int, height: int, mode: int) -> Operator:
-        """DML_OPERATOR_UPSAMPLE_2D."""
-        source, target = [tensor.struct() for tensor in tensors]
-        desc = Upsample2DDesc(source[0].at, target[0].at, width, height, mode)
-        return cls("UPSAMPLE_2D", 66, desc, (source, target))
-
-    @classmethod
-    def resample(cls, tensors: Sequence[Tensor], mode: int, scales: Sequence[float]) -> Operator:
-        """DML_OPERATOR_RESAMPLE."""
-        array = _array(c_float, scales)
-        source, target = [tensor.struct() for tensor in tensors]
-        desc = ResampleDesc(source[0].at, target[0].at, mode, len(scales), ctypes.addressof(array))
-        return cls("RESAMPLE", 96, desc, (source, target, array))
-
-    @classmethod
-    def resample1(
-        cls, tensors: Sequence[Tensor], mode: int, scales: Sequence[float], offsets: tuple[float, float], *,
-        gradient: bool = False,
-    ) -> Operator:  # fmt: skip
-        """DML_OPERATOR_RESAMPLE1, or DML_OPERATOR_RESAMPLE_GRAD; the same offsets on every axis."""
-        arrays = [_array(c_float, values) for values in (scales, *([offset] * len(scales) for offset in offsets))]
-        source, target = [tensor.struct() for tensor in tensors]
-        first, second, third = map(ctypes.addressof, arrays)
-        desc = Resample1Desc(source[0].at, target[0].at, mode, len(scales), first, second, third)
-        name, value = ("RESAMPLE_GRAD", 134) if gradient else ("RESAMPLE1", 116)
-        return cls(name, value, desc, (source, target, *arrays))
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A FLOAT32 buffer tensor.
-
-    Attributes:
-        sizes: elements per dimension.
-        strides: in elements; None for packed.
-        elements: elements of the whole buffer.
-    """
-
-    sizes: tuple[int, ...]
-    elements: int
-    strides: tuple[int, ...] | None = None
-
-    def struct(self) -> tuple[TypedDesc, Any]:
-        """The DML_TENSOR_DESC, and what it points to."""
-        sizes = _array(c_uint32, self.sizes)
-        strides = None if self.strides is None else _array(c_uint32, self.strides)
-        inner = BufferTensorDesc(
-            DataType=1,  # FLOAT32
-            DimensionCount=len(self.sizes),
-            Sizes=ctypes.addressof(sizes),
-            Strides=None if strides is None else ctypes.addressof(strides),
-            TotalTensorSizeInBytes=4 * self.elements,
-        )
-        return TypedDesc(1, inner.at), (sizes, strides, inner)
-
-
 class RawDevice:
     """One adapter with its Direct3D and DirectML devices. Use it as a context manager.
 
@@ -372,7 +242,7 @@ class RawDevice:
         return facts
 
     def _highest_level(self) -> int:
-        levels, found = _array(c_uint32, LEVELS), c_uint32()
+        levels, found = array_of(c_uint32, LEVELS), c_uint32()
         query = LevelsQuery(len(LEVELS), ctypes.addressof(levels))
         self._dml.check(
             7, "CheckFeatureSupport", c_int32(FEATURE_LEVELS), c_uint32(ctypes.sizeof(query)), query.at,
@@ -417,7 +287,7 @@ class RawDevice:
     # -- one run, step by step: Direct3D's and DirectML's objects are released in reverse order at its end --
 
     def _run(self, compiled: _Com, values: Sequence[float], count: int) -> list[float]:
-        pointers = _array(c_void_p, [compiled.address])
+        pointers = array_of(c_void_p, [compiled.address])
         initializer = self._made(
             self._dml, 10, "CreateOperatorInitializer", c_uint32(1), _at(pointers), iid=IID_DML_INITIALIZER
         )
@@ -488,7 +358,7 @@ class RawDevice:
             iid=IID_LIST,
         )
         fence = self._made(self._device, 36, "CreateFence", c_uint64(0), c_int32(0), iid=IID_FENCE)
-        heaps, lists = _array(c_void_p, [heap.address]), _array(c_void_p, [commands.address])
+        heaps, lists = array_of(c_void_p, [heap.address]), array_of(c_void_p, [commands.address])
         commands.call(28, None, c_uint32(1), _at(heaps))  # SetDescriptorHeaps
         recorder.call(8, None, commands.at, what.at, table.at)  # RecordDispatch
         commands.check(9, "ID3D12GraphicsCommandList.Close")
@@ -552,7 +422,7 @@ def _properties(dispatchable: _Com) -> dict[str, int]:
     return {name: int(getattr(found, name)) for name, *_ in BindingProperties._fields_}
 
 
-class _Guid(_Struct):
+class _Guid(Struct):
     _fields_ = (("bytes", ctypes.c_uint8 * 16),)
 
 
@@ -562,10 +432,6 @@ _GUIDS: dict[str, _Guid] = {}
 def _guid(text: str) -> _Guid:
     """The identifier in memory that stays: only its address is passed on."""
     return _GUIDS.setdefault(text, _Guid.from_buffer_copy(uuid.UUID(text).bytes_le))
-
-
-def _array(element: Any, values: Sequence[Any]) -> Any:
-    return (element * len(values))(*values)
 
 
 def _at(value: Any) -> c_void_p:

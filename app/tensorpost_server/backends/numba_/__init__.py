@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ...operators.axes import AxisMap
+from ...operators.axis_plans import LONG_SUM
 from ...operators.base import Kernel
 from ...operators.onnx import OnnxTileKernel
 from ...operators.onnx_resize import FilterMap, ResizeKernel
 from ...operators.resample import AdjointAxis
-from ...operators.separable import LONG_SUM, AxisMap, Rounding, SeparableKernel
+from ...operators.separable import Rounding, SeparableKernel
 from ...operators.tile import TileKernel
 from ..base import HostBackend, Plan
 from . import library

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...operators.axes import AxisMap
 from ...operators.base import Box
-from ...operators.separable import AxisMap
 from .tables import WIDE, ColumnBlock, Table, table_of
 
 __all__ = ["KINDS", "Blend", "Filler", "Gather", "Kernels", "Place", "Program", "Tile"]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...operators.axes import AxisMap
 from ...operators.resample import AdjointAxis
-from ...operators.separable import AxisMap
 
 __all__ = ["WIDE", "ColumnBlock", "Table", "most_taps", "table_of"]
 

@@ -1,0 +1,276 @@
+"""A worker: one device and the threads that alone run plans on it, slice by slice.
+
+The unit of work is a slice, not a request: a device is busy only while it computes, never while a slow caller sends or
+receives, and requests take turns. Each request may have a few slices computed ahead of what has been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+from tensorpost.problems import DeviceLost, OutOfDeviceMemory
+
+from ..backends import Backend, Plan, Run
+from .inline import Inline
+
+__all__ = ["IDLE_SECONDS", "INLINE", "RETRY_AFTER_SECONDS", "Place", "Worker", "nobody", "seconds"]
+
+T = TypeVar("T")
+
+INLINE = Inline(bytes=256 * 1024, work=256 * 1024)
+"""What is small for workers that were told nothing else."""
+
+IDLE_SECONDS = 30.0
+RETRY_AFTER_SECONDS = 1
+
+
+def nobody(_reason: str) -> None:
+    """Tell nobody that a device was lost."""
+
+
+class Worker:
+    """Owns one device and the threads that may touch it.
+
+    Args:
+        backend: the opened device.
+        slices_ahead: slices of a request that may be computed before they can be sent.
+        idle_seconds: how long nothing must have run before memory kept for reuse is given back.
+        retry_after_seconds: what a caller is told to wait when the device has no memory left.
+        when_lost: called with the reason, on any thread, when the device fails for good; at most a few times.
+
+    Attributes:
+        inline: what is small enough for `run_now`.
+        minimum_work: plans that read fewer elements are not worth the way to this device and back.
+        lost: why the device can never be used again by this process; None while it can.
+        queued_bytes: bytes in and out of all requests that were given to it and are not done.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        slices_ahead: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        retry_after_seconds: int = RETRY_AFTER_SECONDS,
+        when_lost: Callable[[str], object] = nobody,
+    ) -> None:
+        self.backend = backend
+        self.slices_ahead = slices_ahead
+        self.inline = INLINE
+        self.minimum_work = 0
+        self.lost: str | None = None
+        self.queued_bytes = 0
+        self._idle_seconds = idle_seconds
+        self._retry_after_seconds = retry_after_seconds
+        self._when_lost = when_lost
+        self._short_until = 0.0
+        self._requests = 0
+        self._trimming: asyncio.TimerHandle | None = None
+        self._threads = ThreadPoolExecutor(backend.threads, thread_name_prefix=f"tensorpost-{backend.name}")
+
+    # ---- what a choice is made by ------------------------------------------------------------------------------------
+
+    def is_small(self, plan: Plan) -> bool:
+        """Whether `run_now` is the right way: a hop to a thread would cost more than the computation."""
+        return (
+            self.backend.inline
+            and max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
+            and plan.work <= self.inline.work
+        )
+
+    def refuses(self, plan: Plan) -> str | None:
+        """Why it cannot run the plan; None if it can."""
+        return self.lost or self.backend.refuses(plan)
+
+    def pays(self, plan: Plan) -> bool:
+        """Whether `auto` should prefer it: the plan is large enough, and the device was not full a moment ago."""
+        return plan.work >= self.minimum_work and (not self._short_until or time.monotonic() > self._short_until)
+
+    def expect(self, plan: Plan) -> Place:
+        """A place in this worker's queue from now until it is left; used on the event loop's thread only."""
+        size_in_bytes = plan.input_bytes + plan.output_bytes
+        self.queued_bytes += size_in_bytes
+        self._requests += 1
+        if self._trimming is not None:
+            self._trimming.cancel()
+            self._trimming = None
+        return Place(self, size_in_bytes)
+
+    def leave(self, size_in_bytes: int) -> None:
+        """Count a request no longer; called by its place."""
+        self.queued_bytes -= size_in_bytes
+        self._requests -= 1
+        if not self._requests and not self.backend.inline and self.lost is None:
+            loop = asyncio.get_running_loop()
+            self._trimming = loop.call_later(self._idle_seconds, self._trim)
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    def run_now(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
+        """The whole output of a small plan, computed on the caller's thread; behind `head`."""
+        run = self.backend.start(plan, inputs)
+        try:
+            if plan.slices.whole is not None and plan.output.layout.packed:
+                return b"".join((head, run.compute(0)))
+            parts: list[bytes | memoryview] = [head]
+            for index in range(len(plan.slices)):
+                parts.append(run.compute(index))
+                if plan.slices.has_gaps:
+                    parts += _zeros(plan.slices.piece(index).padding)
+            return b"".join(parts)
+        finally:
+            run.close()
+
+    async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
+        """As `run_now`, on a thread of this worker. If the caller is cancelled, what runs is waited for."""
+        running = self._threads.submit(self._watched, self.run_now, plan, inputs, head)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            await _to_the_end(_over(running))
+            raise
+
+    async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
+        """The output's bytes in order, made while earlier ones are being sent.
+
+        Close the generator to stop early: slices not begun are dropped, and the one being computed is waited for.
+        """
+        run = await self._start(plan, inputs)
+        ahead: deque[Future[memoryview]] = deque()
+        asked, count = 0, len(plan.slices)
+        try:
+            for index, piece in enumerate(plan.slices):
+                while asked < min(count, index + 1 + self.slices_ahead):
+                    ahead.append(self._threads.submit(self._watched, run.compute, asked))
+                    asked += 1
+                yield await asyncio.wrap_future(ahead[0])
+                ahead.popleft()
+                for zeros in _zeros(piece.padding):
+                    yield zeros
+        finally:
+            await _to_the_end(self._finish(run, ahead))
+
+    async def _start(self, plan: Plan, inputs: Sequence[memoryview]) -> Run:
+        """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
+        starting = self._threads.submit(self._watched, self.backend.start, plan, inputs)
+        try:
+            return await asyncio.wrap_future(starting)
+        except asyncio.CancelledError:
+            await _to_the_end(self._abandon(starting))
+            raise
+
+    async def _abandon(self, starting: Future[Run]) -> None:
+        """Wait for a run that nobody wants any more, since it reads the inputs until it is started, and close it."""
+        if starting.cancel():
+            return
+        with suppress(Exception):  # a run that could not start has nothing to close, and its caller is gone
+            run = await asyncio.wrap_future(starting)
+            await self._on_thread(run.close)
+
+    async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
+        """Drop the slices not begun, wait for the others, then close the run."""
+        # A slice that is being computed cannot be interrupted, and reads the inputs until it is done.
+        running = [asyncio.wrap_future(future) for future in ahead if not future.cancel()]
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._on_thread(run.close)
+
+    def _on_thread(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    def _trim(self) -> None:
+        self._trimming = None
+        self._threads.submit(self._watched, self.backend.trim)
+
+    def _watched(self, call: Callable[..., T], *args: Any) -> T:
+        """Call the backend on this thread, and note what its failure says about the device."""
+        if self.lost is not None:
+            raise DeviceLost(self.lost, extra=self._patience)
+        try:
+            return call(*args)
+        except OutOfDeviceMemory as error:
+            self._short_until = time.monotonic() + self._retry_after_seconds
+            error.extra.update(self._patience)
+            raise
+        except DeviceLost as error:
+            error.extra.update(self._patience)
+            if self.lost is None:
+                self.lost = error.detail
+                self._when_lost(error.detail)
+            raise
+
+    @property
+    def _patience(self) -> dict[str, Any]:
+        return {"retry_after_seconds": self._retry_after_seconds}
+
+    def time_once(self, plan: Plan, inputs: Sequence[memoryview]) -> float:
+        """Seconds from here to a thread of this worker, through the plan, and back. Blocks."""
+        return seconds(lambda: self._threads.submit(self._watched, self.run_now, plan, inputs).result())
+
+    def close(self) -> None:
+        """Finish what runs and give the device back."""
+        if self._trimming is not None:
+            self._trimming.cancel()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self.backend.close()
+
+
+class Place:
+    """A request's place in a worker's queue, until it is left."""
+
+    __slots__ = ("_size_in_bytes", "_worker")
+
+    def __init__(self, worker: Worker, size_in_bytes: int) -> None:
+        self._worker = worker
+        self._size_in_bytes = size_in_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """The request is done, or given up. Once."""
+        self._worker.leave(self._size_in_bytes)
+
+
+async def _over(running: Future[Any]) -> None:
+    """Wait until it does not run any more; nobody wants its result."""
+    if not running.cancel():
+        with suppress(Exception):
+            await asyncio.wrap_future(running)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await the work even if this task is cancelled meanwhile, and only then let the cancellation go on."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+_ZEROS = memoryview(bytes(1 << 20))
+
+
+def _zeros(count: int) -> list[memoryview]:
+    """Padding as views of one shared block, so that a huge gap costs no memory."""
+    whole, rest = divmod(count, len(_ZEROS))
+    return [_ZEROS] * whole + ([_ZEROS[:rest]] if rest else [])
+
+
+def seconds(call: Callable[..., object], *args: object) -> float:
+    """How long the call takes."""
+    begin = time.perf_counter()
+    call(*args)
+    return time.perf_counter() - begin

@@ -1,0 +1,70 @@
+"""Axis maps: which entries of an input axis each output reads, and with what weights.
+
+A map is a value and computes nothing. `separable.py` runs it on arrays; backends with kernels of their own make their
+tables of the same taps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AxisMap", "CountsReads", "Taps", "work_along"]
+
+Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
+
+
+class AxisMap(Protocol):
+    """How one output axis reads its input axis: a frozen, hashable, picklable value."""
+
+    @property
+    def input_size(self) -> int:
+        """Entries of the input axis."""
+        ...
+
+    @property
+    def output_size(self) -> int:
+        """Entries of the output axis."""
+        ...
+
+    def most_taps(self, start: int, stop: int) -> int:
+        """At least the k that `taps(start, stop)` would return, found without making the arrays."""
+        ...
+
+    def taps(self, start: int, stop: int) -> Taps:
+        """The taps of outputs start to stop - 1, as NumPy arrays.
+
+        Returns:
+            Indices of shape (k, stop - start), each in [0, input_size), and weights of that shape. Weights of None mean
+            a pure gather with k = 1. A tap of weight 0 is absent: its sample is not read, be it infinite or NaN. But
+            for absent ones, the taps of an output must not depend on start and stop.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsReads(Protocol):
+    """An axis map whose outputs differ much in their taps, so that the most of one says little about all."""
+
+    @property
+    def most_reads(self) -> int:
+        """At least the taps of all outputs together, without looking at any."""
+        ...
+
+
+def work_along(axes: Sequence[AxisMap | None], sizes: Sequence[int]) -> int:
+    """At most so many taps are read, axis after axis in any order, for an output of these sizes."""
+    if 0 in sizes:
+        return 0
+    larger = [max(size, axis.input_size) if axis else size for axis, size in zip(axes, sizes, strict=True)]
+    whole = math.prod(larger)
+    work = math.prod(sizes)
+    for axis, size, large in zip(axes, sizes, larger, strict=True):
+        if axis is not None:
+            reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
+            work += reads * (whole // large)
+    return work

@@ -1,0 +1,104 @@
+"""What the command line shows: results as JSON or a table, errors as a block of text, long work as a progress bar.
+
+Results go to standard output, everything said about them to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ._answers import Progress
+from ._steps import PIECE_BYTES
+from .problems import TensorpostError, Violation
+
+__all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error"]
+
+_LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
+
+
+@contextmanager
+def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
+    """A function to call with `Progress`, and a bar on standard error if that is a terminal and the work is long."""
+    console = Console(stderr=True)
+    if quiet or total < _LONG_WORK_BYTES or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(binary_units=True),
+        rich.progress.TransferSpeedColumn(),
+    )
+    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("sending", total=total)
+
+        def show(progress: Progress) -> None:
+            waiting = "computing" if progress.sent == progress.to_send else "sending"
+            doing = "receiving" if progress.received else waiting
+            bar.update(task, description=doing, completed=progress.sent + progress.received)
+
+        yield show
+
+
+def place_of(violation: Violation) -> str:
+    """A violation's JSONPath, whether it was made here or came from a server as text."""
+    first = violation.path[0] if violation.path else None
+    return first if isinstance(first, str) and first.startswith("$") else violation.to_json()["path"]
+
+
+def show_error(error: TensorpostError) -> None:
+    """What was wrong, what was expected and what to change, violation by violation."""
+    lines: list[str] = []
+    for violation in error.violations:
+        lines.append(f"{place_of(violation)}: {violation.message}")
+        found = "" if violation.value is None else f"found {json.dumps(violation.to_json()['value'])}"
+        expected = f"expected {violation.expected}" if violation.expected else ""
+        source = f"({violation.source})" if violation.source else ""
+        facts = ", ".join(filter(None, (found, expected)))
+        if facts or source:
+            lines.append("  " + " ".join(filter(None, (facts, source))))
+    if error.request_id:
+        lines.append(f"request id: {error.request_id}")
+    # With violations the detail repeats the first one.
+    show_block(error.title if error.violations else error.detail, lines)
+
+
+def show_block(headline: str, lines: Sequence[str]) -> None:
+    """An error on standard error: a headline, and what belongs to it indented."""
+    text = "\n  ".join([f"error: {headline}", *lines])
+    # What a server or a file said must not steer the terminal.
+    typer.echo("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text), err=True)
+
+
+def print_json(value: Any) -> None:
+    """The value on standard output, indented."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on standard output."""
+    console = Console(markup=False, highlight=False)
+    rows = [[str(cell) for cell in row] for row in rows]
+    if not console.is_terminal:
+        # For other programs, and for logs: every cell whole, whatever the width.
+        console.width = max(80, 2 + max(sum(map(len, row)) + 3 * len(row) for row in [heads, *rows]))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def gib(size_in_bytes: float) -> str:
+    """`2.0 GiB`."""
+    return f"{size_in_bytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,257 @@
+"""The C types of `DirectML.h` as fields of a descriptor: UINT, FLOAT, BOOL and enums, and arrays of the first two.
+
+Each reads what JSON or Python may send for it and says what is wrong with anything else; nothing is rounded to a whole
+number, and no text is taken for a number. The name of a field is DirectML's in JSON and snake_case in Python.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Annotated, Any, cast
+
+import numpy as np
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from ..problems import nearest, presentable
+
+__all__ = [
+    "MAX_DIMENSIONS",
+    "UINT_MAX",
+    "Bool",
+    "CEnum",
+    "Float",
+    "FloatArray",
+    "UInt",
+    "UIntArray",
+    "length_of",
+    "pascal_case",
+    "snake_case",
+    "to_float32",
+    "to_float_list",
+    "whole_number",
+]
+
+UINT_MAX = 2**32 - 1
+MAX_DIMENSIONS = 8  # DML_TENSOR_DIMENSION_COUNT_MAX1, level 3_0 and above; no array of a descriptor is longer
+_LONGEST_SHOWN = 60  # characters of a value in a message; the violation's `value` has more
+_FLOAT_RANGE = "a finite number of at most 3.4028235e38 in magnitude"
+
+
+def whole_number(value: object, highest: int, kind: str) -> int:
+    """Read an integer from 0 to `highest`, NumPy's included.
+
+    Text, booleans and floating-point numbers are refused, whole ones too: a size that was computed in floating point
+    is a mistake often enough.
+
+    Args:
+        value: what was sent.
+        highest: the largest number allowed.
+        kind: the C type, for the message.
+
+    Raises:
+        PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
+    """
+    number = _index(value)
+    if number is not None and 0 <= number <= highest:
+        return number
+    context = {"expected": f"a whole number from 0 to {highest}", "kind": kind, "found": _shown(value)}
+    if number is None:
+        raise PydanticCustomError("not-an-integer", "must be a whole number, not {found}", context)
+    raise PydanticCustomError("out-of-range", "is {found}, which does not fit DirectML's {kind}", context)
+
+
+def _index(value: object) -> int | None:
+    """The integer that a Python or NumPy integer is; None for anything else, booleans included."""
+    if isinstance(value, (bool, str)):
+        return None
+    try:
+        return operator.index(cast("Any", value))
+    except TypeError:
+        return None
+
+
+def _shown(value: object) -> str:
+    """The value for a message, at most 60 characters."""
+    text = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else str(presentable(value))
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
+
+
+def _to_uint(value: object) -> int:
+    return whole_number(value, UINT_MAX, "UINT")
+
+
+def _to_list(value: object) -> object:
+    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
+
+    The length is checked first, so that a million wrong entries are one error.
+    """
+    array = cast("Any", value)
+    try:
+        if isinstance(value, (str, bytes, bytearray)) or not (isinstance(value, Sequence) or hasattr(array, "tolist")):
+            raise TypeError
+        length = len(array)
+    except TypeError:  # len() of a NumPy scalar raises it too
+        raise PydanticCustomError("not-an-array", "must be an array", {"expected": "an array"}) from None
+    if not 1 <= length <= MAX_DIMENSIONS:
+        raise PydanticCustomError(
+            "dimension-count", "has {length} entries, not 1 to {most}",
+            {"length": length, "most": MAX_DIMENSIONS, "expected": f"1 to {MAX_DIMENSIONS} entries"},
+        )  # fmt: skip
+    return list(array.tolist() if hasattr(array, "tolist") else array)
+
+
+_UINT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": UINT_MAX}
+_UINTS: dict[str, Any] = {"type": "array", "items": _UINT, "minItems": 1, "maxItems": MAX_DIMENSIONS}
+UInt = Annotated[int, BeforeValidator(_to_uint), WithJsonSchema(_UINT)]
+UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(_to_list), WithJsonSchema(_UINTS)]
+
+
+@dataclass(frozen=True)
+class CEnum:
+    """Marks a field as a C enum: reads full and short names and the header's numbers, writes the short name.
+
+    Used as `Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_")]`.
+
+    Attributes:
+        prefix: what the header puts before each name.
+        first: reads what Python callers may send besides, and returns anything else as it is; None for nothing more.
+    """
+
+    prefix: str
+    first: Callable[[object], object] | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: self.read(source, value),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                self.write, return_schema=core_schema.str_schema()
+            ),
+            metadata={"enum": source},
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        cls = cast("Any", schema)["metadata"]["enum"]
+        names = _member_names(cls)
+        if handler.mode == "serialization":
+            return {"type": "string", "enum": names}
+        return {"enum": [*names, *(self.prefix + name for name in names), *_member_numbers(cls)]}
+
+    def read(self, cls: Any, value: object) -> IntEnum | IntFlag:
+        """The member of the enum `cls` that a name or a number means.
+
+        Raises:
+            PydanticCustomError: none does; `Descriptor` makes a violation of it.
+        """
+        if self.first is not None:
+            value = self.first(value)
+        names, hint = _member_names(cls), ""
+        if isinstance(value, str):
+            short = value.removeprefix(self.prefix)
+            if short in names:
+                return cls[short] if short in cls.__members__ else cls(0)
+            guess = nearest(short, names)
+            hint = f"; did you mean {guess!r}?" if guess else ""
+        number = _index(value)
+        if number in _member_numbers(cls):
+            return cls(number)
+        context = {"what": self.prefix.rstrip("_"), "found": _shown(value), "expected": ", ".join(names), "hint": hint}
+        if number is None and not isinstance(value, str):
+            raise PydanticCustomError("enum-unknown", "must be the name or number of a {what}, not {found}", context)
+        raise PydanticCustomError("enum-unknown", "{found} is no {what}{hint}", context)
+
+    @staticmethod
+    def write(value: IntEnum | IntFlag) -> str:
+        """The short name."""
+        return value.name or "NONE"
+
+
+def _member_names(cls: type[IntEnum | IntFlag]) -> list[str]:
+    """The short names, NONE first where the enum is a set of flags."""
+    return [*(["NONE"] if issubclass(cls, IntFlag) else []), *cls.__members__]
+
+
+def _member_numbers(cls: type[IntEnum | IntFlag]) -> list[int]:
+    """The header's numbers; DirectML has no enum of flags with more than one bit, so there is nothing to combine."""
+    return [*([0] if issubclass(cls, IntFlag) else []), *map(int, cls.__members__.values())]
+
+
+def to_float32(value: object) -> float:
+    """The 32-bit float next to the value, which is what DirectML's FLOAT would hold."""
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise PydanticCustomError("not-a-number", "must be a number", {"expected": _FLOAT_RANGE})
+    try:
+        number = float(cast("Any", value))
+    except OverflowError:
+        number = math.inf  # an integer beyond every double
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(number))
+    if not math.isfinite(rounded):
+        raise PydanticCustomError("not-finite", "must be finite as a 32-bit FLOAT", {"expected": _FLOAT_RANGE})
+    return rounded
+
+
+def to_float_list(value: object) -> object:
+    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
+
+    The length is checked first, so that a million wrong entries are one error.
+    """
+    expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
+    listed = hasattr(value, "tolist") or isinstance(value, Sequence)
+    text = isinstance(value, (str, bytes, bytearray))
+    try:
+        length = len(cast("Any", value)) if listed and not text else None
+    except TypeError:  # a NumPy scalar
+        length = None
+    if length is None:
+        raise PydanticCustomError("not-an-array", "must be an array", expected)
+    if not 1 <= length <= MAX_DIMENSIONS:
+        raise PydanticCustomError(
+            "dimension-count", "has {length} entries, not 1 to {most}",
+            {"length": length, "most": MAX_DIMENSIONS, **expected},
+        )  # fmt: skip
+    items: Any = cast("Any", value)
+    return list(items.tolist() if hasattr(items, "tolist") else items)
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal that reads back as the same 32-bit float: 1.7, not 1.7000000476837158."""
+    return float(str(np.float32(value)))
+
+
+def _to_bool(value: object) -> bool:
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise PydanticCustomError("not-a-bool", "must be true or false", {"expected": "true, false, 1 or 0"})
+
+
+Float = Annotated[
+    float,
+    BeforeValidator(to_float32),
+    PlainSerializer(_shortest, return_type=float, when_used="json"),
+    WithJsonSchema({"type": "number"}),
+]
+FloatArray = Annotated[
+    tuple[Float, ...], BeforeValidator(to_float_list), Field(min_length=1, max_length=MAX_DIMENSIONS)
+]
+Bool = Annotated[bool, BeforeValidator(_to_bool), WithJsonSchema({"type": "boolean"})]
+
+
+def length_of(field: str) -> Callable[[dict[str, Any]], int]:
+    """Default for a derived count: the length of the array field, 0 if that could not be read."""
+    return lambda data: len(data.get(field, ()))
+
+
+def pascal_case(name: str) -> str:
+    """`input_pixel_offsets` to `InputPixelOffsets`."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def snake_case(name: str) -> str:
+    """`InputPixelOffsets` to `input_pixel_offsets`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
