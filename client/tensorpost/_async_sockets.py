@@ -13,10 +13,12 @@ from ._http1 import HttpExchange, exchange_of
 from ._options import Limits
 from ._origin import Address, Origin
 from ._pool import IdleConnections
-from ._sockets import RECEIVE_BYTES, SMALL_PIECE_BYTES, connecting, talking
+from ._sockets import ANSWER_CLOSED, ANSWER_FORKED, RECEIVE_BYTES, SMALL_PIECE_BYTES, connecting, talking
 from ._steps import AnswerHead, Request
 
 __all__ = ["AsyncPool", "AsyncSocketAnswer", "AsyncSocketTransport"]
+
+_TURN_SECONDS = 0.001  # a piece of a body takes half of that; other tasks wait for about as long
 
 T = TypeVar("T")
 
@@ -26,8 +28,16 @@ class AsyncPool(IdleConnections):
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(limits, clock)
-        most = limits.max_connections
-        self._places = None if most is None else asyncio.BoundedSemaphore(most)
+        self._places = self._all_places()
+
+    def _all_places(self) -> asyncio.BoundedSemaphore | None:
+        most = self._limits.max_connections
+        return None if most is None else asyncio.BoundedSemaphore(most)
+
+    def begin_anew(self) -> None:
+        """See `IdleConnections.begin_anew`."""
+        super().begin_anew()
+        self._places = self._all_places()
 
     async def admit(self, seconds: float | None) -> None:
         """As `Pool.admit`."""
@@ -117,19 +127,21 @@ class AsyncSocketTransport:
     async def _connect(self) -> socket.socket:
         origin, loop = self.origin, asyncio.get_running_loop()
         with connecting(origin):
-            async with asyncio.timeout(origin.timeout.connect):
-                if origin.uds is not None:
-                    return await _connected(socket.AF_UNIX, origin.uds)
-                addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-                for family, _, _, _, address in addresses[:-1]:
-                    with contextlib.suppress(OSError):  # the next address is tried; the last one's error is raised
-                        return await _connected(family, address)
-                return await _connected(addresses[-1][0], addresses[-1][4])
+            wait = origin.timeout.connect  # for each address, as in `socket.create_connection`
+            if origin.uds is not None:
+                return await in_time(_connected(socket.AF_UNIX, origin.uds), wait)
+            names = loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+            addresses = await in_time(names, wait)
+            for family, _, _, _, address in addresses[:-1]:
+                with contextlib.suppress(OSError):  # the next address is tried; the last one's error is raised
+                    return await in_time(_connected(family, address), wait)
+            return await in_time(_connected(addresses[-1][0], addresses[-1][4]), wait)
 
     async def _write(self, sock: socket.socket, pieces: AsyncIterable[memoryview]) -> bool:
         """Send; False if the server hung up before everything was sent."""
-        loop = asyncio.get_running_loop()
+        loop, turns = asyncio.get_running_loop(), _Turns()
         async for piece in pieces:
+            await turns.give()
             with talking(self.origin, "write"):
                 try:
                     await in_time(loop.sock_sendall(sock, piece), self.origin.timeout.write)
@@ -164,6 +176,19 @@ async def in_time(operation: Awaitable[T], seconds: float | None) -> T:
     """What an operation gives, unless it takes longer than this."""
     async with asyncio.timeout(seconds):
         return await operation
+
+
+class _Turns:
+    """Gives other tasks their turn now and then: operations on a socket that is ready never suspend by themselves."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    async def give(self) -> None:
+        """Suspend once, if the last time was a while ago."""
+        if time.monotonic() - self._since > _TURN_SECONDS:
+            await asyncio.sleep(0)
+            self._since = time.monotonic()
 
 
 class _Each:
@@ -234,33 +259,47 @@ class AsyncSocketAnswer:
         self.head = head
         self.exchange = exchange
         self._transport = transport
+        self._generation = transport.pool.generation
+        self._turns = _Turns()
         self._sock: socket.socket | None = sock
         self._sent_whole = sent_whole
 
+    def _open(self) -> socket.socket:
+        if self._sock is None:
+            raise RuntimeError(ANSWER_CLOSED)
+        if self._transport.pool.generation != self._generation:
+            raise RuntimeError(ANSWER_FORKED)
+        return self._sock
+
     async def read_into(self, into: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body, or of the connection."""
-        assert self._sock is not None, "the answer has been closed"
+        """Receive some bytes into this memory; 0 at the end of the body, or of the connection.
+
+        Raises:
+            RuntimeError: as `SocketAnswer.read_into`.
+        """
+        sock = self._open()
+        await self._turns.give()
         loop, origin = asyncio.get_running_loop(), self._transport.origin
         while (count := self.exchange.take(into)) is None:
             target = self.exchange.straight(into)
             if target is not None:
                 with talking(origin, "read"):
-                    count = await in_time(loop.sock_recv_into(self._sock, target), origin.timeout.read)
+                    count = await in_time(loop.sock_recv_into(sock, target), origin.timeout.read)
                 self.exchange.received_straight(count)
                 return count
-            self.exchange.feed(await self._transport.receive(self._sock, RECEIVE_BYTES))
+            self.exchange.feed(await self._transport.receive(sock, RECEIVE_BYTES))
         return count
 
     async def read(self, most: int) -> bytes:
         """Receive at most so many bytes; b"" at the end of the body, or of the connection."""
-        left = self.exchange.left
+        sock, left = self._open(), self.exchange.left
         if left is None or self.exchange.waiting:
             memory = memoryview(bytearray(most))
             return bytes(memory[: await self.read_into(memory)])
         if left == 0:
             return b""
-        assert self._sock is not None, "the answer has been closed"
-        data = await self._transport.receive(self._sock, min(most, left))
+        await self._turns.give()
+        data = await self._transport.receive(sock, min(most, left))
         self.exchange.received_straight(len(data))
         return data
 
@@ -268,6 +307,9 @@ class AsyncSocketAnswer:
         """Keep the connection if the answer was read to its end, drop it otherwise."""
         sock, self._sock = self._sock, None
         if sock is None:
+            return
+        if self._transport.pool.generation != self._generation:
+            sock.close()  # this process' descriptor; connection and place are the other's
             return
         reusable = self.exchange.reusable and self._sent_whole
         if not reusable:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields
 
 from .problems import InvalidParameter
 
-__all__ = ["DEFAULT_TIMEOUT_SECONDS", "Limits", "Timeout"]
+__all__ = ["DEFAULT_TIMEOUT_SECONDS", "LONGEST_SECONDS", "Limits", "Timeout"]
 
 DEFAULT_TIMEOUT_SECONDS = 60.0  # of silence; an answer's head waits for the first part of the computation only
 _CONNECT_SECONDS = 5.0  # a server that is there answers the handshake at once, however long it computes
-_HINT = "; it must be more than 0 seconds, or None to wait for ever"
+LONGEST_SECONDS = 1_000_000.0  # more than eleven days; some systems count no further than 24
+_HINT = f"; it must be more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, or None to wait for ever"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Timeout:
         pool: until one of `Limits.max_connections` is free. Default 60.
 
     Raises:
-        InvalidParameter: a wait is no positive number.
+        InvalidParameter: a wait is no positive number of at most a million seconds.
     """
 
     connect: float | None = _CONNECT_SECONDS
@@ -58,7 +59,7 @@ class Timeout:
 
 
 def _is_positive(seconds: object) -> bool:
-    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds <= LONGEST_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -21,6 +22,8 @@ CLOSED = "the client has been closed; make a new one"
 Address: TypeAlias = tuple[str, int] | str
 """Host and port, or the path of a Unix socket."""
 
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 section 5.1
+_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")  # RFC 9110 section 5.5
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -78,14 +81,17 @@ class Origin:
             raise InvalidParameter("base_url must have no query, fragment or credentials; credentials go into headers=")
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
+        if port == 0:
+            raise InvalidParameter(f"base_url {base_url[:100]!r} has port 0, on which nobody listens{hint}")
         for name, value in headers.items():
-            if not name or not (name + value).isprintable() or not (name + value).isascii() or ":" in name:
+            if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
                 raise InvalidParameter(
-                    f"header {name[:60]!r} holds what no header may: printable ASCII only, in one line"
+                    f"header {name[:60]!r} holds what no header may: a name of letters, digits and hyphens, and a "
+                    "value of printable ASCII in one line, without spaces around it"
                 )
         return cls(
             scheme=url.scheme,
-            host=url.hostname,
+            host=_in_ascii(url.hostname, base_url),
             port=port or _DEFAULT_PORTS[url.scheme],
             prefix=url.path.rstrip("/"),
             headers={name.lower(): value for name, value in headers.items()},
@@ -123,10 +129,21 @@ class Origin:
             return None
         import urllib.request  # here, because it takes longer to load than all of this package's own sockets
 
-        if urllib.request.proxy_bypass(self.host):
+        if urllib.request.proxy_bypass(self.host) or urllib.request.proxy_bypass(f"{self.host}:{self.port}"):
             return None
         proxies = urllib.request.getproxies()
-        return proxies.get(self.scheme) or proxies.get("all")
+        proxy = proxies.get(self.scheme) or proxies.get("all")
+        return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
+def _in_ascii(host: str, base_url: str) -> str:
+    """A name in other letters as the network knows it."""
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode("ascii")
+    except UnicodeError as error:
+        raise InvalidParameter(f"base_url {base_url[:100]!r} has no host that can be looked up: {error}") from None
 
 
 def _is_loopback(host: str) -> bool:

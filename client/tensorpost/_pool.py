@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,7 +37,13 @@ class _Idle:
 
 
 class IdleConnections:
-    """The idle ones, oldest first: what the pools for threads and for asyncio share. Several threads may use one."""
+    """The idle ones, oldest first: what the pools for threads and for asyncio share. Several threads may use one.
+
+    A process that was forked begins without any: two processes that use one connection would get each other's answers.
+
+    Attributes:
+        generation: grows in a process that was forked; what was begun under another one is not of this process.
+    """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -44,6 +52,16 @@ class IdleConnections:
         self._idle: list[_Idle] = []
         self._busy = 0
         self._closed = False
+        self.generation = 0
+        _POOLS.add(self)
+
+    def begin_anew(self) -> None:
+        """In a process that was forked: leave the connections, and the places in use, to the one they belong to."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        self.generation += 1
+        self._busy = 0
+        while self._idle:
+            self._idle.pop().socket.close()  # closes our descriptor, and not the connection
 
     def take(self, address: Address) -> socket.socket | None:
         """An idle connection that the server has not closed; None if one must be made. For who was admitted.
@@ -119,13 +137,33 @@ class IdleConnections:
         )
 
 
+_POOLS: weakref.WeakSet[IdleConnections] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for pool in list(_POOLS):
+        pool.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
 class Pool(IdleConnections):
     """For threads."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(limits, clock)
-        most = limits.max_connections
-        self._places = None if most is None else threading.BoundedSemaphore(most)
+        self._places = self._all_places()
+
+    def _all_places(self) -> threading.BoundedSemaphore | None:
+        most = self._limits.max_connections
+        return None if most is None else threading.BoundedSemaphore(most)
+
+    def begin_anew(self) -> None:
+        """See `IdleConnections.begin_anew`."""
+        super().begin_anew()
+        self._places = self._all_places()
 
     def admit(self, seconds: float | None) -> None:
         """Wait until there may be one more connection. Each call of this is followed by one of `release`.

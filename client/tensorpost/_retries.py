@@ -25,11 +25,13 @@ FIRST_BACKOFF_SECONDS = 0.1  # doubled with every retry; a refusal for want of m
 def worth_retrying(error: TensorpostError) -> bool:
     """Whether the same request may succeed a little later. Every request of this SDK may be repeated: none has effects.
 
-    Not repeated: what the server refused for good, what broke off after the first byte of the answer, and timeouts,
-    since a server that is too slow is not helped by more work.
+    Not repeated: what the server refused for good, a certificate that is not trusted, what broke off after the first
+    byte of the answer, and timeouts, since a server that is too slow is not helped by more work.
     """
     # The exact base classes are what unnamed cases become: a connection closed before any answer, and a 429 or 503
     # from something in front of the server. Their subclasses are decided one by one.
+    if "certificate" in error.extra:
+        return False  # it will not be another one
     passing = (ConnectFailed, TooBusy, NotReady, OutOfDeviceMemory, DeviceLost)
     return isinstance(error, passing) or type(error) in (ConnectionProblem, Unavailable)
 

@@ -19,6 +19,8 @@ from ._steps import AnswerHead, Request
 from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
 
 __all__ = [
+    "ANSWER_CLOSED",
+    "ANSWER_FORKED",
     "RECEIVE_BYTES",
     "SMALL_PIECE_BYTES",
     "SocketAnswer",
@@ -28,6 +30,8 @@ __all__ = [
     "with_head",
 ]
 
+ANSWER_CLOSED = "the answer has been closed"
+ANSWER_FORKED = "this answer is of the process that asked for it, and this one was forked from that; ask again here"
 RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be read straight into their memory
 SMALL_PIECE_BYTES = 1 << 16  # goes out in one send together with the head
 
@@ -56,7 +60,7 @@ def connecting(origin: Origin) -> Generator[None]:
     """Failures while a connection is made, as ours."""
     try:
         yield
-    except OSError as error:  # timeouts and names that do not resolve included
+    except (OSError, UnicodeError) as error:  # timeouts, and names that do not resolve or are none, included
         said = str(error) or "no answer in time"
         raise ConnectFailed(
             f"no connection to {origin}: {said}; is the server running, and is this its address?"
@@ -184,34 +188,45 @@ class SocketAnswer:
         self.head = head
         self.exchange = exchange
         self._transport = transport
+        self._generation = transport.pool.generation
         self._sock: socket.socket | None = sock
         self._sent_whole = sent_whole
 
+    def _open(self) -> socket.socket:
+        if self._sock is None:
+            raise RuntimeError(ANSWER_CLOSED)
+        if self._transport.pool.generation != self._generation:
+            raise RuntimeError(ANSWER_FORKED)
+        return self._sock
+
     def read_into(self, into: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body, or of the connection."""
-        assert self._sock is not None, "the answer has been closed"
+        """Receive some bytes into this memory; 0 at the end of the body, or of the connection.
+
+        Raises:
+            RuntimeError: the answer was closed, or asked for by the process that this one was forked from.
+        """
+        sock = self._open()
         while (count := self.exchange.take(into)) is None:
             target = self.exchange.straight(into)
             with talking(self._transport.origin, "read"):
                 if target is not None:
-                    count = self._sock.recv_into(target)
+                    count = sock.recv_into(target)
                     self.exchange.received_straight(count)
                     return count
-                data = self._sock.recv(RECEIVE_BYTES)
+                data = sock.recv(RECEIVE_BYTES)
             self.exchange.feed(data)
         return count
 
     def read(self, most: int) -> bytes:
         """Receive at most so many bytes; b"" at the end of the body, or of the connection."""
-        left = self.exchange.left
+        sock, left = self._open(), self.exchange.left
         if left is None or self.exchange.waiting:
             memory = memoryview(bytearray(most))
             return bytes(memory[: self.read_into(memory)])
         if left == 0:
             return b""
-        assert self._sock is not None, "the answer has been closed"
         with talking(self._transport.origin, "read"):
-            data = self._sock.recv(min(most, left))
+            data = sock.recv(min(most, left))
         self.exchange.received_straight(len(data))
         return data
 
@@ -219,6 +234,9 @@ class SocketAnswer:
         """Keep the connection if the answer was read to its end, drop it otherwise."""
         sock, self._sock = self._sock, None
         if sock is None:
+            return
+        if self._transport.pool.generation != self._generation:
+            sock.close()  # this process' descriptor; connection and place are the other's
             return
         reusable = self.exchange.reusable and self._sent_whole
         if not reusable:

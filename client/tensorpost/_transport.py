@@ -8,7 +8,9 @@ over and over while it is being sent.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+import os
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -51,8 +53,14 @@ def _answer_head(response: httpx.Response) -> AnswerHead:
 
 def _options(origin: Origin, limits: Limits) -> dict[str, Any]:
     proxy = origin.proxy()
-    if proxy is not None and httpx.URL(proxy).scheme not in ("http", "https"):
-        raise InvalidParameter(f"the proxy {proxy[:100]!r} from the environment is not http or https; see NO_PROXY")
+    if proxy is not None:
+        try:
+            url = httpx.URL(proxy)
+        except httpx.InvalidURL as error:
+            raise InvalidParameter(f"the proxy from the environment is no URL: {error}; see NO_PROXY") from None
+        if url.scheme not in ("http", "https"):
+            shown = f"{url.scheme}://{url.host}"  # nothing else of it: credentials may stand there
+            raise InvalidParameter(f"the proxy {shown[:100]!r} from the environment is not http or https; see NO_PROXY")
     return {"verify": origin.tls, "proxy": proxy, "limits": httpx.Limits(**asdict(limits))}
 
 
@@ -84,7 +92,8 @@ class OverHttpx:
 
     def __init__(self, origin: Origin, limits: Limits) -> None:
         self._origin = origin
-        self._http = httpx.HTTPTransport(**_options(origin, limits))
+        self._make: Callable[[], httpx.HTTPTransport] = lambda: httpx.HTTPTransport(**_options(origin, limits))
+        self._http, self._process = self._make(), os.getpid()
         self._closed = False
 
     def __str__(self) -> str:
@@ -94,6 +103,8 @@ class OverHttpx:
         """Send a request and wait for the head of its answer."""
         if self._closed:
             raise RuntimeError(CLOSED)
+        if self._process != os.getpid():  # forked: the connections belong to the other process
+            self._http, self._process = self._make(), os.getpid()
         with _mapped_errors(self._origin):
             return _HttpxAnswer(self._origin, self._http.handle_request(_httpx_request(self._origin, request)))
 
@@ -130,7 +141,10 @@ class AsyncOverHttpx:
 
     def __init__(self, origin: Origin, limits: Limits) -> None:
         self._origin = origin
-        self._http = httpx.AsyncHTTPTransport(**_options(origin, limits))
+        self._make: Callable[[], httpx.AsyncHTTPTransport] = lambda: httpx.AsyncHTTPTransport(
+            **_options(origin, limits)
+        )
+        self._http, self._process = self._make(), os.getpid()
         self._closed = False
 
     def __str__(self) -> str:
@@ -140,6 +154,8 @@ class AsyncOverHttpx:
         """Send a request and wait for the head of its answer."""
         if self._closed:
             raise RuntimeError(CLOSED)
+        if self._process != os.getpid():  # forked: the connections belong to the other process
+            self._http, self._process = self._make(), os.getpid()
         with _mapped_errors(self._origin):
             response = await self._http.handle_async_request(_httpx_request(self._origin, request))
             return _AsyncHttpxAnswer(self._origin, response)
@@ -172,12 +188,25 @@ class _AsyncHttpxAnswer:
         await self._stream.aclose()
 
 
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ssl.SSLCertVerificationError):
+        found = found.__cause__ or found.__context__
+    return found
+
+
 @contextlib.contextmanager
 def _mapped_errors(origin: Origin) -> Generator[None]:
     """Httpx's transport errors as ours; each has a counterpart, and a test walks httpx's tree to see to it."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
+        if (untrusted := _certificate_error(error)) is not None:
+            raise ConnectFailed(
+                f"the certificate of {origin} is not trusted: {untrusted.verify_message}; if it should be, pass "
+                "tls=ssl.create_default_context(cafile=...) with the certificate of who signed it",
+                extra={"certificate": untrusted.verify_message},
+            ) from error
         raise ConnectFailed(
             f"no connection to {origin}: {str(error) or type(error).__name__}; is the server running, and is this its "
             "address?"

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ._async_sockets import AsyncPool, AsyncSocketAnswer, AsyncSocketTransport
 from ._http1 import HttpExchange
-from ._options import Limits, Timeout
+from ._options import LONGEST_SECONDS, Limits, Timeout
 from ._origin import CLOSED, Origin
 from ._pool import Pool
 from ._sockets import SMALL_PIECE_BYTES, SocketAnswer, SocketTransport
@@ -59,11 +59,14 @@ def read_into(response: httpx.Response, memory: Memory) -> int:
     Raises:
         InvalidParameter: memory that cannot be written as bytes, or a body of another transport that does not fit.
         httpx.TransportError: the body broke off.
+        httpx.StreamClosed: the response was closed.
     """
     room = _writeable(memory)
     some: Callable[[memoryview], int] | None = response.extensions.get(_READ)
     if some is None:
         return _copied(b"".join(response.iter_raw()), room)
+    if response.is_closed:
+        raise httpx.StreamClosed
     got = 0
     while got < len(room) and (count := some(room[got : got + PART_BYTES])):
         got += count
@@ -76,6 +79,8 @@ async def aread_into(response: httpx.Response, memory: Memory) -> int:
     some: Callable[[memoryview], Awaitable[int]] | None = response.extensions.get(_READ)
     if some is None:
         return _copied(b"".join([part async for part in response.aiter_raw()]), room)
+    if response.is_closed:
+        raise httpx.StreamClosed
     got = 0
     while got < len(room) and (count := await some(room[got : got + PART_BYTES])):
         got += count
@@ -128,7 +133,7 @@ def _is_ours(request: httpx.Request) -> bool:
 def _outgoing(request: httpx.Request, uds: str | None) -> _Outgoing:
     url = request.url
     waits: Mapping[str, float | None] = request.extensions.get("timeout", {})
-    timeout = Timeout(**{phase: waits.get(phase) for phase in ("connect", "read", "write", "pool")})
+    timeout = Timeout(**{phase: _our_wait(waits.get(phase)) for phase in ("connect", "read", "write", "pool")})
     origin = Origin("http", url.raw_host.decode("ascii"), url.port or 80, "", {}, timeout, False, uds)
     target = request.extensions.get("target", url.raw_path)
     try:
@@ -139,6 +144,13 @@ def _outgoing(request: httpx.Request, uds: str | None) -> _Outgoing:
     length = request.headers.get("content-length")
     chunked = request.headers.get("transfer-encoding", "").lower() == "chunked"
     return _Outgoing(origin, exchange, chunked, int(length) if length else None if chunked else 0)
+
+
+def _our_wait(seconds: float | None) -> float | None:
+    """Httpx takes any number: 0 and less is no time at all, and what is very long is for ever."""
+    if seconds is None or seconds > LONGEST_SECONDS:
+        return None
+    return max(seconds, _NO_TIME)
 
 
 def _framed(piece: memoryview, *, chunked: bool) -> Iterable[memoryview]:
@@ -153,6 +165,7 @@ def _framed(piece: memoryview, *, chunked: bool) -> Iterable[memoryview]:
     return (memoryview(size), piece, memoryview(b"\r\n"))
 
 
+_NO_TIME = 1e-6  # seconds; a socket with a timeout of 0 does not wait for anything, not even for itself
 _LAST_CHUNK = memoryview(b"0\r\n\r\n")
 
 
@@ -305,7 +318,7 @@ def _our_limits(limits: httpx.Limits) -> Limits:
         max_connections=limits.max_connections,
         # httpx closes at once what would expire at once
         max_keepalive_connections=0 if expiry == 0 else limits.max_keepalive_connections,
-        keepalive_expiry=expiry or None,
+        keepalive_expiry=None if expiry is None or expiry > LONGEST_SECONDS else expiry or None,
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -346,6 +349,72 @@ def test_a_task_that_is_cancelled_leaves_a_client_that_works(server_url: str) ->
         assert in_time >= 2
 
     asyncio.run(main())
+
+
+FORKING = """
+import os, sys
+import numpy as np
+from tensorpost import BufferTensorDesc, Client, TileOperatorDesc
+
+desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (1 << 20,)), (4,))
+with Client(sys.argv[1], timeout=20) as tp:
+    tp.tile(np.zeros(100, np.uint8), (2,))
+    begun = tp.stream(desc, np.zeros(1 << 20, np.uint8))
+    next(begun)
+    children = []
+    for number in range(1, 5):
+        if (child := os.fork()) == 0:
+            try:
+                for _ in range(10):
+                    assert (tp.tile(np.full(5000, number, np.uint8), (3,)) == number).all()
+                try:
+                    next(begun)
+                except RuntimeError as error:
+                    assert "was forked" in str(error), error
+                else:
+                    raise AssertionError("the answer of another process was read")
+                begun.close()
+                assert (tp.tile(np.full(5000, number, np.uint8), (3,)) == number).all()
+            except BaseException as error:
+                print(number, repr(error))
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    print([os.waitpid(child, 0)[1] for child in children], sum(len(block) for block in begun))
+    print(tp.tile(np.zeros(1, np.uint8), (2,)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_a_forked_process_has_connections_of_its_own(server_url: str) -> None:
+    arguments = [sys.executable, "-c", FORKING, server_url]
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout == f"[0, 0, 0, 0] {3 * MIB}\n[0 0]\n", done.stderr
+
+
+def test_other_tasks_have_their_turn_while_an_answer_comes(server_url: str) -> None:
+    x, out = np.zeros(8 * MIB, np.uint8), np.ones(128 * MIB, np.uint8)
+
+    async def main() -> int:
+        turns, over = 0, False
+
+        async def count() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with AsyncClient(server_url) as tp:
+            counting = asyncio.create_task(count())
+            before = turns
+            await tp.tile(x, (16,), out=out)
+            over = True
+            await counting
+            return turns - before
+
+    # 128 MiB take 20 ms at the least, and a turn comes every millisecond
+    assert asyncio.run(main()) >= 10
 
 
 def test_an_async_stream_is_read_with_async_for(server_url: str) -> None:

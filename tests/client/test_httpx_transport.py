@@ -452,6 +452,37 @@ def test_each_problem_has_its_error(problem: problems.ConnectionProblem, cls: ty
     assert str(error) == "said"
 
 
+def test_a_closed_response_is_not_read() -> None:
+    with (
+        raw_server(lambda connection, _: connection.sendall(http_answer(body=BODY))) as server,
+        httpx.Client(transport=HttpxTransport()) as client,
+    ):
+        with client.stream("GET", server.url) as response:
+            pass
+        with pytest.raises(httpx.StreamClosed):
+            read_into(response, bytearray(1))
+
+
+@pytest.mark.parametrize("seconds", [0, 1e-9])
+def test_no_time_at_all_is_a_timeout(open_client: Callable[..., Face], seconds: float) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.recv(1)  # until the caller hangs up
+
+    with raw_server(handle) as server, pytest.raises(httpx.TimeoutException):
+        open_client(timeout=httpx.Timeout(20, read=seconds)).request("GET", server.url)
+
+
+@pytest.mark.parametrize("seconds", [1e10, float("inf")])
+def test_more_time_than_a_clock_counts_is_for_ever(open_client: Callable[..., Face], seconds: float) -> None:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(http_answer(body=b"{}"))
+
+    with raw_server(handle) as server:
+        assert open_client(timeout=seconds).request("GET", server.url).content == b"{}"
+
+
 def test_a_connection_that_is_not_made_in_time_is_a_timeout() -> None:
     failed = problems.ConnectFailed("said")
     failed.__cause__ = TimeoutError()

@@ -77,6 +77,14 @@ def test_what_is_no_base_url_is_refused(cls: type[Client] | type[AsyncClient], u
         ({"headers": {"a": "b\r\nc: d"}}, "header 'a'"),
         ({"headers": {"a\n": "b"}}, "header"),
         ({"headers": {"": "b"}}, "header"),
+        ({"headers": {"a b": "c"}}, "header 'a b'"),
+        ({"headers": {"a": " b"}}, "header 'a'"),
+        ({"headers": {"a": "b "}}, "header 'a'"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": 1e10}, "at most 1,000,000 seconds"),
+        ({"base_url": "http://x:0"}, "port 0"),
+        ({"base_url": "http://\u00fc..b"}, "no host that can be looked up"),
         ({"base_url": "https://x", "uds": "/tmp/s"}, "Unix socket"),
         ({"headers": {"a:": "b"}}, "header"),
         ({"headers": {"a": "\N{SNOWMAN}"}}, "header 'a'"),
@@ -110,6 +118,47 @@ def test_this_machine_is_never_asked_for_through_a_proxy(monkeypatch: pytest.Mon
 
     assert origin(url).proxy() is None
     assert origin("http://example.org").proxy() == "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("said", "used"),
+    [("proxy.example:3128", "http://proxy.example:3128"), ("//proxy.example", "http:////proxy.example")],
+)
+def test_a_proxy_without_a_scheme_is_one_of_http(monkeypatch: pytest.MonkeyPatch, said: str, used: str) -> None:
+    monkeypatch.setenv("http_proxy", said)
+
+    assert origin("http://example.org").proxy() == used
+
+
+@pytest.mark.parametrize(
+    ("bypassed", "direct"),
+    [("example.org:8000", True), ("example.org:80", False), (".org:8000", True), ("example.org", True), ("*", True)],
+)
+def test_no_proxy_may_name_a_port(monkeypatch: pytest.MonkeyPatch, bypassed: str, direct: bool) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", bypassed)
+
+    assert (origin("http://example.org:8000").proxy() is None) is direct
+
+
+def test_credentials_of_a_proxy_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "socks5://user:secret@proxy.example:1080")
+
+    with pytest.raises(InvalidParameter, match=r"the proxy 'socks5://proxy\.example'") as caught:
+        Client("https://example.org")
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_is_no_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:port")
+
+    with pytest.raises(InvalidParameter, match="proxy from the environment is no URL"):
+        Client("https://example.org")
+
+
+def test_a_name_in_other_letters_is_looked_up_as_the_network_knows_it() -> None:
+    assert origin("http://b\u00fccher.example:8000").authority == "xn--bcher-kva.example:8000"
 
 
 def test_a_kind_of_proxy_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

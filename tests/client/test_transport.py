@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperat
 from tensorpost._origin import Origin
 from tensorpost._pool import Pool
 from tensorpost._sockets import SocketTransport
+from tensorpost._steps import Request
 from tensorpost._transport import OverHttpx, _mapped_errors
 
 Connect = Callable[..., Any]
@@ -211,6 +214,12 @@ def test_no_unix_socket_is_a_failed_connection(connect: Connect, tmp_path: Path)
 def test_a_name_that_does_not_exist_is_a_failed_connection(connect: Connect) -> None:
     with pytest.raises(problems.ConnectFailed):
         connect("http://does-not-exist.invalid", retries=0).tile(X, (1, 2))
+
+
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
+def test_what_is_no_name_is_a_failed_connection(connect: Connect) -> None:
+    with pytest.raises(problems.ConnectFailed, match=r"no connection to http://a\.\.b"):
+        connect("http://a..b", retries=0).tile(X, (1, 2))
 
 
 def test_a_server_that_says_nothing_is_a_timeout(connect: Connect) -> None:
@@ -502,6 +511,62 @@ def test_a_refused_call_is_repeated_after_what_the_server_asked_for(connect: Con
 
 
 # ---- the caller's own doing ------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).parents[1] / "support" / "loopback.pem")
+    met: list[int] = []
+
+    def handle(connection: socket.socket, number: int) -> None:
+        met.append(number)
+        with pytest.raises(ssl.SSLError):
+            context.wrap_socket(connection, server_side=True)
+
+    with (
+        raw_server(handle) as server,
+        Client(server.url.replace("http:", "https:")) as tp,
+        pytest.raises(problems.ConnectFailed, match=r"certificate of https://.* is not trusted: .*cafile=") as caught,
+    ):
+        tp.limits()
+
+    assert len(met) == 1
+    assert "self-signed" in caught.value.extra["certificate"] or "self signed" in caught.value.extra["certificate"]
+
+
+def test_a_stream_of_a_closed_answer_says_so() -> None:
+    with raw_server(answers(OK)) as server:
+        origin = Origin.parse(server.url, headers={}, timeout=Timeout(), tls=True, uds=None)
+        transport = SocketTransport(origin, Pool(Limits()))
+        answer = transport.send(Request("GET", "/", {}))
+        answer.close()
+
+        with pytest.raises(RuntimeError, match="the answer has been closed"):
+            answer.read_into(memoryview(bytearray(1)))
+        transport.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full queue is silent on Linux; elsewhere it refuses")
+@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
+def test_the_next_address_of_a_name_is_tried(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one takes no connection: its queue is full, so the handshake is never answered."""
+    full = socket.socket()
+    full.bind(("127.0.0.1", 0))
+    full.listen(0)
+    waiting = [socket.socket() for _ in range(4)]
+    for sock in waiting:
+        sock.setblocking(False)
+        sock.connect_ex(full.getsockname())
+    try:
+        with raw_server(answers(OK)) as server:
+            places = [full.getsockname(), ("127.0.0.1", int(server.url.rpartition(":")[2]))]
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            tp = connect("http://two.example", timeout=Timeout(connect=0.3), retries=0)
+            np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
+    finally:
+        for sock in (full, *waiting):
+            sock.close()
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), TimeoutError("mine"), BrokenPipeError("mine")], ids=repr)
