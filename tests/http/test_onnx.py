@@ -67,6 +67,21 @@ def test_small_inputs_may_travel_as_tensors_behind_the_large_one(http: httpx.Cli
     assert http.get("/v1/limits").json()["in_use"] == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
+def test_json_holds_bfloat16_and_empty_tensors(http: httpx.Client) -> None:
+    for node, tensor, expected in (
+        ("Resize", {"dtype": "BF16", "shape": [2], "data": [1, 2.5]}, [1, 1, 2.5, 2.5]),
+        ("Resize", {"dtype": "F32", "shape": [0], "data": []}, []),
+        ("Tile", {"dtype": "BF16", "shape": [], "data": 3}, [3]),
+    ):
+        given = ("X", {"scales": [2]}) if node == "Resize" else ("input", {"repeats": []})
+        call = {"op": {"inputs": given[1]}, "tensors": {given[0]: tensor}}
+        answer = http.post(f"/v1/onnx/{node}", json=call)
+
+        assert answer.status_code == 200, answer.text
+        (output,) = answer.json()["tensors"].values()
+        assert (output["dtype"], output["data"]) == (tensor["dtype"], expected)
+
+
 def test_an_opset_in_the_document_picks_the_version(http: httpx.Client) -> None:
     node = {"opset": 9, "attributes": {"mode": "nearest"}, "inputs": {"scales": [1, 1, 1, 2]}}
 
@@ -88,6 +103,7 @@ def test_an_opset_in_the_document_picks_the_version(http: httpx.Client) -> None:
         ("/v1/onnx/Resize?mode=linear", {"inputs": {"scales": [1, 1, 2, 2]}}, 400, "mode"),
         ("/v1/onnx/Resize?opset=x", None, 400, "opset"),
         ("/v1/onnx/Resize?opset=99", None, 422, "opset"),
+        ("/v1/onnx/Resize?opset=0&scales=1,1,2,2", None, 422, "opset"),
         ("/v1/onnx/Resize?opset=18&coordinate_transformation_mode=half_pixel_symmetric&scales=1,1,2,2", None, 422,
          "half_pixel_symmetric"),
         ("/v1/onnx/Resize?mode=nearest&antialias=1&scales=1,1,2,2", None, 422, "antialias"),

@@ -224,24 +224,27 @@ def test_nothing_is_sent_before_the_first_slice_is_made(server: Serving):
         assert length == len(wire.answer().body)
 
 
-def fail_at(failing: int) -> Callable[[int], None]:
+def fail_at(failing: int, error: type[Exception] = RuntimeError) -> Callable[[int], None]:
     def before(index: int) -> None:
         if index == failing:
-            raise MemoryError("the device is full")
+            raise error("the device is full")
 
     return before
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "code"), [(RuntimeError, 500, "internal-error"), (MemoryError, 503, "unavailable")]
+)
 def test_a_failure_of_the_first_slice_is_a_problem_and_then_the_connection_is_closed(
-    server: Serving, caplog: pytest.LogCaptureFixture
+    server: Serving, caplog: pytest.LogCaptureFixture, error: type[Exception], status: int, code: str
 ):
     data, _ = long_of(40)
-    with use_backend(server.service, Controlled(before=fail_at(0))), server.wire() as wire:
+    with use_backend(server.service, Controlled(before=fail_at(0, error))), server.wire() as wire:
         wire.send(data)
         answer = wire.answer()
         assert wire.is_closed()
 
-    problem = assert_problem(answer, 500, "internal-error")
+    problem = assert_problem(answer, status, code)
     assert answer.headers["connection"] == "close"
 
     assert any(

@@ -215,6 +215,8 @@ def test_booleans_travel_as_uint8() -> None:
     [
         (resize((4,), scales=[2], mode="cubic"), "6_4", "no cubic"),
         (resize((4,), scales=[0.75], mode="linear", antialias=1), "6_4", "antialias"),
+        (resize((5,), "uint8", sizes=[10], mode="linear", antialias=1), "6_4", "rounds integers after each axis"),
+        (resize((5, 2), "int8", scales=[1, 3], mode="linear", antialias=1), "6_4", "rounds integers after each axis"),
         (resize((4,), sizes=[3], roi=[0.5, 1.5], mode="linear", **CROPS), "6_4", "extrapolat"),
         (resize((4,), sizes=[3], roi=[1, 0], mode="linear", **CROPS), "6_4", "reversed"),
         (resize((4,), sizes=[3], roi=[0.5, 0.5], mode="linear", **CROPS), "6_4", "empty"),
@@ -338,13 +340,15 @@ def test_a_lowered_resize_computes_what_the_verdict_says(data: st.DataObject) ->
         given["scales"] = data.draw(st.lists(st.floats(0.25, 3, width=32), min_size=rank, max_size=rank))
     if given["mode"] == "nearest":
         given["nearest_mode"] = data.draw(st.sampled_from(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]))
+    elif data.draw(st.booleans()):
+        given["antialias"] = 1
     dtype = data.draw(st.sampled_from(["float32", "uint8"]))
     node = resize(shape, dtype, **given)
     lowering = lower(node, data.draw(st.sampled_from(LEVELS)))
     if lowering.descriptor is None:
         assert lowering.verdict is NOT
         return
-    x = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    x = np.random.default_rng(5).integers(0, 256, shape).astype(dtype)
     ours, lowered = both(node, lowering.descriptor, x)
     if lowering.verdict is EXACT:
         assert ours.tobytes() == lowered.tobytes()

@@ -70,7 +70,7 @@ class Again:
             inputs = [memory[index] for index in prepared.order]
             stages.done("receive")
             output = worker.run_now(prepared.plan, inputs, answer.head)
-        except TensorpostError:
+        except (TensorpostError, MemoryError):
             return None  # the application meets the same, and answers it
         stages.done("compute")
         return answer.lines + field_lines_of_one(request_id_of(self._given_id).encode(), stages), output

@@ -33,7 +33,6 @@ from .streams import Body, CallerGone, send_last, send_stream
 __all__ = ["Execution", "ExecutionResponse"]
 
 _U8 = datatypes.data_type("U8")
-_EMPTY = memoryview(b"")
 _MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
 
 
@@ -221,7 +220,8 @@ class Execution:
             self._ticket = self._service.admission.admit(min(body.length, settings.max_json_bytes))
             document = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
             text, arrays, tensors, id_ = tensors_of_document(document)
-            memory = [np.ascontiguousarray(array).data.cast("B") if array.size else _EMPTY for array in arrays]
+            # by way of uint8, since memoryview knows no bfloat16
+            memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
             try:
                 return self._understood(tensors, text, memory), id_, tensors, memory
             except InvalidDescriptor as error:

@@ -74,7 +74,7 @@ class OnnxDialect:
         announced = next(tensor for tensor in tensors if tensor.name == data)
         tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
         if members is None:
-            node = OnnxNode.from_query(name, opset or NEWEST_OPSET, parameters, tensor, values)
+            node = OnnxNode.from_query(name, NEWEST_OPSET if opset is None else opset, parameters, tensor, values)
         else:
             node = OnnxNode.from_json(_completed(members, name, opset, data, tensor, values))
         if node.input != tensor:
@@ -119,4 +119,4 @@ def _completed(
         if twice:
             raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
         inputs = {data: tensor.to_json(), **given, **values}
-    return {"opset": opset or NEWEST_OPSET, **members, "op_type": name, "inputs": inputs}
+    return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}

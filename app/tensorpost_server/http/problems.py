@@ -124,9 +124,16 @@ def answer_nobody(request: Request, error: Exception) -> Response:
 
 
 def answer_unexpected(request: Request, error: Exception) -> Response:
-    """A fault of ours: the caller learns that it was one; what it was is in the log."""
+    """A fault of ours, or of the machine: the caller learns that it was one; what it was is in the log."""
     # The server logs the traceback; this line ties it to the request.
     _log.error("request %s failed: %r", request.scope.get("tensorpost.request_id"), error)
-    answer = answer_error(request, p.ServerFault("the server failed; its log has the details under this request id"))
+    if isinstance(error, MemoryError):
+        fault = p.Unavailable(
+            "the machine has no memory left for this; try again later, or with less (setting TENSORPOST_MEMORY_BYTES "
+            "says how much the server may lend out)"
+        )
+    else:
+        fault = p.ServerFault("the server failed; its log has the details under this request id")
+    answer = answer_error(request, fault)
     answer.headers["Connection"] = "close"  # as servers do after an exception; callers should know
     return answer

@@ -200,6 +200,9 @@ def _lower_resize(node: OnnxNode, meaning: Resizing, level: FeatureLevel) -> Low
             "antialias filters every axis whose scale is below 1; RESAMPLE3 filters below 0.5 only, and in another way"
         )
     data_type = _resize_type(node.input.data_type, meaning, level)
+    rounded = meaning.antialias and data_type not in (TensorDataType.FLOAT32, TensorDataType.FLOAT16)
+    if rounded and not all(axis.is_copied for axis in meaning.axes):
+        raise _NotExpressible("antialias rounds integers after each axis; DirectML truncates them once, at the end")
     axes = _merged_axes(meaning.axes, level)
     if meaning.mode == "linear" and meaning.exclude_outside:
         for axis in axes:
