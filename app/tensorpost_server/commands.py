@@ -6,6 +6,7 @@ it lives, imports no server code.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -192,10 +193,11 @@ def config() -> list[dict[str, object]]:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = _settings()
+    values = settings.model_dump(mode="json")
     return [
         {
             "name": name,
-            "value": getattr(settings, name),
+            "value": values[name],
             "origin": "environment" if name in settings.model_fields_set else "default",
             "variable": _variable(name),
             "description": field.description,
@@ -377,6 +379,11 @@ class _Application:
         pool: Pool | None = self._app.state.service.pool
         return [] if pool is None else [(key.partition(":")[0], reason) for key, reason in pool.refused.items()]
 
+    @property
+    def shutdown_seconds(self) -> int:
+        """How long a stop may take."""
+        return self._app.state.service.settings.shutdown_seconds
+
     def drain(self) -> None:
         """Say from now on that it is not ready."""
         self._app.state.service.draining = True
@@ -421,9 +428,19 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; here, because uvicorn then ends the process by the signal that it got."""
+        seconds = self._app.shutdown_seconds
+        begin = time.monotonic()
+        await self._drain(seconds / 2)
+        self.config.timeout_graceful_shutdown = max(1, round(seconds - (time.monotonic() - begin)))
         await super().shutdown(sockets)
         if self._listener is not None:
             self._listener.close()
+
+    async def _drain(self, seconds: float) -> None:
+        """Listen until the requests that are there are answered: who asks meanwhile hears that it is not ready."""
+        there, end = [*self.server_state.tasks], time.monotonic() + seconds
+        while not all(task.done() for task in there) and not self.force_exit and time.monotonic() < end:
+            await asyncio.sleep(0.05)
 
     def end(self) -> None:
         """Stop in order because a device failed for good, and let the process end with an error."""

@@ -183,7 +183,8 @@ class Settings(BaseSettings):
         default=30,
         ge=1,
         description="How long requests in flight may go on after the signal to stop, seconds. As long as Kubernetes "
-        "waits before it kills; meanwhile /v2/health/ready answers 503.",
+        "waits before it kills. Up to half of it, while there are such requests, the port stays open and "
+        "/v2/health/ready answers 503.",
     )
 
     def threads_by_backend(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -101,8 +102,12 @@ def test_an_answer_that_is_under_way_is_finished_before_the_server_stops() -> No
 
         blocks = tp.stream(tile_descriptor(x, (256,)), x)  # 64 MiB: far more than the sockets in between can hold
         received = len(next(blocks))
+        assert httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code == 200
         server.send_signal(signal.SIGTERM)
-        time.sleep(0.3)  # the server has closed its port by now, and has not stopped
+        end = time.monotonic() + PATIENCE
+        while httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code != 503:
+            assert time.monotonic() < end
+        assert httpx.get(f"{url}/v2/health/live", trust_env=False).status_code == 200
         assert server.poll() is None
         received += sum(len(block) for block in blocks)
         server.communicate(timeout=PATIENCE)
@@ -335,9 +340,12 @@ def test_doctor_names_the_protocol_and_the_loop(monkeypatch: pytest.MonkeyPatch)
 def test_config_says_where_each_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORPOST_MAX_REQUESTS", "7")
     monkeypatch.setenv("tensorpost_slices_ahead", "3")
+    monkeypatch.setenv("TENSORPOST_UDS", "/tmp/s")
 
     rows = {row["name"]: row for row in commands.config()}
 
+    assert json.loads(json.dumps(rows)) == rows  # config --json
+    assert rows["uds"]["value"] == str(Path("/tmp/s"))
     assert list(Settings.model_fields) == list(rows)
     assert (rows["max_requests"]["value"], rows["max_requests"]["origin"]) == (7, "environment")
     assert (rows["slices_ahead"]["value"], rows["slices_ahead"]["origin"]) == (3, "environment")
