@@ -128,6 +128,19 @@ def test_nothing_is_computed_and_nothing_lent_out(app: AppClient):
     assert app.in_use() == {"bytes_in_flight": 0, "requests_in_flight": 0}
 
 
+def test_a_node_is_a_request_like_others():
+    """Comparing coordinates keeps a thread busy; so many at a time as there may be requests."""
+    node = {"op_type": "Resize", "opset": 19, "inputs": {"X": {"data_type": "float32", "shape": [4]}, "scales": [2]}}
+    with http_app(max_requests=1) as app:
+        with app.service.admission.admit(1):
+            refused = app.post("/v1/validate", json.dumps(node).encode(), JSON)
+        answer = app.post("/v1/validate", json.dumps(node).encode(), JSON)
+        assert app.in_use() == {"bytes_in_flight": 0, "requests_in_flight": 0}
+
+    assert_problem(refused, 429, "too-busy")
+    assert answer.json()["valid"]
+
+
 @given(desc=ours.tile_descs())
 @settings(max_examples=40, deadline=None)
 def test_what_it_says_is_valid_can_be_run(app: AppClient, desc: TileOperatorDesc):

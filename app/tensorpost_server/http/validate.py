@@ -59,8 +59,9 @@ async def validate(request: Request) -> JSONResponse:
     body = Body(request.receive, length, settings.receive_timeout_seconds)
     document: Any = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
     if _is_node(document):
-        # In a thread: every coordinate of every axis is compared, which can take a second.
-        return JSONResponse(await asyncio.to_thread(_node_verdict, level, document))
+        # In a thread, and counted as a request: every coordinate of every axis is compared, which can take a second.
+        with service.admission.admit(length):
+            return JSONResponse(await asyncio.to_thread(_node_verdict, level, document))
     try:
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
