@@ -24,6 +24,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ._lines import floors
 from ._report import Report
 from .schemas import OnnxSchema
 from .tensor import OnnxTensor, too_large
@@ -38,6 +39,8 @@ Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
 MOST_STRETCH = 1 << 18  # of an antialiasing filter: its weights for one output take about 50 MB
 _CROP = "tf_crop_and_resize"
 _EXACT_IN_INT64 = 1 << 61  # coordinates are doubled to be rounded
+_PYTHON_INTEGERS = 1 << 12  # computed with at once; some milliseconds
+_AT_ONCE = 1 << 20  # outputs whose indices are made at a time
 _ZERO, _ONE, _HALF = Fraction(0), Fraction(1), Fraction(1, 2)
 
 
@@ -81,14 +84,46 @@ class ResizeAxis:
         Returns:
             Numerators, int64 or where that is too narrow Python integers, and their common denominator.
         """
-        denominator = math.lcm(self.step.denominator, self.offset.denominator)
-        step, first = int(self.step * denominator), int(self.offset * denominator)
-        reach = abs(step) * max(stop, 1) + abs(first) + denominator * max(self.length, 1)
-        dtype: Any = np.int64 if reach < _EXACT_IN_INT64 else object
+        step, first, denominator = self._numerators
+        dtype: Any = np.int64 if self._fits_int64 else object
         return np.arange(start, stop).astype(dtype) * step + first, denominator
+
+    @property
+    def _numerators(self) -> tuple[int, int, int]:
+        """Step, offset, and 1, in units that make them whole."""
+        step, offset = self.step, self.offset
+        one = math.lcm(step.denominator, offset.denominator)
+        return step.numerator * (one // step.denominator), offset.numerator * (one // offset.denominator), one
+
+    @property
+    def _fits_int64(self) -> bool:
+        """Whether all coordinates do, in these units; of the whole axis, so that parts of it get the same weights."""
+        step, first, one = self._numerators
+        return abs(step) * max(self.output_length, 1) + abs(first) + one * max(self.length, 1) < _EXACT_IN_INT64
+
+    def places(self, start: int, stop: int, *, crops: bool = False) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The x of outputs start to stop - 1 for a filter: `floor(x)`, and `x - floor(x)` rounded once.
+
+        Args:
+            start: first output.
+            stop: one past the last.
+            crops: clamp x to [0, length - 1] first.
+        """
+        base, beyond = np.empty(stop - start, np.int64), np.empty(stop - start)
+        # NumPy computes with Python integers in one go, letting no other thread run, and each takes up to 200 bytes.
+        width = max(1, stop - start) if self._fits_int64 else _PYTHON_INTEGERS
+        for first in range(start, stop, width):
+            x, one = self.coordinates(first, min(first + width, stop))
+            if crops:
+                x = x.clip(0, (self.length - 1) * one)
+            part = slice(first - start, first - start + len(x))
+            base[part], beyond[part] = x // one, (x % one) / one
+        return base, beyond
 
     def nearest(self, start: int, stop: int) -> NDArray[np.int64]:
         """The input index that `nearest_mode` picks for outputs start to stop - 1, clamped to the input."""
+        if not self._fits_int64:
+            return self._nearest_of_any(start, stop)
         x, one = self.coordinates(start, stop)
         match self.nearest_mode:
             case "round_prefer_floor":
@@ -100,6 +135,34 @@ class ResizeAxis:
             case "ceil":
                 index = -(-x // one)
         return index.clip(0, self.length - 1).astype(np.int64)
+
+    def _nearest_of_any(self, start: int, stop: int) -> NDArray[np.int64]:
+        """`nearest`, where numerators do not fit int64."""
+        step, offset, last = self.step, self.step * start + self.offset, self.length - 1
+        found = np.empty(stop - start, np.int64)
+        if step == 0:
+            begin, end = 0, len(found)
+            offset = min(max(offset, _ZERO), Fraction(last))
+        else:
+            # x is monotone: the first outputs may lie before one end of the input, and the last ones beyond the other.
+            near, far = (0, last) if step > 0 else (last, 0)
+            begin = min(max(math.ceil((near - offset) / step), 0), len(found))
+            end = min(max(math.floor((far - offset) / step) + 1, 0), len(found))
+            found[:begin], found[end:] = near, far
+        for first in range(begin, end, _AT_ONCE):
+            count = min(_AT_ONCE, end - first)
+            x = step * first + offset
+            match self.nearest_mode:
+                case "round_prefer_floor":
+                    index = -floors(-step, _HALF - x, count)
+                case "round_prefer_ceil":
+                    index = floors(step, x + _HALF, count)
+                case "floor":
+                    index = floors(step, x, count)
+                case "ceil":
+                    index = -floors(-step, -x, count)
+            found[first : first + count] = index
+        return found
 
 
 @dataclass(frozen=True, slots=True)

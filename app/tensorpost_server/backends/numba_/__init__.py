@@ -217,7 +217,7 @@ def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool
 
 
 def _density(axis: AxisMap) -> float:
-    """Input entries from one output to the next, on average; indices never decrease along an axis."""
+    """Input entries from one output to the next, on average; an ONNX roi may be read from its end to its start."""
     size = axis.output_size
-    low, high = axis.taps(0, 1)[0].min(), axis.taps(size - 1, size)[0].max()
-    return (int(high) - int(low)) / size
+    ends = np.concatenate([axis.taps(0, 1)[0], axis.taps(size - 1, size)[0]])
+    return (int(ends.max()) - int(ends.min())) / size

@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...operators.axes import AxisMap
 from ...operators.base import Box
-from .tables import WIDE, ColumnBlock, Table, table_of
+from .tables import MOST_ENTRIES, WIDE, ColumnBlock, Table, most_taps, table_of
 
 __all__ = ["KINDS", "Blend", "Filler", "Gather", "Kernels", "Place", "Program", "Tile"]
 
@@ -30,6 +31,7 @@ HEAD = 40  # parameters before the axes; they and their order are those of kerne
 AT_DST, AT_SRC, AT_SCRATCH = 1, 2, 3
 FEW_CHANNELS = 16  # so many elements side by side are resampled as if each were a column
 MOST_BETWEEN = 1 << 20  # elements between two passes, 4 MiB; a box that needs more is cut
+MOST_KEPT = 2 * 4 * MOST_BETWEEN  # bytes of scratch memory that a thread keeps, in no budget; more is given back
 SHORT_ITEM = 64  # bytes; a longer item is a row of its own
 LINE = 64  # bytes of a cache line
 _STEP_BYTES = 200  # of the objects of a call
@@ -66,14 +68,18 @@ class _Step:
 
 
 class _Scratch(threading.local):
-    """A block of bytes per thread, as large as it ever had to be there."""
+    """A block of bytes per thread, as large as it ever had to be there, up to `MOST_KEPT`."""
 
     memory: NDArray[np.uint8] | None = None
 
-    def address(self, size: int) -> int:
-        if self.memory is None or self.memory.size < size:
-            self.memory = np.empty(size, np.uint8)
-        return self.memory.ctypes.data
+    def block(self, size: int) -> NDArray[np.uint8]:
+        """At least so many bytes, which the thread's next program may be given too."""
+        memory = self.memory
+        if memory is None or memory.size < size:
+            memory = np.empty(size, np.uint8)
+            if size <= MOST_KEPT:
+                self.memory = memory
+        return memory
 
 
 _SCRATCH = _Scratch()
@@ -85,28 +91,34 @@ class Program:
 
     Attributes:
         steps: the calls.
+        parts: make programs for other parts of the box, whose tables are too large to be there at the same time.
         scratch: bytes of scratch memory that they need.
         kept: tables whose addresses stand in the parameters.
     """
 
     steps: list[_Step] = field(default_factory=list[_Step])
+    parts: list[Callable[[], Program]] = field(default_factory=list[Callable[[], "Program"]])
     scratch: int = 0
     kept: list[Any] = field(default_factory=list[Any])
 
     @property
     def nbytes(self) -> int:
         """About what the calls hold in memory, bytes; without the tables."""
-        return sum(_STEP_BYTES + 8 * len(step.parameters) for step in self.steps)
+        parts = _STEP_BYTES * len(self.parts)
+        return parts + sum(_STEP_BYTES + 8 * len(step.parameters) for step in self.steps)
 
     def run(self, target: int, source: int) -> None:
         """Compute, given the addresses of the output's block and of the input's. Any number of threads at once."""
-        scratch = _SCRATCH.address(self.scratch) if self.scratch else 0
+        block = _SCRATCH.block(self.scratch) if self.scratch else None
+        scratch = 0 if block is None else block.ctypes.data
         for step in self.steps:
             parameters = step.parameters[:]
             parameters[AT_DST] += scratch if step.into_between else target
             parameters[AT_SRC] += scratch if step.of_between else source
             parameters[AT_SCRATCH] = scratch
             step.kernel(parameters.buffer_info()[0])
+        for part in self.parts:
+            part().run(target, source)
 
     def add(
         self, kernel: Callable[[int], None], target: Place, dst: int, source: Place, src: int,
@@ -340,14 +352,21 @@ class Blend:
 
     def program(self, source: Place, target: Place, box: Box) -> Program:
         """The calls for a box that begins where `target` does."""
-        program = Program()
         origin = target.offset - sum(start * step for (start, _), step in zip(box, target.strides, strict=True))
-        self._add(program, source, Place(target.strides, target.item, target.kind, origin), box)
+        return self._part(source, Place(target.strides, target.item, target.kind, origin), box)
+
+    def _part(self, source: Place, target: Place, box: Box) -> Program:
+        program = Program()
+        self._add(program, source, target, box)
         return program
 
     def _add(self, program: Program, source: Place, target: Place, box: Box) -> None:
         """Here `target` is where the whole output would begin."""
         channels = self._channels(source, target, box)
+        wide = self._wide(box, channels)
+        if wide is not None:
+            program.parts.extend([partial(self._part, source, target, half) for half in _halves(box, wide)])
+            return
         passes = self._passes(channels)
         tables = {dim: self._table(dim, box, channels) for dim in self.order}
         program.kept.extend(tables.values())
@@ -361,9 +380,9 @@ class Blend:
                     region[dim] = (low // per, -(-high // per))
             regions.append(tuple(region))
         sizes = [int(np.prod([stop - start for start, stop in region], dtype=object)) for region in regions[1:]]
-        halves = _halves(box)
-        if sizes and halves and max(sizes) > MOST_BETWEEN:
-            for half in halves:
+        cut = next((dim for dim, (start, stop) in enumerate(box) if stop - start > 1), None)
+        if sizes and cut is not None and max(sizes) > MOST_BETWEEN:
+            for half in _halves(box, cut):
                 self._add(program, source, target, half)
             return
         used = 0  # bytes of scratch memory taken by what lies between passes
@@ -403,6 +422,16 @@ class Blend:
         else:
             passes[at] = _Pass(None, self.last)
         return passes
+
+    def _wide(self, box: Box, channels: int) -> int | None:
+        """An axis whose table would have too many entries at once; making one takes about 100 bytes for each."""
+        for dim in self.order:
+            mapping, (start, stop) = self.maps[dim], box[dim]
+            assert mapping is not None
+            per = channels if dim == self.last else 1
+            if stop - start > 1 and most_taps(mapping) * (stop - start) * per > MOST_ENTRIES:
+                return dim
+        return None
 
     def _table(self, dim: int, box: Box, channels: int) -> Table:
         mapping = self.maps[dim]
@@ -480,13 +509,11 @@ def _plain_columns(outside: list[tuple[int, int, int]], target: Place, source: P
     return _Columns(None, [ColumnBlock(*cut, *cut) for cut in cuts], step, source_step)
 
 
-def _halves(box: Box) -> tuple[Box, Box] | None:
-    """The box cut in two along its first axis that can be cut."""
-    for axis, (start, stop) in enumerate(box):
-        if stop - start > 1:
-            middle = (start + stop) // 2
-            return (*box[:axis], (start, middle), *box[axis + 1 :]), (*box[:axis], (middle, stop), *box[axis + 1 :])
-    return None
+def _halves(box: Box, axis: int) -> tuple[Box, Box]:
+    """The box cut in two along an axis of more than one entry."""
+    start, stop = box[axis]
+    middle = (start + stop) // 2
+    return (*box[:axis], (start, middle), *box[axis + 1 :]), (*box[:axis], (middle, stop), *box[axis + 1 :])
 
 
 Filler = Tile | Gather | Blend

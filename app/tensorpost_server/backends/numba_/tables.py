@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...operators.axes import AxisMap
-from ...operators.resample import AdjointAxis
+from ...operators.resample import LARGEST_FLOAT32_AXIS, AdjointAxis, ScaledAxis
 
-__all__ = ["WIDE", "ColumnBlock", "Table", "most_taps", "table_of"]
+__all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "Table", "most_taps", "table_of"]
 
 MOST_ENTRIES = 1 << 20  # of a table that covers a whole axis and is kept; 8 bytes each
 KEPT_BYTES = 32 << 20
 WIDE = 4096  # columns of a block: its rows of float32 stay in the first-level cache, or close to it
+MOST_READ = 2 * WIDE  # input entries under a block, which are scratch memory; only an uneven axis has more, and is cut
 SHORTEST_REGION = 16  # a regular part that is shorter is not worth its own loop
 MOST_REPEATS = 4
 
@@ -139,10 +140,26 @@ def most_taps(mapping: AxisMap) -> int:
     """At least as many taps as any output of the axis has, found without looking at all of them."""
     if not isinstance(mapping, AdjointAxis):
         return mapping.most_taps(0, mapping.output_size)
-    # Of a gradient's elements only the two at the ends can have more readers than the scale explains: all outputs
-    # past an end read it.
+    # Of a gradient's elements only the two at the ends can have more readers than the scale and the rounding explain:
+    # all outputs past an end read it.
     ends = (mapping.most_taps(0, 1), mapping.most_taps(mapping.output_size - 1, mapping.output_size))
-    return max(*ends, math.ceil(2 * mapping.forward.scale) + 2)
+    return max(*ends, math.floor(2 * mapping.forward.scale + _slack(mapping.forward)) + 1)
+
+
+def _slack(axis: ScaledAxis) -> float:
+    """How many more outputs than in exact arithmetic may have their x in a range of the input.
+
+    Far from 0, floating-point numbers are far apart: with an OutputPixelOffset of 2^33, `o - OutputPixelOffset` is a
+    multiple of 1024 in float32, so 1024 outputs in a row have the same x. Each of the three operations of x is off by
+    at most half of the distance between the numbers around its result. So each end of a range is off by half of their
+    sum; the scale turns the distances that are in input entries into outputs.
+    """
+    longest = max(axis.input_size, axis.output_size)
+    real = np.float32 if longest <= LARGEST_FLOAT32_AXIS else np.float64
+    ends = (abs(axis.output_offset), abs(axis.output_size - 1 - axis.output_offset))
+    shift, place = abs(axis.input_offset), axis.input_size + 1
+    apart = [float(np.spacing(real(number))) for number in (max(ends), shift + place, place)]
+    return apart[0] + axis.scale * (apart[1] + apart[2])
 
 
 def table_of(mapping: AxisMap, start: int, stop: int, channels: int = 1) -> Table:
@@ -195,11 +212,23 @@ def _blocks(index: NDArray[np.int32], weight: NDArray[np.float32], offset: int =
     count = -(-outputs // width)
     found: list[ColumnBlock] = []
     for part in range(count):
-        start, stop = part * outputs // count, (part + 1) * outputs // count
-        i, w = index[:, start:stop], weight[:, start:stop]
-        phases, first, last = _regular_taps(i, w) if len(i) == 2 else (0, 0, 0)
-        found.append(ColumnBlock(offset + start, offset + stop, int(i.min()), int(i.max()) + 1, phases, first, last))
+        for start, stop, low, high in _narrowed(index, part * outputs // count, (part + 1) * outputs // count):
+            i, w = index[:, start:stop], weight[:, start:stop]
+            phases, first, last = _regular_taps(i, w) if len(i) == 2 else (0, 0, 0)
+            found.append(ColumnBlock(offset + start, offset + stop, low, high, phases, first, last))
     return found
+
+
+def _narrowed(index: NDArray[np.int32], start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Outputs start to stop - 1, cut in halves until what lies under each part is short, and that: low and high."""
+    part = index[:, start:stop]
+    low, high = int(part.min()), int(part.max()) + 1
+    if stop - start == 1 or high - low <= MOST_READ:
+        yield start, stop, low, high
+    else:
+        middle = (start + stop) // 2
+        yield from _narrowed(index, start, middle)
+        yield from _narrowed(index, middle, stop)
 
 
 def _regular_taps(index: NDArray[np.int32], weight: NDArray[np.float32]) -> tuple[int, int, int]:
