@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 
 from tensorpost import parse_operator
 from tensorpost._cli import app
+from tensorpost._terminal import print_table
 
 COMMANDS = [
     "serve", "tile", "resample", "validate", "devices", "doctor", "probe-directml", "warmup", "healthcheck", "config",
@@ -472,6 +473,33 @@ def test_config_says_where_each_setting_comes_from(monkeypatch: pytest.MonkeyPat
     assert re.search(r"^port +9000 +environment +TENSORPOST_PORT *$", table.stdout, re.MULTILINE)
     assert re.search(r"^host +127\.0\.0\.1 +default +TENSORPOST_HOST *$", table.stdout, re.MULTILINE)
     assert (rows["port"]["value"], rows["port"]["origin"]) == (9000, "environment")
+
+
+def test_config_keeps_every_cell_whole_in_a_pipe() -> None:
+    """Both columns have a long cell, but in different rows: no row alone says how wide the table is."""
+    table = run("config").stdout
+    rows = json.loads(run("config", "--json").stdout)
+
+    assert len(table.splitlines()) == 1 + len(rows)
+    for row, line in zip(rows, table.splitlines()[1:], strict=True):
+        assert line.split()[0] == row["name"]
+        assert line.split()[-1] == row["variable"]
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_table_is_as_wide_as_the_longest_cells_of_its_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forced: bool
+) -> None:
+    if forced:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # of CI, where output is a file all the same
+
+    print_table(("one", "two"), [("a" * 100, "b"), ("c", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100)])
+
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert [line.split() for line in shown.splitlines()[1:]] == [
+        ["a" * 100, "b"],
+        ["c", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100],
+    ]
 
 
 def test_a_setting_that_cannot_be_right_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
