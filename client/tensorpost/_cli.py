@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from typer.core import TyperGroup
 
 from ._arrays import tile_descriptor
-from ._files import destination, format_of, picture_bytes, read_array, write_blocks
+from ._files import (
+    check_picture,
+    destination,
+    format_of,
+    picture_bytes,
+    read_array,
+    standard_input,
+    write_blocks,
+)
 from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
 from ._setup import DEFAULT_RETRIES, DEFAULT_URL
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
@@ -55,6 +63,8 @@ class _Commands(TyperGroup):
             show_block(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), [])
         except ModuleNotFoundError as missing:
             show_block(str(missing), [])  # an extra that is not installed; the message names it
+        except MemoryError:
+            show_block("there is not enough memory for this; an npy file needs less than a pipe or a picture", [])
         raise typer.Exit(1)
 
 
@@ -102,6 +112,8 @@ def _output_format(output: str) -> str | None:
 def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet: bool) -> None:
     """Run the call and write its result."""
     (tensor,) = (getattr(call.desc, field) for field in call.desc.output_fields)
+    if out_format != "npy":
+        check_picture(tensor.dtype, call.shape, out_format)
     total = call.array.nbytes + tensor.data_size_in_bytes
     options: dict[str, Any] = {"backend": call.backend, "device": call.device, "feature_level": call.level}
     with progress_bar(total, quiet=quiet) as progress:
@@ -269,7 +281,7 @@ def validate(
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
     wanted = _usage("--level", FeatureLevel.parse, level)
     client = None if url is None and uds is None else _client(url or DEFAULT_URL, uds)
-    document = read_json(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    document = read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
     try:
         if client is None:
             desc = _validate_offline(document, wanted)

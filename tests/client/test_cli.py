@@ -267,6 +267,52 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert (found.exit_code, found.stderr) == (1, f"error: {tmp_path / 'x.npy'}: No such file or directory\n")
 
 
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("y.webp", "at most 16,383 pixels"), ("y.png", None)],
+)
+def test_where_nothing_can_be_written_nothing_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str, said: str | None
+) -> None:
+    """Nobody listens at that address, so whoever asks fails otherwise; the last case shows that they do."""
+    monkeypatch.chdir(tmp_path)
+
+    found = run("tile", "-", "-o", output, "--repeats", "1,4000", "--url", "http://127.0.0.1:9", input=picture())
+
+    assert found.exit_code == 1
+    assert found.stderr.startswith("error: ")
+    assert (said or "no connection to") in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "closing", "said"),
+    [
+        (("tile", "-", "--repeats", "1", "-o", "y.npy"), "<&-", "standard input is closed"),
+        (("validate", "-"), "<&-", "standard input is closed"),
+    ],
+)
+def test_a_closed_stream_is_one_block(tmp_path: Path, args: list[str], closing: str, said: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-m", "tensorpost", *args]
+
+    found = subprocess.run(command, stderr=subprocess.PIPE, cwd=tmp_path, text=True, timeout=60, check=False)
+
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"error: {said}")
+    assert found.stderr.count("\n") == 1
+
+
+def test_too_little_memory_is_one_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def none_left(path: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tensorpost._cli.read_array", none_left)
+
+    found = run("tile", "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1")
+
+    assert (found.exit_code, found.stderr.startswith("error: there is not enough memory")) == (1, True)
+
+
 def test_a_failed_call_leaves_the_old_file_alone(tmp_path: Path) -> None:
     out = tmp_path / "y.npy"
     out.write_bytes(b"old")
