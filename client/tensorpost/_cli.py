@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 
 from ._arrays import tile_descriptor
 from ._files import (
+    check_destination,
     check_picture,
     destination,
     format_of,
@@ -104,6 +105,7 @@ class _Call:
 
 def _output_format(output: str) -> str | None:
     wanted = _usage("--output", format_of, output)
+    check_destination(output)
     if output == "-" and sys.stdout.isatty():
         raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
     return wanted
@@ -348,6 +350,7 @@ def probe_directml(
     device: Annotated[int, typer.Option(min=0, help="DXGI's index of the adapter.")] = 0,
 ) -> None:
     """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
+    check_destination(output)
     document: Mapping[str, Any] = _server_commands().probe_directml(provider, device)
     with destination(output) as file:
         file.write(json.dumps(document, indent=2).encode() + b"\n")

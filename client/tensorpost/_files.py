@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
 import stat
 import sys
 from collections.abc import Generator, Iterable, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "Source",
+    "check_destination",
     "check_picture",
     "destination",
     "format_of",
@@ -254,10 +257,39 @@ def picture_bytes(array: NDArray[Any], picture_format: str) -> bytes:
     return out.getvalue()
 
 
+def check_destination(path: str) -> None:
+    """Refuse a place where nothing can be written, before any work is done for it.
+
+    Raises:
+        OSError: its folder does not exist or cannot be written to, or it is a folder or a file that is read-only.
+        InvalidParameter: standard output is closed.
+    """
+    if path == PIPE:
+        if cast("object", sys.stdout) is None:
+            raise InvalidParameter("standard output is closed; write to a file with -o")
+        return
+    target = _target(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist", path)
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "is not writeable", path)
+    if not os.access(target.parent, os.W_OK) and (target.is_file() or not target.exists()):
+        raise PermissionError(errno.EACCES, "its folder is not writeable", path)
+
+
 @contextlib.contextmanager
 def destination(path: str) -> Generator[BinaryIO]:
-    """Open a file, or standard output (`-`), for writing. A file appears under its name only when it is complete."""
-    target = Path(path)
+    """Open a file, or standard output (`-`), for writing. A file appears under its name only when it is complete.
+
+    A link stays one: what it points to is written. A file that was there keeps its permissions.
+
+    Raises:
+        OSError, InvalidParameter: as `check_destination`.
+    """
+    check_destination(path)
+    target = _target(path)
     if path == PIPE:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -265,13 +297,23 @@ def destination(path: str) -> Generator[BinaryIO]:
         with target.open("wb") as file:
             yield file
     else:
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}.part")
         try:
             with part.open("xb") as file:
+                if target.exists() and target.stat().st_mode != part.stat().st_mode:
+                    part.chmod(target.stat().st_mode & 0o777)
                 yield file
             part.replace(target)
+        except OSError as error:
+            if error.filename in (None, str(part)):  # a full disk names none, and nobody asked for the unfinished one
+                error.filename = path
+            raise
         finally:
             part.unlink(missing_ok=True)
+
+
+def _target(path: str) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def write_blocks(file: BinaryIO, head: bytes, blocks: Iterable[memoryview]) -> None:

@@ -269,7 +269,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("output", "said"),
-    [("y.webp", "at most 16,383 pixels"), ("y.png", None)],
+    [("nodir/y.npy", "nodir/y.npy: its folder does not exist"), ("y.webp", "at most 16,383 pixels"), ("y.png", None)],
 )
 def test_where_nothing_can_be_written_nothing_is_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str, said: str | None
@@ -290,6 +290,7 @@ def test_where_nothing_can_be_written_nothing_is_asked(
     [
         (("tile", "-", "--repeats", "1", "-o", "y.npy"), "<&-", "standard input is closed"),
         (("validate", "-"), "<&-", "standard input is closed"),
+        (("tile", "x.npy", "--repeats", "1"), ">&-", "standard output is closed"),
     ],
 )
 def test_a_closed_stream_is_one_block(tmp_path: Path, args: list[str], closing: str, said: str) -> None:

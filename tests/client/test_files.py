@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import threading
 import zlib
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from numpy.lib import format as npy_format
 from PIL import Image
 
-from tensorpost._files import check_picture, picture_bytes, read_array
+from tensorpost._files import check_destination, check_picture, destination, picture_bytes, read_array
 from tensorpost.problems import InvalidFrame, InvalidParameter
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -206,3 +207,99 @@ def test_a_picture_larger_than_its_format_is_refused(kind: str, most: int, wide:
     with pytest.raises(InvalidParameter, match=f"{kind} picture has at most {most:,} pixels"):
         check_picture(largest.dtype, shape(most + 1), kind)
     check_picture(largest.dtype, shape(1 << 20), "PNG")
+
+
+# ---- destinations ----------------------------------------------------------------------------------------------------
+
+
+def write(path: Path | str, content: bytes = b"new") -> None:
+    with destination(str(path)) as file:
+        file.write(content)
+
+
+def test_a_folder_that_is_not_there_is_said_of_the_path_that_was_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    for refuse in (check_destination, write):
+        with pytest.raises(FileNotFoundError) as caught:
+            refuse("nodir/y.npy")
+        assert (caught.value.filename, caught.value.strerror) == ("nodir/y.npy", "its folder does not exist")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        check_destination(str(tmp_path))
+
+
+def test_what_is_read_only_is_found_before_any_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the bits, and not by what may be done: root may do everything."""
+    monkeypatch.setattr(os, "access", lambda path, _: bool(Path(path).stat().st_mode & 0o200))
+    old = tmp_path / "y.npy"
+    old.write_bytes(b"old")
+    check_destination(str(old))
+
+    old.chmod(0o444)
+    with pytest.raises(PermissionError, match="is not writeable"):
+        check_destination(str(old))
+    tmp_path.chmod(0o555)
+    with pytest.raises(PermissionError, match="its folder is not writeable"):
+        check_destination(str(tmp_path / "new.npy"))
+    tmp_path.chmod(0o755)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, real = tmp_path / "link.npy", tmp_path / "elsewhere" / "real.npy"
+    link.symlink_to("elsewhere/real.npy")
+    if there:
+        real.write_bytes(b"old")
+
+    write(link)
+
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert [path.name for path in real.parent.iterdir()] == ["real.npy"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_that_is_written_again_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "y.npy"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+
+    write(path)
+
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_new_file_has_the_permissions_that_any_new_file_has(tmp_path: Path) -> None:
+    (tmp_path / "any").touch()
+
+    write(tmp_path / "y.npy")
+
+    assert (tmp_path / "y.npy").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+@pytest.mark.parametrize("filename", [None, "somebody else's"])
+def test_a_disk_that_is_full_is_said_of_the_path_that_was_given(tmp_path: Path, filename: str | None) -> None:
+    def fail() -> None:
+        with destination(str(tmp_path / "y.npy")):
+            raise OSError(28, "No space left on device", filename)
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        fail()
+
+    assert caught.value.filename == (filename or str(tmp_path / "y.npy"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_a_closed_stream_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(f"sys.{name}", None)
+
+    with pytest.raises(InvalidParameter, match="is closed"):
+        read_array("-") if name == "stdin" else check_destination("-")
