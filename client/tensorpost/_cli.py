@@ -1,7 +1,7 @@
 """The commands. Results go to standard output, everything said about them to standard error.
 
 Exit status: 0 done; 1 refused or failed, with one block on standard error that says what was wrong, what was expected
-and what to change; 2 the command line itself was wrong.
+and what to change; 2 the command line itself was wrong, an option's value included.
 """
 
 from __future__ import annotations
@@ -459,7 +459,10 @@ def _repeats(text: str) -> tuple[int, ...]:
         raise InvalidParameter(
             f"{text[:60]!r}... has a number of more than {_MOST_DIGITS} digits; no array is so large"
         )
-    return tuple(int(part) for part in parts)
+    counts = tuple(int(part) for part in parts)
+    if 0 in counts:
+        raise InvalidParameter(f"{text[:60]!r} has a 0; a result has at least 1 element along every dimension")
+    return counts
 
 
 def _axes(text: str) -> tuple[int, ...]:

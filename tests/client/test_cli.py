@@ -98,6 +98,8 @@ def test_the_version_is_the_package_s() -> None:
         (("serve", "--port", "70000"), "65535"),
         (("healthcheck", "--timeout", "0"), "0"),
         (("tile", "-", "--repeats", "1" * 5000), "--repeats"),
+        (("tile", "-", "--repeats", "1,1,0,1"), "--repeats"),
+        (("resample", "-", "--size", "0"), "--size"),
         (("tile", "-", "--repeats", "1", "--level", "9_9"), "--level"),
         (("tile", "-", "--repeats", "1", "--url", "ftp://x"), "--url"),
         (("resample", "-", "--scale", "2", "--mode", "cubic"), "--mode"),
@@ -361,12 +363,12 @@ def test_what_the_server_refuses_is_one_block_with_its_request_id(url: str) -> N
     assert re.search(r"\n  request id: \S+\n$", found.stderr)
 
 
-def test_a_repeat_of_0_is_refused_offline_with_its_place() -> None:
-    found = run("tile", "-", "--repeats", "1,1,0,1", "--url", "http://127.0.0.1:9", input=npy(X))
+def test_repeats_that_do_not_fit_are_refused_offline_with_their_place() -> None:
+    found = run("tile", "-", "--repeats", "1,1,3", "--url", "http://127.0.0.1:9", input=npy(X))
 
     assert found.exit_code == 1
-    assert "$.Repeats[2]: every repeat must be larger than 0" in found.stderr
-    assert "found 0, expected at least 1" in found.stderr
+    assert "$.Repeats: Repeats has 3 entries but the tensors have 4 dimensions" in found.stderr
+    assert "found [1, 1, 3], expected 4 entries" in found.stderr
 
 
 def test_the_backend_is_the_one_asked_for(url: str) -> None:
