@@ -214,9 +214,10 @@ def tile_descriptor(x: object, repeats: Iterable[int]) -> TileOperatorDesc:
         hint = f"to copy the same bits: {instead}; view the result as {name} again" if instead else "convert it first"
         names = ", ".join(t.row.numpy_name for t in allowed)
         raise InvalidParameter(f"DML_OPERATOR_TILE takes no {name} at any feature level, but {names}; {hint}")
-    copies = _copies(repeats, array.ndim)
+    # Tuples and lists are the usual ones; asking what kind of collection any other is takes longer than the rest.
+    copies = tuple(repeats) if isinstance(repeats, (tuple, list)) else _copies(repeats, array.ndim)
     # Only whole numbers are remembered: 2.0 equals 2, and must not pass for it once 2 has passed.
-    tile = _tile if all(type(count) is int for count in copies) else _tile.__wrapped__
+    tile = _tile if {*map(type, copies)} == {int} else _tile.__wrapped__
     return tile(found, array.shape, copies)
 
 
