@@ -5,18 +5,20 @@ Rules of the file: elements are copied only where their layout or byte order lea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ._checks import shown
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
 from .layout import Layout
-from .onnx import OnnxNode, OnnxTensor, find_schema
-from .problems import InvalidDescriptor, InvalidParameter, Violation
+from .onnx import OnnxNode, OnnxTensor
+from .onnx._reading import schema_of
+from .problems import InvalidParameter
 from .resampling import Resampling, resampling
 
 __all__ = [
@@ -45,6 +47,7 @@ Tensor: TypeAlias = BufferTensorDesc | OnnxTensor
 """What either says about a tensor; `layout` is common to both."""
 
 _UINT8 = data_type("uint8")
+_UNMASKED = "receive into the elements under it: out.data"
 
 
 def input_tensors(subject: Subject) -> dict[str, Tensor]:
@@ -143,22 +146,23 @@ def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
     return memory[:count]
 
 
-def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _plain(name: str, array: NDArray[Any], instead: str = "fill it first: x.filled(value)") -> NDArray[Any]:
+    """The same elements without what a subclass makes of them: np.matrix, for one, cannot be flattened."""
     if isinstance(array, np.ma.MaskedArray):
-        raise InvalidParameter(f"{name} is a masked array, and a tensor has no mask; fill it first: x.filled(value)")
-    return array
+        raise InvalidParameter(f"{name} is a masked array, and a tensor has no mask; {instead}")
+    return np.asarray(array)
 
 
 def _memory(array: NDArray[Any]) -> memoryview:
     """The bytes of a C-contiguous array. By way of uint8, since memoryview knows no bfloat16."""
-    return array.reshape(-1).view(np.uint8).data
+    return np.asarray(array).reshape(-1).view(np.uint8).data
 
 
 def check_out(tensor: Tensor, out: NDArray[Any] | None) -> None:
     """Refuse memory that the output does not fit exactly.
 
     Raises:
-        InvalidParameter: wrong type, dtype or shape, not C-contiguous or not writeable.
+        InvalidParameter: wrong type, dtype or shape, masked, not C-contiguous or not writeable.
     """
     if out is None:
         return
@@ -168,6 +172,7 @@ def check_out(tensor: Tensor, out: NDArray[Any] | None) -> None:
         found = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
         why = "" if layout_of(tensor).packed else ", the output's whole buffer"
         raise InvalidParameter(f"out must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
+    _plain("out", out, _UNMASKED)
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise InvalidParameter("out must be C-contiguous and writeable: the answer is received straight into it")
 
@@ -191,11 +196,11 @@ _SAME_BITS: Mapping[str, str] = {
 }
 
 
-def tile_descriptor(x: object, repeats: Sequence[int]) -> TileOperatorDesc:
+def tile_descriptor(x: object, repeats: Iterable[int]) -> TileOperatorDesc:
     """The descriptor of an array's packed Tile.
 
     Raises:
-        InvalidParameter: no array, or of a dtype that DML_OPERATOR_TILE takes at no feature level.
+        InvalidParameter: no array, or of a dtype that DML_OPERATOR_TILE takes at no feature level; repeats in no order.
         InvalidDescriptor: the repeats do not fit the array, or it is empty or has more than 8 dimensions.
     """
     if not isinstance(x, np.ndarray):
@@ -209,11 +214,26 @@ def tile_descriptor(x: object, repeats: Sequence[int]) -> TileOperatorDesc:
         hint = f"to copy the same bits: {instead}; view the result as {name} again" if instead else "convert it first"
         names = ", ".join(t.row.numpy_name for t in allowed)
         raise InvalidParameter(f"DML_OPERATOR_TILE takes no {name} at any feature level, but {names}; {hint}")
-    return _tile(found, array.shape, *repeats)
+    # Tuples and lists are the usual ones; asking what kind of collection any other is takes longer than the rest.
+    copies = tuple(repeats) if isinstance(repeats, (tuple, list)) else _copies(repeats, array.ndim)
+    # Only whole numbers are remembered: 2.0 equals 2, and must not pass for it once 2 has passed.
+    tile = _tile if {*map(type, copies)} == {int} else _tile.__wrapped__
+    return tile(found, array.shape, copies)
 
 
-@lru_cache(maxsize=256, typed=True)  # typed: 2.0 equals 2, and must not pass for it once 2 has passed
-def _tile(data_type: TensorDataType, sizes: tuple[int, ...], *repeats: int) -> TileOperatorDesc:
+def _copies(repeats: object, ndim: int) -> tuple[Any, ...]:
+    given = cast("Any", repeats).tolist() if isinstance(repeats, (np.ndarray, np.generic)) else repeats
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, bytearray, Mapping, Set)):
+        found = shown(cast("object", given))
+        raise InvalidParameter(
+            f"repeats is {found}; it must be a sequence with one whole number for each of x's {ndim} dimensions, "
+            f"for instance {(1,) * (ndim - 1) + (2,)}"
+        )
+    return tuple(cast("Iterable[object]", given))
+
+
+@lru_cache(maxsize=256)
+def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> TileOperatorDesc:
     return TileOperatorDesc.of(BufferTensorDesc(data_type=data_type, sizes=sizes), repeats)
 
 
@@ -225,9 +245,7 @@ def onnx_node(op_type: str, inputs: Sequence[Any], opset: int, attributes: Mappi
         UnknownOperator: no such operator.
         InvalidDescriptor: the node breaks a rule of ONNX.
     """
-    schema = find_schema(op_type, opset)
-    if isinstance(schema, Violation):
-        raise InvalidDescriptor.of([schema])
+    schema = schema_of(op_type, opset)
     names = [entry.name for entry in schema.inputs]
     if len(inputs) > len(names):
         raise InvalidParameter(f"{schema.name} has the inputs {', '.join(names)}; got {len(inputs)}")
@@ -244,15 +262,23 @@ def resample_arrays(
     """What `resample` sends: the resampling, and the arrays in the descriptor's shape.
 
     Raises:
-        InvalidParameter: as `resampling`; or `out` has another shape than the result.
+        InvalidParameter: as `resampling`; x is no array or has a mask; or `out` has another shape than the result.
         InvalidDescriptor: as `resampling`.
     """
     plan = resampling(x, **arguments)
+    if not isinstance(cast("object", x), np.ndarray):
+        raise InvalidParameter(
+            "x must be the array itself; for a description of one, tensorpost.resampling.resampling makes what to run"
+        )
     if out is not None:
+        if not isinstance(cast("object", out), np.ndarray):
+            raise InvalidParameter(
+                f"out must be a NumPy array of {x.dtype.name} and shape {plan.output_shape}, not {type(out).__name__}"
+            )
         if out.shape != plan.output_shape or not out.flags.c_contiguous:
             raise InvalidParameter(
                 f"out must be C-contiguous and of shape {plan.output_shape}; it has shape {out.shape}"
                 + ("" if out.flags.c_contiguous else " and gaps")
             )
-        out = out.reshape(plan.desc.output_tensor.sizes)
-    return plan, x.reshape(plan.desc.input_tensor.sizes), out
+        out = _plain("out", out, _UNMASKED).reshape(plan.desc.output_tensor.sizes)
+    return plan, _plain("x", x).reshape(plan.desc.input_tensor.sizes), out

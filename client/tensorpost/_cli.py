@@ -1,27 +1,37 @@
 """The commands. Results go to standard output, everything said about them to standard error.
 
 Exit status: 0 done; 1 refused or failed, with one block on standard error that says what was wrong, what was expected
-and what to change; 2 the command line itself was wrong.
+and what to change; 2 the command line itself was wrong, an option's value included.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from numpy.typing import NDArray
 from typer.core import TyperGroup
 
 from ._arrays import tile_descriptor
-from ._files import destination, format_of, picture_bytes, read_array, write_blocks
+from ._files import (
+    check_destination,
+    check_picture,
+    destination,
+    format_of,
+    picture_bytes,
+    read_array,
+    standard_input,
+    write_blocks,
+)
 from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
 from ._setup import DEFAULT_RETRIES, DEFAULT_URL
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
@@ -30,10 +40,14 @@ from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
 from .onnx import OnnxNode, lower
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
-from .resampling import Mode, resampling
+from .resampling import Mode, mode_of, resampling, simplest_ratio
 from .strict_json import read_json
 
 __all__ = ["app"]
+
+T = TypeVar("T")
+
+_MOST_DIGITS = 40  # of a whole number; Python reads no more than 4300, and no size has more than 20
 
 
 class _Commands(TyperGroup):
@@ -50,6 +64,8 @@ class _Commands(TyperGroup):
             show_block(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), [])
         except ModuleNotFoundError as missing:
             show_block(str(missing), [])  # an extra that is not installed; the message names it
+        except MemoryError:
+            show_block("there is not enough memory for this; an npy file needs less than a pipe or a picture", [])
         raise typer.Exit(1)
 
 
@@ -88,7 +104,8 @@ class _Call:
 
 
 def _output_format(output: str) -> str | None:
-    wanted = _usage(format_of, output)
+    wanted = _usage("--output", format_of, output)
+    check_destination(output)
     if output == "-" and sys.stdout.isatty():
         raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
     return wanted
@@ -97,6 +114,8 @@ def _output_format(output: str) -> str | None:
 def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet: bool) -> None:
     """Run the call and write its result."""
     (tensor,) = (getattr(call.desc, field) for field in call.desc.output_fields)
+    if out_format != "npy":
+        check_picture(tensor.dtype, call.shape, out_format)
     total = call.array.nbytes + tensor.data_size_in_bytes
     options: dict[str, Any] = {"backend": call.backend, "device": call.device, "feature_level": call.level}
     with progress_bar(total, quiet=quiet) as progress:
@@ -155,7 +174,11 @@ def serve(
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "info",
 ) -> None:
     """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
-    _server_commands().serve(host=host, port=port, uds=uds, log_level=log_level)
+    commands = _server_commands()
+    if log_level not in commands.LOG_LEVELS:
+        known = ", ".join(commands.LOG_LEVELS)
+        raise typer.BadParameter(f"{log_level[:40]!r} does not exist; there are {known}", param_hint="--log-level")
+    commands.serve(host=host, port=port, uds=uds, log_level=log_level)
 
 
 @app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
@@ -180,13 +203,16 @@ def tile(
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
     wanted = _output_format(output)
-    copies = _usage(_repeats, repeats)
+    copies = _usage("--repeats", _repeats, repeats)
+    if level is not None:
+        _usage("--level", FeatureLevel.parse, level)
+    client = _client(url, uds, timeout)
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
     desc = tile_descriptor(read.array, copies)
     call = _Call(desc, read.array, desc.output_tensor.sizes, backend, device, level)
-    with _client(url, uds, timeout) as client:
+    with client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
 
 
@@ -222,22 +248,26 @@ def resample(
     wanted = _output_format(output)
     if (scale is None) == (size is None):
         raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
-    factors = None if scale is None else _usage(_numbers, scale)
-    counts = None if size is None else _usage(_repeats, size)
-    chosen = None if axes is None else _usage(_axes, axes)
+    factors = None if scale is None else _usage("--scale", _numbers, scale)
+    counts = None if size is None else _usage("--size", _repeats, size)
+    chosen = None if axes is None else _usage("--axes", _axes, axes)
+    if level is not None:
+        _usage("--level", FeatureLevel.parse, level)
+    kind: Mode = _usage("--mode", functools.partial(mode_of, antialias=antialias), mode)
+    client = _client(url, uds, timeout)
     read = read_array(source)
     if chosen is None:
         chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
     plan = resampling(
         read.array,
-        scales=factors if factors is None or len(factors) > 1 else factors[0],
-        sizes=counts if counts is None or len(counts) > 1 else counts[0],
+        scales=factors if factors is None or len(factors) != 1 else factors[0],
+        sizes=counts if counts is None or len(counts) != 1 else counts[0],
         axes=chosen,
-        mode=cast("Mode", mode),
+        mode=kind,
         antialias=antialias,
     )
     call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level)
-    with _client(url, uds, timeout) as client:
+    with client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
 
 
@@ -251,13 +281,14 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
-    wanted = _usage(FeatureLevel.parse, level)
-    document = read_json(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    wanted = _usage("--level", FeatureLevel.parse, level)
+    client = None if url is None and uds is None else _client(url or DEFAULT_URL, uds)
+    document = read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
     try:
-        if url is None and uds is None:
+        if client is None:
             desc = _validate_offline(document, wanted)
         else:
-            with _client(url or DEFAULT_URL, uds) as client:
+            with client:
                 desc = client.validate(document, feature_level=wanted).operator
         lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
     except InvalidDescriptor as error:
@@ -319,6 +350,7 @@ def probe_directml(
     device: Annotated[int, typer.Option(min=0, help="DXGI's index of the adapter.")] = 0,
 ) -> None:
     """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
+    check_destination(output)
     document: Mapping[str, Any] = _server_commands().probe_directml(provider, device)
     with destination(output) as file:
         file.write(json.dumps(document, indent=2).encode() + b"\n")
@@ -407,36 +439,47 @@ def _server_commands() -> ModuleType:
 def _client(
     url: str, uds: Path | None, timeout: float | Timeout = DEFAULT_TIMEOUT_SECONDS, *, retries: int = DEFAULT_RETRIES
 ) -> Client:
-    return Client(url, uds=None if uds is None else str(uds), timeout=timeout, retries=retries)
+    socket = None if uds is None else str(uds)
+    return _usage("--url", lambda address: Client(address, uds=socket, timeout=timeout, retries=retries), url)
 
 
-def _usage(read: Any, text: str) -> Any:
+def _usage(option: str, read: Callable[[str], T], text: str) -> T:
     """Read an argument; what is wrong with it is wrong with the command line (status 2)."""
     try:
         return read(text)
     except InvalidParameter as error:
-        raise typer.BadParameter(error.detail) from None
+        raise typer.BadParameter(error.detail, param_hint=option) from None
 
 
 def _repeats(text: str) -> tuple[int, ...]:
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise InvalidParameter(f"{text[:60]!r} is no list of whole numbers; write one per dimension, as in 1,1,3,3")
-    return tuple(int(part) for part in parts)
+    if any(len(part) > _MOST_DIGITS for part in parts):
+        raise InvalidParameter(
+            f"{text[:60]!r}... has a number of more than {_MOST_DIGITS} digits; no array is so large"
+        )
+    counts = tuple(int(part) for part in parts)
+    if 0 in counts:
+        raise InvalidParameter(f"{text[:60]!r} has a 0; a result has at least 1 element along every dimension")
+    return counts
 
 
 def _axes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"--axes is {text[:60]!r}; write numbers of axes, as in -2,-1") from None
+        raise InvalidParameter(f"{text[:60]!r} are no axes; write their numbers, as in -2,-1") from None
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in text.split(","))
+        factors = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"--scale is {text[:60]!r}; write numbers, as in 2 or 0.5,0.5") from None
+        raise InvalidParameter(f"{text[:60]!r} are no numbers; write them, as in 2 or 0.5,0.5") from None
+    for factor in factors:
+        simplest_ratio(factor, "a factor")
+    return factors
 
 
 def _is_node(document: object) -> bool:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -31,6 +31,7 @@ from ._arrays import (
     wire_form,
     wire_inputs,
 )
+from ._checks import shown, text, whole_number
 from ._replies import ask, server_timing
 from ._retries import RetryPolicy
 from ._steps import Flow, HandOut, Meter, Report, Request, Wait
@@ -68,15 +69,20 @@ def _prepare(
     feature_level: str | int | FeatureLevel | None,
     report: Report | None,
 ) -> _Prepared:
+    if not isinstance(cast("object", subject), (OperatorDesc, OnnxNode)):
+        raise InvalidParameter(
+            f"desc must be an operator's descriptor or an OnnxNode, not {type(subject).__name__}; "
+            "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
+        )
     head = _frame_head(subject)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
     tensors = wire_inputs(subject, inputs)
     query: dict[str, str] = {}
     if backend is not None:
-        query["backend"] = backend
+        query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
     if device is not None:
-        if device < 0:
-            raise InvalidParameter(f"device is {device}; devices are counted from 0")
-        query["device"] = str(int(device))
+        query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
+    if report is not None and not callable(cast("object", report)):
+        raise InvalidParameter(f"progress is {shown(report)}; it must be a function that takes a Progress")
     if isinstance(subject, OnnxNode):
         if feature_level is not None:
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
@@ -102,8 +108,8 @@ def _frame_head(subject: Subject) -> bytes:
         for tensor in (subject.input, subject.output):
             tensor.require_carriable("frame")
     tensors = [(name, *wire_form(tensor)) for name, tensor in input_tensors(subject).items()]
-    text = subject.to_json_text() if isinstance(subject, OnnxNode) else subject.to_document_text()
-    return encode_head(tensors, {"op": text})
+    op = subject.to_json_text() if isinstance(subject, OnnxNode) else subject.to_document_text()
+    return encode_head(tensors, {"op": op})
 
 
 def compute(
@@ -146,8 +152,7 @@ def stream(
     progress: Report | None = None,
 ) -> Flow[None]:
     """Run an operator and hand out its output's bytes block by block. Arguments are checked now, as in `compute`."""
-    if block_bytes < 1:
-        raise InvalidParameter(f"block_bytes is {block_bytes}; a block has at least 1 byte")
+    block_bytes = whole_number("block_bytes", block_bytes, 1)
     call = _prepare(subject, inputs, backend, device, feature_level, progress)
 
     def attempt() -> Flow[None]:
@@ -167,7 +172,13 @@ def stream(
 
 
 def document(policy: RetryPolicy, path: str, *segments: str) -> Flow[Any]:
-    """GET a JSON document. `segments` are appended to the path, percent-encoded."""
+    """GET a JSON document. `segments` are appended to the path, percent-encoded.
+
+    Raises:
+        InvalidParameter: a segment is no text.
+    """
+    for segment in segments:
+        text("name", segment, "the name of an operator, for instance 'TILE'")
     target = "/".join([path, *(quote(segment, safe="") for segment in segments)])
     request = Request("GET", target, {"accept": "application/json"})
 
@@ -200,12 +211,12 @@ def validate(
 ) -> Flow[Validation]:
     """Ask a server whether it would accept a descriptor."""
     if isinstance(operator, OperatorDesc):
-        text = operator.to_document_text()
+        body = operator.to_document_text()
     else:
-        text = operator.to_json_text() if isinstance(operator, OnnxNode) else _json_text(operator)
+        body = operator.to_json_text() if isinstance(operator, OnnxNode) else _json_text(operator)
     level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
     headers = {"content-type": "application/json", "accept": "application/json"}
-    request = Request("POST", "/v1/validate" + level, headers, (memoryview(text.encode()),))
+    request = Request("POST", "/v1/validate" + level, headers, (memoryview(body.encode()),))
 
     def attempt() -> Flow[Validation]:
         answer = yield from ask(request)

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
+import stat
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .problems import InvalidFrame, InvalidParameter
+from .frame import HEAD_ALIGNMENT, NpyHeadReader
+from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "Source", "destination", "format_of", "picture_bytes", "read_array"]
+__all__ = [
+    "FORMATS",
+    "Source",
+    "check_destination",
+    "check_picture",
+    "destination",
+    "format_of",
+    "picture_bytes",
+    "read_array",
+    "standard_input",
+    "write_blocks",
+]
 
 PIPE = "-"
 FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _NPY_MAGIC = b"\x93NUMPY"
+_PIECE_BYTES = 1 << 20  # read from a pipe at a time
 _MODES_KEPT = ("L", "LA", "RGB", "RGBA", "I;16")
 # Nothing is lost where the format allows it; JPEG always loses a little, and 95 is the most its own manual advises.
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {"PNG": {}, "WEBP": {"lossless": True}, "JPEG": {"quality": 95}}
+# Pixels on a side, where libwebp (WEBP_MAX_DIMENSION) and libjpeg (JPEG_MAX_DIMENSION) stop.
+_LARGEST_SIDE = {"WEBP": 16_383, "JPEG": 65_500}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +91,17 @@ def format_of(path: str) -> str | None:
     return FORMATS[suffix]
 
 
+def standard_input() -> BinaryIO:
+    """Standard input, as bytes.
+
+    Raises:
+        InvalidParameter: it is closed.
+    """
+    if cast("object", sys.stdin) is None:
+        raise InvalidParameter("standard input is closed; name a file instead of -")
+    return sys.stdin.buffer
+
+
 def read_array(path: str) -> Source:
     """Read an npy file (mapped, not loaded) or a picture, from a path or from standard input (`-`).
 
@@ -82,27 +110,55 @@ def read_array(path: str) -> Source:
     Raises:
         OSError: the file cannot be opened.
         InvalidFrame: it is neither, or broken.
+        InvalidParameter: standard input is closed.
         ModuleNotFoundError: a picture without Pillow; the message names the extra to install.
     """
     if path == PIPE:
-        stream = sys.stdin.buffer
-        start = stream.read(len(_NPY_MAGIC))
-        pipe = _Pipe(stream, start)
-        return _read_npy(path, pipe) if start == _NPY_MAGIC else _read_picture(path, pipe)
+        return _read_stream(path, standard_input(), None)
     with Path(path).open("rb") as file:
-        start = file.read(len(_NPY_MAGIC))
-        if start != _NPY_MAGIC:
-            return _read_picture(path, _Pipe(file, start))
-    return _read_npy(path, None)
+        return _read_stream(path, file, file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None)
 
 
-def _read_npy(path: str, pipe: _Pipe | None) -> Source:
+def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Source:
+    """Read what a stream begins with; `file` is the same if it can be mapped."""
+    start = stream.read(len(_NPY_MAGIC))
+    pipe = _Pipe(stream, start)
+    if start != _NPY_MAGIC:
+        return _read_picture(path, pipe)
     try:
-        if pipe is None:
-            return Source(cast("NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False)), "npy")
-        return Source(npy.read_array(cast("Any", pipe), allow_pickle=False), "npy")
-    except ValueError as error:
-        raise InvalidFrame(f"{_name(path)} cannot be read as npy: {error}") from None
+        return Source(_read_npy(pipe, file), "npy")
+    except LimitExceeded as error:
+        raise InvalidFrame(
+            f"{_name(path)} cannot be read as npy: its head announces {error.extra['actual']:,} bytes of text; "
+            f"at most {error.extra['limit']:,} are read"
+        ) from None
+    except InvalidRequest as error:
+        raise InvalidFrame(f"{_name(path)} cannot be read as npy: {error.detail}") from None
+
+
+def _read_npy(pipe: _Pipe, file: BinaryIO | None) -> NDArray[Any]:
+    reader = NpyHeadReader(any_order=True)
+    rest = b""
+    while reader.head is None and (piece := pipe.read(HEAD_ALIGNMENT)):
+        rest = piece[reader.feed(piece) :]
+    head = reader.finish()
+    dtype = head.data_type.dtype.newbyteorder(">" if head.big_endian else "<")
+    order = "F" if head.column_major else "C"
+    if head.body_bytes == 0:
+        return np.empty(head.shape, dtype)
+    if file is not None:
+        _expect_bytes(head.body_bytes, os.fstat(file.fileno()).st_size - head.head_bytes)
+        return np.memmap(file, dtype, "r", head.head_bytes, head.shape, order)
+    body = bytearray(rest[: head.body_bytes])  # grows with what comes, never by what was announced
+    while len(body) < head.body_bytes and (piece := pipe.read(min(_PIECE_BYTES, head.body_bytes - len(body)))):
+        body += piece
+    _expect_bytes(head.body_bytes, len(body))
+    return np.frombuffer(body, dtype).reshape(head.shape, order=order)
+
+
+def _expect_bytes(announced: int, found: int) -> None:
+    if found < announced:
+        raise InvalidFrame(f"its head announces {announced:,} bytes of elements, and only {found:,} follow")
 
 
 def _read_picture(path: str, pipe: _Pipe) -> Source:
@@ -114,48 +170,126 @@ def _read_picture(path: str, pipe: _Pipe) -> Source:
         with image_module.open(BytesIO(content), formats=["PNG", "JPEG", "WEBP"]) as image:
             if getattr(image, "n_frames", 1) > 1:
                 raise InvalidFrame(f"{_name(path)} is animated; send one picture at a time")
+            depth = _require_8_bits(path, content, image) if image.format == "PNG" else 8
             upright: Image = ops.exif_transpose(image)
+            if upright.mode in ("1", "L", "RGB") and "transparency" in upright.info:
+                return Source(_with_transparency(upright, depth), image.format or "PNG")
             if upright.mode not in _MODES_KEPT:
                 grey = upright.mode == "1"
                 transparent = "transparency" in upright.info
                 upright = upright.convert("L" if grey else "RGBA" if transparent else "RGB")
             return Source(np.asarray(upright), image.format or "PNG")
+    except InvalidFrame:
+        raise
     except unreadable:
         raise InvalidFrame(f"{_name(path)} is neither npy nor a PNG, JPEG or WebP picture") from None
-    except (OSError, SyntaxError, image_module.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
         raise InvalidFrame(f"{_name(path)} cannot be read as a picture: {error}") from None
 
 
-def picture_bytes(array: NDArray[Any], picture_format: str) -> bytes:
-    """Write an array as a picture.
+def _require_8_bits(path: str, content: bytes, image: Image) -> int:
+    """A PNG's bits per channel, unless Pillow would silently cut them to 8. Grey ones of 16 bits it keeps.
+
+    Source: PNG (Third Edition) section 11.2.1, IHDR: width, height, bit depth and colour type; 0 is grey.
+    """
+    head = content.index(b"IHDR") + 4
+    depth, colour = content[head + 8], content[head + 9]
+    if depth == 16 and (colour != 0 or "transparency" in image.info):
+        raise InvalidFrame(
+            f"{_name(path)} has 16 bits per channel, of which 8 would be lost here; save it as npy, an array of uint16 "
+            "of height, width and channels"
+        )
+    return depth
+
+
+def _with_transparency(image: Image, depth: int) -> NDArray[Any]:
+    """Grey or colour with the one value that is transparent (PNG's tRNS) as a channel of its own.
+
+    The value is one of the file's; Pillow stretches grey of fewer than 8 bits to 0 to 255, but not this value.
+    """
+    pixels = np.asarray(image.convert("L") if image.mode == "1" else image)
+    key = np.array(image.info["transparency"])
+    if image.mode == "L":
+        most = (1 << depth) - 1
+        key = (key & most) * (255 // most)
+    opaque = pixels != (key & 255)
+    if opaque.ndim == 3:
+        opaque = opaque.any(axis=2)
+    return np.dstack([pixels, np.where(opaque, np.uint8(255), np.uint8(0))])
+
+
+def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: str) -> None:
+    """Refuse an array that cannot be written as a picture.
 
     Raises:
-        InvalidParameter: the array is none, or the format has no such pictures.
+        InvalidParameter: it is none, or the format has no such pictures.
+    """
+    grey = len(shape) == 2 and dtype.name in ("uint8", "uint16")
+    colour = len(shape) == 3 and dtype == np.uint8 and shape[2] in (2, 3, 4)
+    if not grey and not colour:
+        raise InvalidParameter(
+            f"{dtype} of shape {tuple(shape)} is no picture: that is uint8 of height, width and 2 to 4 channels, "
+            "or uint8 or uint16 of height and width; write .npy instead"
+        )
+    if picture_format == "JPEG" and colour and shape[2] != 3:
+        raise InvalidParameter("JPEG has no transparency; write .png or .webp instead")
+    if picture_format != "PNG" and dtype == np.uint16:
+        raise InvalidParameter(f"{picture_format} has 8 bits per channel; write .png instead")
+    most = _LARGEST_SIDE.get(picture_format)
+    if most is not None and max(shape[:2]) > most:
+        raise InvalidParameter(
+            f"a {picture_format} picture has at most {most:,} pixels on each side, and this one would be {shape[1]:,} "
+            f"wide and {shape[0]:,} high; write .png or .npy instead"
+        )
+
+
+def picture_bytes(array: NDArray[Any], picture_format: str) -> bytes:
+    """Write an array that `check_picture` accepts as a picture.
+
+    Raises:
         ModuleNotFoundError: without Pillow; the message names the extra to install.
     """
     from io import BytesIO
 
     image_module, _, _ = _pillow()
-    grey = array.ndim == 2 and array.dtype.name in ("uint8", "uint16")
-    colour = array.ndim == 3 and array.dtype == np.uint8 and array.shape[2] in (2, 3, 4)
-    if not grey and not colour:
-        raise InvalidParameter(
-            f"{array.dtype} of shape {array.shape} is no picture: that is uint8 of height, width and 2 to 4 channels, "
-            "or uint8 or uint16 of height and width; write .npy instead"
-        )
-    if picture_format == "JPEG" and array.ndim == 3 and array.shape[2] != 3:
-        raise InvalidParameter("JPEG has no transparency; write .png or .webp instead")
-    if picture_format != "PNG" and array.dtype == np.uint16:
-        raise InvalidParameter(f"{picture_format} has 8 bits per channel; write .png instead")
     out = BytesIO()
     image_module.fromarray(array).save(out, picture_format, **_SAVE_OPTIONS[picture_format])
     return out.getvalue()
 
 
+def check_destination(path: str) -> None:
+    """Refuse a place where nothing can be written, before any work is done for it.
+
+    Raises:
+        OSError: its folder does not exist or cannot be written to, or it is a folder or a file that is read-only.
+        InvalidParameter: standard output is closed.
+    """
+    if path == PIPE:
+        if cast("object", sys.stdout) is None:
+            raise InvalidParameter("standard output is closed; write to a file with -o")
+        return
+    target = _target(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist", path)
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "is not writeable", path)
+    if not os.access(target.parent, os.W_OK) and (target.is_file() or not target.exists()):
+        raise PermissionError(errno.EACCES, "its folder is not writeable", path)
+
+
 @contextlib.contextmanager
 def destination(path: str) -> Generator[BinaryIO]:
-    """Open a file, or standard output (`-`), for writing. A file appears under its name only when it is complete."""
-    target = Path(path)
+    """Open a file, or standard output (`-`), for writing. A file appears under its name only when it is complete.
+
+    A link stays one: what it points to is written. A file that was there keeps its permissions.
+
+    Raises:
+        OSError, InvalidParameter: as `check_destination`.
+    """
+    check_destination(path)
+    target = _target(path)
     if path == PIPE:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -163,13 +297,23 @@ def destination(path: str) -> Generator[BinaryIO]:
         with target.open("wb") as file:
             yield file
     else:
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}.part")
         try:
             with part.open("xb") as file:
+                if target.exists() and target.stat().st_mode != part.stat().st_mode:
+                    part.chmod(target.stat().st_mode & 0o777)
                 yield file
             part.replace(target)
+        except OSError as error:
+            if error.filename in (None, str(part)):  # a full disk names none, and nobody asked for the unfinished one
+                error.filename = path
+            raise
         finally:
             part.unlink(missing_ok=True)
+
+
+def _target(path: str) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def write_blocks(file: BinaryIO, head: bytes, blocks: Iterable[memoryview]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from ._arrays import Tensor, wire_form
@@ -226,7 +225,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None  # absent, or no date: as good as absent
 
 
-def server_timing(text: str) -> Mapping[str, float]:
+def server_timing(text: str) -> dict[str, float]:
     """`queue;dur=0.2, kernel;dur=1.5` as milliseconds by name; entries without a duration are left out."""
     found: dict[str, float] = {}
     for entry in text.split(","):
@@ -234,4 +233,4 @@ def server_timing(text: str) -> Mapping[str, float]:
         durations = [p.removeprefix("dur=").strip('"') for p in parameters if p.startswith("dur=")]
         if durations and re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?", durations[0]):
             found[name] = float(durations[0])
-    return MappingProxyType(found)
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ._checks import shown, text, whole_number
 from ._options import Limits, Timeout
 from ._origin import Origin
 from ._retries import RetryPolicy
@@ -26,6 +27,7 @@ _OURS: Mapping[str, str] = {"accept-encoding": "identity", "user-agent": "tensor
 def set_up(
     base_url: str,
     timeout: float | Timeout | None,
+    limits: Limits,
     retries: int,
     headers: Mapping[str, str],
     tls: ssl.SSLContext | bool,
@@ -36,13 +38,36 @@ def set_up(
     Raises:
         InvalidParameter: one is malformed.
     """
-    if retries < 0:
-        raise InvalidParameter(f"retries is {retries}; it must be 0 or more")
+    text("base_url", base_url, f"a URL, for instance {DEFAULT_URL!r}")
+    times = whole_number("retries", retries, 0)
+    if not isinstance(cast("object", limits), Limits):
+        raise InvalidParameter(
+            f"limits is {shown(limits)}; it must be tensorpost.Limits, for instance Limits(max_connections=10)"
+        )
+    if uds is not None:
+        text("uds", uds, "the path of a Unix socket as a text, or None")
+    if not isinstance(cast("object", tls), bool):
+        import ssl
+
+        if not isinstance(tls, ssl.SSLContext):
+            raise InvalidParameter(f"tls is {shown(tls)}; it must be an ssl.SSLContext, True or False")
     origin = Origin.parse(
         base_url,
-        headers={**_OURS, **{name.lower(): value for name, value in headers.items()}},
+        headers={**_OURS, **_lower_case(headers)},
         timeout=Timeout.of(timeout),
         tls=tls,
         uds=uds,
     )
-    return origin, RetryPolicy(retries)
+    return origin, RetryPolicy(times)
+
+
+def _lower_case(headers: object) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise InvalidParameter(
+            f"headers is {shown(headers)}; it must be a mapping from names to texts, for instance "
+            '{"Authorization": "Bearer ..."}'
+        )
+    for name, value in cast("Mapping[object, object]", headers).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidParameter(f"header {shown(name)} is {shown(value)}; its name and its value must be texts")
+    return {name.lower(): value for name, value in cast("Mapping[str, str]", headers).items()}

@@ -23,6 +23,7 @@ from .problems import TensorpostError, Violation
 __all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error"]
 
 _LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
+_NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
 
 
 @contextmanager
@@ -87,15 +88,13 @@ def print_json(value: Any) -> None:
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on standard output."""
     console = Console(markup=False, highlight=False)
-    rows = [[str(cell) for cell in row] for row in rows]
-    if not console.is_terminal:
-        # For other programs, and for logs: every cell whole, whatever the width.
-        console.width = max(80, 2 + max(sum(map(len, row)) + 3 * len(row) for row in [heads, *rows]))
+    if not console.file.isatty():
+        console.width = _NEVER_WRAPPED  # for other programs, and for logs: every cell whole
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         table.add_column(head, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
 
 

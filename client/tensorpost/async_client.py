@@ -92,7 +92,7 @@ class AsyncClient:
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
     ) -> None:
-        self._origin, self._policy = set_up(base_url, timeout, retries, headers, tls, uds)
+        self._origin, self._policy = set_up(base_url, timeout, limits, retries, headers, tls, uds)
         self._transport = _open(self._origin, limits)
 
     def __repr__(self) -> str:
@@ -153,7 +153,7 @@ class AsyncClient:
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
         y = await self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
-        return y.reshape(plan.output_shape)
+        return y.reshape(plan.output_shape) if out is None else out
 
     async def onnx(
         self,

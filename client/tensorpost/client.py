@@ -105,7 +105,7 @@ class Client:
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
     ) -> None:
-        self._origin, self._policy = set_up(base_url, timeout, retries, headers, tls, uds)
+        self._origin, self._policy = set_up(base_url, timeout, limits, retries, headers, tls, uds)
         self._transport = _open(self._origin, limits)
 
     def __repr__(self) -> str:
@@ -205,6 +205,9 @@ class Client:
             device: as in `run`.
             progress: as in `run`.
 
+        Returns:
+            `out`, or a new array.
+
         Raises:
             InvalidParameter: the arguments are wrong or not expressible; nothing was sent.
             InvalidDescriptor: the result exceeds a limit of DirectML.
@@ -213,9 +216,8 @@ class Client:
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
-        return self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress).reshape(
-            plan.output_shape
-        )
+        y = self.run(plan.desc, source, out=target, backend=backend, device=device, progress=progress)
+        return y.reshape(plan.output_shape) if out is None else out
 
     def onnx(
         self,
@@ -267,7 +269,8 @@ class Client:
             inputs: the input tensor; for operators with several a mapping from their names. For a packed tensor: an
                 array of its dtype and sizes (copied first if it is not C-contiguous or is big-endian), or its bytes.
                 For a tensor with strides or padding: its buffer, as bytes or as a one-dimensional contiguous array, of
-                at least TotalTensorSizeInBytes; it is sent as it is.
+                at least TotalTensorSizeInBytes; it is sent as it is. Of NumPy's other kinds of arrays (np.matrix,
+                np.memmap) the elements are taken, here and for `out`; masked ones are refused.
             out: receive into this array instead of a new one. For a packed output an array of its dtype and sizes,
                 otherwise a one-dimensional uint8 array of TotalTensorSizeInBytes; C-contiguous and writeable. After an
                 error its content is undefined.

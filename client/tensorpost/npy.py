@@ -3,8 +3,8 @@
 The rules of this file, besides those of `_heads.py`:
 
 1. The head is the text of a Python dict. It is matched, entry by entry, and never evaluated.
-2. Nothing is unpickled, swapped or transposed: object arrays, big-endian and column-major ones are refused, and the
-   message says what to send.
+2. Nothing is unpickled, swapped or transposed: object arrays are refused, and so are big-endian and column-major ones
+   unless the caller can read them; the message says what to send.
 
 Source: NumPy's npy format (NEP 1 and `numpy.lib.format`). What we add to it: heads are padded to 64 bytes, at most 64
 dimensions (NumPy's own limit), sizes that fit a signed 64-bit integer.
@@ -65,17 +65,21 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class NpyHead:
-    """An npy head, checked: row-major and little-endian.
+    """An npy head, checked. Row-major and little-endian unless the reader was told to take `any_order`.
 
     Attributes:
         data_type: the row of its type.
-        shape: sizes, row-major; empty for a scalar.
+        shape: sizes; empty for a scalar.
         head_bytes: length of the head, magic and padding included.
+        big_endian: whether the bytes of each element stand in the other order.
+        column_major: whether the elements stand column by column, and it makes a difference.
     """
 
     data_type: DataType
     shape: tuple[int, ...]
     head_bytes: int
+    big_endian: bool = False
+    column_major: bool = False
 
     @property
     def body_bytes(self) -> int:
@@ -118,11 +122,15 @@ class NpyHeadReader(PieceReader[NpyHead]):
     Args:
         max_head_bytes: longest header text accepted. Default 64 KiB, the most that version 1.0 can have.
         content_length: length of the whole body, if it is known; the head must agree with it.
+        any_order: also take big-endian and column-major elements; the head says so.
     """
 
-    def __init__(self, *, max_head_bytes: int = 1 << 16, content_length: int | None = None) -> None:
+    def __init__(
+        self, *, max_head_bytes: int = 1 << 16, content_length: int | None = None, any_order: bool = False
+    ) -> None:
         super().__init__(len(_START), max_head_bytes, content_length)
         self._text_at = 0
+        self._any_order = any_order
 
     def _step(self) -> None:
         start_bytes = len(_START)
@@ -140,7 +148,10 @@ class NpyHeadReader(PieceReader[NpyHead]):
         elif len(self._collected) == self._text_at:
             self._expect_head_of(int.from_bytes(self._collected[start_bytes:], "little"))
         else:
-            self._accept(_read_head(bytes(self._collected[self._text_at :]), len(self._collected)))
+            head = _read_head(bytes(self._collected[self._text_at :]), len(self._collected))
+            if not self._any_order:
+                _refuse_other_orders(head)
+            self._accept(head)
 
 
 @remember_small
@@ -150,7 +161,7 @@ def _read_head(text: bytes, head_bytes: int) -> NpyHead:
         if key not in entries:
             raise _refused("field-missing", key, "is required", None, ", ".join(_KEYS))
     descr, fortran, shape = (entries[key] for key in _KEYS)
-    row = _data_type(descr)
+    row, big_endian = _data_type(descr)
     if not isinstance(fortran, bool):
         raise _refused("not-a-flag", "fortran_order", "must be True or False", fortran, "False")
     if not isinstance(shape, tuple):
@@ -158,12 +169,19 @@ def _read_head(text: bytes, head_bytes: int) -> NpyHead:
     broken = shape_violation(row, shape)
     if broken is not None:
         raise _refused(broken.code, "shape", broken.message, broken.value, broken.expected, *broken.path)
-    if fortran and 0 not in shape and sum(size != 1 for size in shape) > 1:
+    column_major = fortran and 0 not in shape and sum(size != 1 for size in shape) > 1
+    return NpyHead(row, shape, head_bytes, big_endian, column_major)
+
+
+def _refuse_other_orders(head: NpyHead) -> None:
+    if head.big_endian:
+        code, expected = head.data_type.dtype.str[1:], _DESCRS[head.data_type.numpy_name]
+        raise _refused("byte-order", "descr", f"is big-endian; send x.astype('<{code}')", f">{code}", expected)
+    if head.column_major:
         raise _refused(
             "fortran-order", "fortran_order", "is True: the elements stand column by column; send a row-major copy, "
-            "np.ascontiguousarray(x)", fortran, "False",
+            "np.ascontiguousarray(x)", True, "False",
         )  # fmt: skip
-    return NpyHead(row, shape, head_bytes)
 
 
 def _entries(text: bytes) -> dict[str, str | bool | tuple[int, ...]]:
@@ -216,19 +234,18 @@ def _sizes(key: str, text: bytes) -> tuple[int, ...]:
     return tuple(int(match[1]) for match in matches if match is not None)
 
 
-def _data_type(descr: object) -> DataType:
+def _data_type(descr: object) -> tuple[DataType, bool]:
+    """The row, and whether the elements are big-endian."""
     text = descr if isinstance(descr, str) else ""
     order, code = (text[:1], text[1:]) if text[:1] in tuple("<>|=") else ("", text)
     row = _TYPES.get(code)
     if row is None:
         kind = _KINDS.get(code[:1], "no data type that is read here")
         raise _refused("data-type-unknown", "descr", f"is {kind}", descr, _EVERY_DESCR)
-    expected = _DESCRS[row.numpy_name]
-    if row.item_size > 1 and order == ">":
-        raise _refused("byte-order", "descr", f"is big-endian; send x.astype('<{code}')", descr, expected)
-    if row.item_size > 1 and order != "<":
+    if row.item_size > 1 and order not in ("<", ">"):
+        expected = _DESCRS[row.numpy_name]
         raise _refused("byte-order", "descr", f"must name its byte order; write '<{code}'", descr, expected)
-    return row
+    return row, row.item_size > 1 and order == ">"
 
 
 def _refused(code: str, key: str, message: str, value: object, expected: str, *place: str | int) -> InvalidFrame:

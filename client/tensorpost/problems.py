@@ -292,7 +292,7 @@ class InvalidRequest(TensorpostError, ValueError):
 
 
 class InvalidDescriptor(InvalidRequest):
-    """A descriptor breaks rules of DirectML or ONNX; `violations` lists them all."""
+    """A descriptor breaks rules of DirectML or ONNX; `violations` lists them."""
 
     code = "invalid-descriptor"
     title = "The operator or tensor description breaks a rule"

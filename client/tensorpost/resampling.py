@@ -37,7 +37,16 @@ from .descriptors import (
 from .onnx import ResizeAxis
 from .problems import InvalidParameter, nearest
 
-__all__ = ["DML_TYPES", "Mode", "Resampling", "build_descriptor", "resample_desc", "resampling", "simplest_ratio"]
+__all__ = [
+    "DML_TYPES",
+    "Mode",
+    "Resampling",
+    "build_descriptor",
+    "mode_of",
+    "resample_desc",
+    "resampling",
+    "simplest_ratio",
+]
 
 Mode = Literal["linear", "nearest"]
 
@@ -146,10 +155,7 @@ def resampling(
         InvalidDescriptor: the result exceeds a limit of DirectML.
     """
     element, shape = _described(tensor)
-    if mode not in ("linear", "nearest"):
-        raise InvalidParameter(_unknown_mode(mode))
-    if antialias and mode == "nearest":
-        raise InvalidParameter("antialias needs a filter, which nearest does not have; use mode='linear'")
+    mode = mode_of(mode, antialias=antialias)
     ratios = _ratios(shape, sizes, scales, axes)
     whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
     parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)
@@ -203,13 +209,21 @@ def _described(tensor: object) -> tuple[TensorDataType, tuple[int, ...]]:
     return TensorDataType[cast("str", data_type(name).directml)], shape
 
 
-def _unknown_mode(mode: object) -> str:
-    if mode == "cubic":
-        return "DirectML has no cubic interpolation; ONNX Resize has: mode='cubic'"
-    guess = nearest(str(mode), ("linear", "nearest"))
-    return f"mode is {str(mode)[:40]!r}; it must be 'linear' or 'nearest'" + (
-        f". Did you mean {guess!r}?" if guess else ""
-    )
+def mode_of(name: object, *, antialias: bool = False) -> Mode:
+    """The mode of this name.
+
+    Raises:
+        InvalidParameter: there is none, or it cannot be antialiased.
+    """
+    if name == "cubic":
+        raise InvalidParameter("DirectML has no cubic interpolation; ONNX Resize has: mode='cubic'")
+    if name not in ("linear", "nearest"):
+        guess = nearest(str(name), ("linear", "nearest"))
+        hint = f". Did you mean {guess!r}?" if guess else ""
+        raise InvalidParameter(f"mode is {str(name)[:40]!r}; it must be 'linear' or 'nearest'{hint}")
+    if antialias and name == "nearest":
+        raise InvalidParameter("antialias needs a filter, which nearest does not have; use mode='linear'")
+    return name
 
 
 def _ratios(shape: Sequence[int], sizes: object, scales: object, axes: object) -> dict[int, tuple[int, Fraction]]:

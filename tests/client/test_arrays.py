@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -224,4 +225,21 @@ def test_repeats_that_do_not_fit_are_refused_as_the_contract_refuses_them(shape:
 def test_repeats_may_be_any_sequence_of_whole_numbers() -> None:
     x = np.zeros((2, 3), np.float32)
 
-    assert tile_descriptor(x, [*np.array([2, 2])]) == tile_descriptor(x, [2, 2]) == tile_descriptor(x, (2, 2))
+    same = [(2, 2), [2, 2], [*np.array([2, 2])], np.array([2, 2]), np.array([2, 2], np.uint8), iter((2, 2))]
+
+    assert len({tile_descriptor(x, repeats) for repeats in same}) == 1
+
+
+def test_other_kinds_of_arrays_are_the_elements_they_hold(tmp_path: Path) -> None:
+    """np.matrix always has two dimensions, so that even flattening it makes no row of bytes."""
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 1))
+    matrix = X[0, 0].view(np.matrix)
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(2, 3))
+
+    assert bytes(sent(desc, matrix)) == X_BYTES
+    for out in (np.zeros((2, 3), np.float32).view(np.matrix), mapped):
+        check_out(desc.output_tensor, out)
+        memory, array = output_memory(desc.output_tensor, out)
+        memory[:] = X_BYTES
+        assert array is out
+        assert out.tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 
 from tensorpost import parse_operator
 from tensorpost._cli import app
+from tensorpost._terminal import print_table
 
 COMMANDS = [
     "serve", "tile", "resample", "validate", "devices", "doctor", "probe-directml", "warmup", "healthcheck", "config",
@@ -96,6 +97,21 @@ def test_the_version_is_the_package_s() -> None:
         (("validate", "-", "--level", "9_9"), "9_9"),
         (("serve", "--port", "70000"), "65535"),
         (("healthcheck", "--timeout", "0"), "0"),
+        (("tile", "-", "--repeats", "1" * 5000), "--repeats"),
+        (("tile", "-", "--repeats", "1,1,0,1"), "--repeats"),
+        (("resample", "-", "--size", "0"), "--size"),
+        (("tile", "-", "--repeats", "1", "--level", "9_9"), "--level"),
+        (("tile", "-", "--repeats", "1", "--url", "ftp://x"), "--url"),
+        (("resample", "-", "--scale", "2", "--mode", "cubic"), "--mode"),
+        (("resample", "-", "--scale", "2", "--mode", "nearest", "--antialias"), "--mode"),
+        (("resample", "-", "--scale", "2", "--level", "x"), "--level"),
+        (("resample", "-", "--scale", "0"), "--scale"),
+        (("resample", "-", "--scale", "nan"), "--scale"),
+        (("resample", "-", "--scale", "2", "--axes", "x"), "--axes"),
+        (("devices", "--url", "http://"), "--url"),
+        (("validate", "-", "--url", "x"), "--url"),
+        (("healthcheck", "--url", "x"), "--url"),
+        (("serve", "--log-level", "loud"), "--log-level"),
     ],
 )
 def test_a_wrong_command_line_is_status_2(args: tuple[str, ...], said: str) -> None:
@@ -253,6 +269,53 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert (found.exit_code, found.stderr) == (1, f"error: {tmp_path / 'x.npy'}: No such file or directory\n")
 
 
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("nodir/y.npy", "nodir/y.npy: its folder does not exist"), ("y.webp", "at most 16,383 pixels"), ("y.png", None)],
+)
+def test_where_nothing_can_be_written_nothing_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str, said: str | None
+) -> None:
+    """Nobody listens at that address, so whoever asks fails otherwise; the last case shows that they do."""
+    monkeypatch.chdir(tmp_path)
+
+    found = run("tile", "-", "-o", output, "--repeats", "1,4000", "--url", "http://127.0.0.1:9", input=picture())
+
+    assert found.exit_code == 1
+    assert found.stderr.startswith("error: ")
+    assert (said or "no connection to") in found.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "closing", "said"),
+    [
+        (("tile", "-", "--repeats", "1", "-o", "y.npy"), "<&-", "standard input is closed"),
+        (("validate", "-"), "<&-", "standard input is closed"),
+        (("tile", "x.npy", "--repeats", "1"), ">&-", "standard output is closed"),
+    ],
+)
+def test_a_closed_stream_is_one_block(tmp_path: Path, args: list[str], closing: str, said: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-m", "tensorpost", *args]
+
+    found = subprocess.run(command, stderr=subprocess.PIPE, cwd=tmp_path, text=True, timeout=60, check=False)
+
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"error: {said}")
+    assert found.stderr.count("\n") == 1
+
+
+def test_too_little_memory_is_one_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def none_left(path: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tensorpost._cli.read_array", none_left)
+
+    found = run("tile", "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1")
+
+    assert (found.exit_code, found.stderr.startswith("error: there is not enough memory")) == (1, True)
+
+
 def test_a_failed_call_leaves_the_old_file_alone(tmp_path: Path) -> None:
     out = tmp_path / "y.npy"
     out.write_bytes(b"old")
@@ -300,12 +363,12 @@ def test_what_the_server_refuses_is_one_block_with_its_request_id(url: str) -> N
     assert re.search(r"\n  request id: \S+\n$", found.stderr)
 
 
-def test_a_repeat_of_0_is_refused_offline_with_its_place() -> None:
-    found = run("tile", "-", "--repeats", "1,1,0,1", "--url", "http://127.0.0.1:9", input=npy(X))
+def test_repeats_that_do_not_fit_are_refused_offline_with_their_place() -> None:
+    found = run("tile", "-", "--repeats", "1,1,3", "--url", "http://127.0.0.1:9", input=npy(X))
 
     assert found.exit_code == 1
-    assert "$.Repeats[2]: every repeat must be larger than 0" in found.stderr
-    assert "found 0, expected at least 1" in found.stderr
+    assert "$.Repeats: Repeats has 3 entries but the tensors have 4 dimensions" in found.stderr
+    assert "found [1, 1, 3], expected 4 entries" in found.stderr
 
 
 def test_the_backend_is_the_one_asked_for(url: str) -> None:
@@ -472,6 +535,33 @@ def test_config_says_where_each_setting_comes_from(monkeypatch: pytest.MonkeyPat
     assert re.search(r"^port +9000 +environment +TENSORPOST_PORT *$", table.stdout, re.MULTILINE)
     assert re.search(r"^host +127\.0\.0\.1 +default +TENSORPOST_HOST *$", table.stdout, re.MULTILINE)
     assert (rows["port"]["value"], rows["port"]["origin"]) == (9000, "environment")
+
+
+def test_config_keeps_every_cell_whole_in_a_pipe() -> None:
+    """Both columns have a long cell, but in different rows: no row alone says how wide the table is."""
+    table = run("config").stdout
+    rows = json.loads(run("config", "--json").stdout)
+
+    assert len(table.splitlines()) == 1 + len(rows)
+    for row, line in zip(rows, table.splitlines()[1:], strict=True):
+        assert line.split()[0] == row["name"]
+        assert line.split()[-1] == row["variable"]
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_table_is_as_wide_as_the_longest_cells_of_its_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], forced: bool
+) -> None:
+    if forced:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # of CI, where output is a file all the same
+
+    print_table(("one", "two"), [("a" * 100, "b"), ("c", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100)])
+
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert [line.split() for line in shown.splitlines()[1:]] == [
+        ["a" * 100, "b"],
+        ["c", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100],
+    ]
 
 
 def test_a_setting_that_cannot_be_right_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -131,7 +133,7 @@ def test_backend_device_and_level_travel_in_the_query() -> None:
 
 
 def test_a_negative_device_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(problems.InvalidParameter, match="device is -1; devices are counted from 0"):
+    with pytest.raises(problems.InvalidParameter, match="device is -1; it must be a whole number of at least 0"):
         compute([], backend="cuda", device=-1)
 
 
@@ -186,7 +188,18 @@ def test_what_the_server_says_beside_the_output_is_kept() -> None:
     result = compute([Scripted(headers=headers, body=body)]).result
 
     assert (result.backend, result.device, result.request_id) == ("cuda", "NVIDIA H100", "r1")
-    assert dict(result.server_timing) == {"queue": 0.2, "h2d": 3.0, "kernel": 1.5}
+    assert result.server_timing == {"queue": 0.2, "h2d": 3.0, "kernel": 1.5}
+
+
+@pytest.mark.parametrize("again", [lambda r: pickle.loads(pickle.dumps(r)), copy.copy, copy.deepcopy, replace])
+def test_a_result_can_be_kept_and_passed_on(again: Callable[[Any], Any]) -> None:
+    result = compute([Scripted(headers={"server-timing": "kernel;dur=1.5"}, body=frame())]).result
+
+    other = again(result)
+
+    assert asdict(other).keys() == {field.name for field in fields(result)}
+    np.testing.assert_array_equal(other.array, Y)
+    assert asdict(other)["server_timing"] == {"kernel": 1.5}
 
 
 def test_the_output_is_received_into_out() -> None:

@@ -144,6 +144,20 @@ def test_every_version_that_numpy_writes_is_read(version: tuple[int, int]):
     assert data[taken:] == array.tobytes()
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+def test_other_orders_are_read_by_those_who_can_use_them(order: Any, byte_order: Any):
+    array = np.arange(6, dtype=np.dtype(np.float32).newbyteorder(byte_order)).reshape(2, 3)
+    data = saved(np.asarray(array, order=order))
+
+    head = read(data, any_order=True)
+
+    assert (head.data_type, head.shape) == (F32, (2, 3))
+    assert (head.big_endian, head.column_major) == (byte_order == ">", order == "F")
+    if (byte_order, order) != ("<", "C"):
+        refused(data)  # also after it was read, and remembered
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(IN_NPY), st.lists(st.integers(0, 2**40), max_size=4), st.lists(st.integers(0, 400), max_size=3))
 def test_round_trip_agrees_with_numpy(row: DataType, sizes: list[int], cuts: list[int]):

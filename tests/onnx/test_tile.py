@@ -66,7 +66,7 @@ def test_strings_are_tiled_in_python_but_do_not_travel(run: Any) -> None:
     assert run(node, x).tolist() == [["a", "bc", "a", "bc"]] * 2
     assert run(node, x, ((1, 2), (1, 3))).tolist() == [["bc", "a"]]
     for container, reason in (("npy", "pickle"), ("frame", "safetensors")):
-        with pytest.raises(InvalidDescriptor, match=rf"(?s)cannot travel.*{reason}.*in Python"):
+        with pytest.raises(InvalidDescriptor, match=rf"(?s)cannot travel.*{reason}.*without a server, as np.tile does"):
             node.input.require_carriable(container)
 
 

@@ -123,11 +123,13 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
         found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
     if isinstance(kind, str):
         cls = operator_class(kind)
-        if not found and fields is not None:
+        if fields is not None:
             try:
-                return cls.completed(fields) if complete else cls(**fields)
+                made = cls.completed(fields) if complete else cls(**fields)
+                if not found:
+                    return made
             except InvalidDescriptor as error:
-                raise error.under("desc") from None
+                found += error.under("desc").violations
     raise InvalidDescriptor.of(found)
 
 

@@ -57,8 +57,13 @@ def schema_of(op_type: str, opset: object) -> OnnxSchema:
 
     Raises:
         UnknownOperator: no such operator.
-        InvalidDescriptor: no opset, or one at which there is no such operator.
+        InvalidDescriptor: no name, no opset, or one at which there is no such operator.
     """
+    if not isinstance(cast("object", op_type), str):
+        names = ", ".join(dict.fromkeys(schema.op_type for schema in ONNX_OPERATORS))
+        raise InvalidDescriptor.of([
+            Violation("document", ("op_type",), f"op_type must name the operator: {names}", op_type, f"one of {names}")
+        ])  # fmt: skip
     if isinstance(opset, int) and not isinstance(opset, bool):
         schema = find_schema(op_type, opset)
         if isinstance(schema, OnnxSchema):

@@ -130,7 +130,7 @@ class OnnxTensor:
         return self.element_count * self.row.item_size
 
     def require_carriable(self, container: str) -> None:
-        """Refuse a type that a body of this kind cannot hold. Strings travel in neither: Tile them in Python.
+        """Refuse a type that a body of this kind cannot hold. Strings travel in neither.
 
         Args:
             container: `npy` or `frame`.
@@ -142,7 +142,9 @@ class OnnxTensor:
         if reason is None:
             return
         if self.data_type == "str":
-            reason += "; no HTTP body here holds strings, so run the node in Python, on an array of objects"
+            reason += (
+                "; no HTTP body here holds strings, so compute this node without a server, as np.tile does for Tile"
+            )
         message = f"tensor({self.row.onnx}) cannot travel in this body: {reason}"
         raise InvalidDescriptor.of([
             Violation("type-not-carried", ("data_type",), message, self.row.onnx, "", "npy and safetensors formats")
