@@ -408,9 +408,11 @@ def _differences(placed: _Placed, start: int, stop: int, rounding: Any) -> NDArr
     outputs = np.arange(start, stop)
     x = (outputs.astype(f) - f(placed.output_offset)) / f(placed.scale) - f(placed.input_offset)
     if rounding is None:
-        exact, denominator = axis.coordinates(start, stop)
-        if denominator >= 1 << 28 or max(abs(int(exact[0])), abs(int(exact[-1]))) >= 1 << 52:
+        if math.lcm(axis.step.denominator, axis.offset.denominator) >= 1 << 28:
             return outputs  # too fine for float32 to meet
+        exact, denominator = axis.coordinates(start, stop)
+        if max(abs(int(exact[0])), abs(int(exact[-1]))) >= 1 << 52:
+            return outputs
         # 24 bits of x times 28 of the denominator are exact in float64.
         return outputs[x.astype(np.float64) * denominator != exact.astype(np.float64)]
     got = np.clip(rounding(x), 0, axis.length - 1).astype(np.int64)
