@@ -2,7 +2,8 @@
 
 All coordinates come from one formula, `x = (o - OutputPixelOffset) / Scale - InputPixelOffset` (the page of
 DML_RESAMPLE2_OPERATOR_DESC, solved for the input), evaluated in IEEE float32 in this order with a true division, as a
-shader would. An axis longer than 2^24 has indices that float32 cannot hold; it is evaluated in float64.
+shader would. An axis longer than 2^24 has indices that float32 cannot hold, and a filter stretched beyond float32's
+largest number has ends that it cannot hold: both are evaluated in float64.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class ScaledAxis:
             margin: how far past the ends coordinates differ in what they read; beyond it all read the end alone.
         """
         longest = max(self.input_size, self.output_size)
-        real = np.float32 if longest <= LARGEST_FLOAT32_AXIS else np.float64
+        # A margin that float32 cannot hold would make infinities of the limits.
+        fits = longest <= LARGEST_FLOAT32_AXIS and margin <= float(np.finfo(np.float32).max)
+        real = np.float32 if fits else np.float64
         with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limits below take it back
             x = (outputs.astype(real) - real(self.output_offset)) / real(self.scale) - real(self.input_offset)
             return np.clip(x, real(-1 - margin), real(self.input_size + margin))
