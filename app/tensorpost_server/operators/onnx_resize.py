@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from tensorpost.onnx import ResizeAxis, Resizing
 
 from .axes import AxisMap, Taps, work_along
-from .base import Box
+from .base import Box, go_on
 from .separable import Rounding, SeparableKernel
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
@@ -157,15 +157,30 @@ class FilterMap:
         first = np.maximum((base + 1 - self._half).clip(0, last), low)
         end = np.minimum((base + self._half).clip(0, last) + 1, high)
         indices = first + np.arange(max(1, int((end - first).max())))[:, None]
-        distance = np.abs(indices - base - beyond) / float(self.stretch)
+        distance = np.abs((indices - base) - beyond) / float(self.stretch)
         weights = np.where(distance < self.radius, self._filter(distance), 0.0)
-        sums = np.array([_weights_of(self, output) for output in range(start, stop)]).T
+        sums = np.array([_weight_sums(self, output) for output in range(start, stop)]).T
         before, within, behind = sums
         if not self.exclude_outside:
             weights += np.where(indices == 0, before, 0.0) + np.where(indices == last, behind, 0.0)
         total = within if self.exclude_outside else before + within + behind
         weights /= np.where(total == 0, 1.0, total)
         return indices.clip(0, last), np.where(indices < end, weights, 0.0)
+
+    def weight_sums(self, output: int) -> tuple[float, ...]:
+        """Sums of an output's weights: of the taps before the input, of those inside and of those behind it."""
+        base, beyond = (place[0] for place in self._places(output, output + 1))
+        low, high = int(base) + 1 - self._half, int(base) + self._half + 1
+        ends = [low, *(min(max(end, low), high) for end in (0, self.input_size)), high]
+        sums: list[float] = []
+        for start, stop in itertools.pairwise(ends):
+            parts: list[float] = []
+            for first in range(start, stop, _FOLDED):
+                go_on()
+                steps = np.arange(first, min(first + _FOLDED, stop)) - base
+                parts.append(float(self._filter(np.abs(steps - beyond) / float(self.stretch)).sum()))
+            sums.append(math.fsum(parts))
+        return tuple(sums)
 
     @property
     def _half(self) -> int:
@@ -189,17 +204,8 @@ class FilterMap:
         return np.where(t <= 1.0, near, np.where(t < 2.0, far, 0.0))
 
 
-@lru_cache(maxsize=1 << 12)  # each part of a window needs them, and they take as long as all parts
-def _weights_of(mapping: FilterMap, output: int) -> tuple[float, float, float]:
-    """Sums of an output's weights: of the taps before the input, of those inside and of those behind it."""
-    base, beyond = (place[0] for place in mapping._places(output, output + 1))
-    low, high = int(base) + 1 - mapping._half, int(base) + mapping._half + 1
-    sums: list[float] = []
-    for first, stop in ((low, min(high, 0)), (max(low, 0), min(high, mapping.input_size)), (max(low, mapping.input_size), high)):
-        parts = [(at, min(at + _FOLDED, stop)) for at in range(first, stop, _FOLDED)]
-        taps = (np.abs(np.arange(*part) - base - beyond) / float(mapping.stretch) for part in parts)
-        sums.append(math.fsum(float(mapping._filter(distance).sum()) for distance in taps))
-    return sums[0], sums[1], sums[2]
+# Each part of a window needs its output's sums, and they take as long as all parts.
+_weight_sums = lru_cache(maxsize=1 << 12)(FilterMap.weight_sums)
 
 
 @dataclass(frozen=True, slots=True)

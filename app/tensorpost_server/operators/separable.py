@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .axes import AxisMap, Windowed, work_along
 from .axis_plans import LONG_SUM, MOST_TAPS, PLANS, SHORTEST_RUN, AxisPlan, Piece, plan_taps, with_few_taps
-from .base import Box
+from .base import Box, go_on
 from .float16 import narrow, widen
 
 __all__ = ["Rounding", "SeparableKernel"]
@@ -84,7 +84,7 @@ class SeparableKernel:
         return work_along(self.axes, sizes)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
-        """See `Kernel.fill`. Temporaries take some 10 MiB at most, whatever the windows and however small the output."""
+        """See `Kernel.fill`. Temporaries take some 10 MiB, however wide the windows are."""
         (x,) = inputs
         block = COPIED_BLOCK if self._copies else BLOCK
         most = max(1, int(block / self._widest(x.dtype != self.accumulate)))
@@ -100,6 +100,7 @@ class SeparableKernel:
             for half in cut:
                 self._fill_block(xp, x, half, box, out)
             if not cut:
+                go_on()
                 inside = [slice(p.start - low, p.stop - low) for p, (low, _) in zip(plans, box, strict=True)]
                 target = out[tuple(inside)]
                 made = self._done(xp, x, plans, len(self._order), target)
@@ -204,6 +205,7 @@ class SeparableKernel:
             part = replace(plan, low=low, high=high)
             current = self._done(xp, x, (*plans[:axis], part, *plans[axis + 1 :]), level - 1)
             for start, stop in with_few_taps(mapping, first, last, length):
+                go_on()
                 index, weight = mapping.taps_within(start, stop, low, high)
                 assert weight is not None
                 if not weight.any():
@@ -415,6 +417,7 @@ def _sum_long(xp: ModuleType, source: Any, axis: int, piece: Piece, into: Any, a
         goal, given = into[tuple(where)], source[tuple(where)]
         width = max(1, BLOCK // (taps * max(1, goal.size // outputs)))
         for start in range(0, outputs, width):
+            go_on()
             part = slice(start, min(start + width, outputs))
             index = piece.index[:, part]
             samples = _convert(xp, _take(xp, given, index.reshape(-1), axis), into.dtype)
