@@ -20,7 +20,8 @@ SLICE_WORK = 1 << 26
 """Elements read for one slice, beyond which slices are cut smaller.
 
 A second or two where the weights of wide filters and gradients are made as well, 10 to 40 ns each; far less elsewhere.
-One element is never cut, however much it reads: NumPy's kernels can be stopped between two blocks (`stoppable`).
+One element is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; NumPy's kernels can be stopped between two
+blocks (`stoppable`), so it ends soon after its caller has gone.
 """
 
 

@@ -57,10 +57,9 @@ class CountsReads(Protocol):
 
 
 @runtime_checkable
-class Windowed(Protocol):
+class Windowed(AxisMap, Protocol):
     """An axis map whose outputs may have more taps than memory should hold: it tells them a part at a time as well."""
 
-    @property
     def widest(self) -> int:
         """At least the taps of any output, found without looking at all of them; at most `input_size`."""
         ...

@@ -19,6 +19,7 @@ from .axes import AxisMap, Taps
 __all__ = ["LONG_SUM", "MOST_TAPS", "PLANS", "SHORTEST_RUN", "AxisPlan", "Piece", "plan_taps", "with_few_taps"]
 
 MOST_TAPS = 1 << 17  # taps of one axis planned at once; while they are made they take about 100 bytes each
+SMALLEST_PLAN = 500  # bytes that a plan takes beside its arrays, about
 LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
 LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
 GLANCE = 32  # outputs looked at before a whole axis is searched for a period
@@ -80,37 +81,39 @@ class _Plans:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: dict[tuple[AxisMap, int, int, str, bool], tuple[int, tuple[AxisPlan, ...]]] = {}
+        self._kept: dict[tuple[AxisMap, int, int, str, bool], tuple[int, AxisPlan | None]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> tuple[AxisPlan, ...]:
-        """The plans that cover outputs start to stop - 1: one, or several where they have very many taps."""
+    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> AxisPlan | None:
+        """The plan of outputs start to stop - 1; None if they have so many taps that each half needs a plan."""
         key = (mapping, start, stop, accumulate, large)
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
                 self._kept[key] = found  # now the newest
                 return found[1]
-        parts = tuple(_plan(mapping, *part, accumulate, large) for part in with_few_taps(mapping, start, stop))
-        arrays = [array for part in parts for piece in part.pieces for array in (piece.index, piece.weight)]
-        size = sum(array.nbytes for array in arrays if array is not None)
-        if size * 16 <= self.budget:
+        plan, size = None, SMALLEST_PLAN
+        if not has_many_taps(mapping, start, stop):
+            plan = _plan(mapping, start, stop, accumulate, large)
+            arrays = [array for piece in plan.pieces for array in (piece.index, piece.weight)]
+            size += sum(array.nbytes for array in arrays if array is not None)
+        if size * 7 <= self.budget:  # the largest there are, and one thread's are not all that others have
             with self._lock:
                 if key not in self._kept:
-                    self._kept[key] = (size, parts)
+                    self._kept[key] = (size, plan)
                     self._bytes += size
                 while self._bytes > self.budget:
                     self._bytes -= self._kept.pop(next(iter(self._kept)))[0]
-        return parts
+        return plan
 
 
 PLANS = _Plans(budget=16 << 20)
 """The plans of all kernels of this process."""
 
 
-def with_few_taps(mapping: AxisMap, start: int, stop: int, most: int | None = None) -> Iterator[tuple[int, int]]:
-    """Cut outputs start to stop - 1 into ranges of at most `MOST_TAPS` taps, or of one output.
+def has_many_taps(mapping: AxisMap, start: int, stop: int, most: int | None = None) -> bool:
+    """Whether outputs start to stop - 1 must be cut to be planned, several as they are with more than `MOST_TAPS` taps.
 
     Args:
         mapping: the axis.
@@ -118,8 +121,15 @@ def with_few_taps(mapping: AxisMap, start: int, stop: int, most: int | None = No
         stop: one past the last.
         most: how many taps of an output are wanted at most, if not all.
     """
+    if stop - start <= 1:
+        return False
     taps = mapping.most_taps(start, stop)
-    if stop - start > 1 and (taps if most is None else min(taps, most)) * (stop - start) > MOST_TAPS:
+    return (taps if most is None else min(taps, most)) * (stop - start) > MOST_TAPS
+
+
+def with_few_taps(mapping: AxisMap, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
+    """Outputs start to stop - 1 in ranges that need not be cut; see `has_many_taps`."""
+    if has_many_taps(mapping, start, stop, most):
         middle = (start + stop) // 2
         yield from with_few_taps(mapping, start, middle, most)
         yield from with_few_taps(mapping, middle, stop, most)

@@ -110,7 +110,6 @@ class FilterMap:
         plain = self.radius == 1 and self.stretch == 1 and not self.exclude_outside
         return denominator.bit_length() - 1 if plain and denominator.bit_count() == 1 else 64
 
-    @property
     def widest(self) -> int:
         """See `Windowed.widest`."""
         return min(self.input_size, self.most_taps(0, 1))

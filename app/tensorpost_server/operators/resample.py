@@ -165,9 +165,8 @@ class TriangleAxis(ScaledAxis):
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # a bound for every range
         """See `AxisMap.most_taps`."""
-        return self.widest
+        return self.widest()
 
-    @property
     def widest(self) -> int:
         """See `Windowed.widest`."""
         return min(self.input_size, math.ceil(2 / self.scale) + 1)
@@ -246,7 +245,6 @@ class AdjointAxis:
         """See `CountsReads.most_reads`: every forward output is read once for each of its taps."""
         return self.input_size * self.forward.most_taps(0, 1)
 
-    @property
     def widest(self) -> int:
         """See `Windowed.widest`: an element at an end has all outputs past it, another one those near it."""
         forward = self.forward

@@ -94,32 +94,43 @@ class SeparableKernel:
 
     def _fill_block(self, xp: ModuleType, x: Any, block: Box, box: Box, out: Any) -> None:
         large = math.prod([stop - start for start, stop in block]) >= LARGE
-        spans = [self._spans(axis, span, large) for axis, span in enumerate(block)]
-        for plans in itertools.product(*spans):
-            cut = self._halves(plans)
-            for half in cut:
-                self._fill_block(xp, x, half, box, out)
-            if not cut:
-                go_on()
-                inside = [slice(p.start - low, p.stop - low) for p, (low, _) in zip(plans, box, strict=True)]
-                target = out[tuple(inside)]
-                made = self._done(xp, x, plans, len(self._order), target)
-                if made is not target:
-                    _store(xp, made, self.rounding, target)
+        plans: list[AxisPlan] = []
+        cut: int | None = None
+        for axis, span in enumerate(block):
+            plan = self._plan(axis, span, large)
+            if plan is None:
+                cut = axis
+                break
+            plans.append(plan)
+        else:
+            cut = self._too_wide(plans)
+        if cut is not None:
+            start, stop = block[cut]
+            middle = (start + stop) // 2
+            for half in ((start, middle), (middle, stop)):
+                self._fill_block(xp, x, (*block[:cut], half, *block[cut + 1 :]), box, out)
+            return
+        go_on()
+        target = out[
+            tuple([slice(start - low, stop - low) for (start, stop), (low, _) in zip(block, box, strict=True)])
+        ]
+        made = self._done(xp, x, plans, len(self._order), target)
+        if made is not target:
+            _store(xp, made, self.rounding, target)
 
-    def _spans(self, axis: int, span: tuple[int, int], large: bool) -> tuple[AxisPlan, ...]:
+    def _plan(self, axis: int, span: tuple[int, int], large: bool) -> AxisPlan | None:
         mapping, (start, stop) = self.axes[axis], span
         if mapping is None:
-            return (AxisPlan(start, stop, start, stop, stop - start, False, None, None, ()),)
+            return AxisPlan(start, stop, start, stop, stop - start, False, None, None, ())
         if self._parts[axis]:
             assert isinstance(mapping, Windowed)
-            return (AxisPlan(start, stop, *mapping.reach(start, stop), 0, True, None, None, ()),)
+            return AxisPlan(start, stop, *mapping.reach(start, stop), 0, True, None, None, ())
         return PLANS.of(mapping, start, stop, self.accumulate, large)
 
-    def _halves(self, plans: Sequence[AxisPlan]) -> tuple[Box, ...]:
-        """The plans' outputs in two boxes, if too much would lie between two axes for all of them."""
+    def _too_wide(self, plans: Sequence[AxisPlan]) -> int | None:
+        """The axis to cut in halves, if too much would lie between two axes for all of the plans' outputs."""
         if math.prod([max(plan.high - plan.low, plan.stop - plan.start) for plan in plans]) <= MOST_BETWEEN:
-            return ()
+            return None
         extents = [plan.high - plan.low for plan in plans]
         for axis in self._order:
             extents[axis] = min(extents[axis], self._parts[axis] or extents[axis])
@@ -128,15 +139,12 @@ class SeparableKernel:
             extents[axis] = plans[axis].stop - plans[axis].start
             if math.prod(extents) > most:
                 most, done = math.prod(extents), place
-        box = tuple([(plan.start, plan.stop) for plan in plans])
-        if most <= MOST_BETWEEN or all(stop - start <= 1 for start, stop in box):
-            return ()
+        outputs = [plan.stop - plan.start for plan in plans]
+        if most <= MOST_BETWEEN or max(outputs) <= 1:
+            return None
         # Halves share nothing of an axis that is done by then, or copied; of another one they read the same in part.
         waiting = self._order[done + 1 :]
-        cut = max(range(len(box)), key=lambda a: (box[a][1] - box[a][0] > 1, a not in waiting, box[a][1] - box[a][0]))
-        start, stop = box[cut]
-        middle = (start + stop) // 2
-        return tuple([(*box[:cut], half, *box[cut + 1 :]) for half in ((start, middle), (middle, stop))])
+        return max(range(len(plans)), key=lambda axis: (outputs[axis] > 1, axis not in waiting, outputs[axis]))
 
     def _widest(self, converts: bool) -> float:
         """Elements of the largest array of a block per output element: between two axes, or the converted input."""
@@ -243,9 +251,10 @@ def _parts(axes: Sequence[AxisMap | None], order: Sequence[int]) -> tuple[int, .
     room = BETWEEN  # what the window of the axis done last may be wide, then that of the axis before it, and so on
     for axis, mapping in reversed(mapped):
         most = MOST_TAPS if axis == order[0] else min(MOST_TAPS, room)
-        widest = mapping.widest if isinstance(mapping, Windowed) and mapping.output_size else 2
-        if widest > max(most, LONG_SUM - 1):
-            parts[axis] = most
+        widest = 2  # as linear, which is the widest of those that have no windows
+        if isinstance(mapping, Windowed) and mapping.output_size:
+            widest = max(1, mapping.widest())
+            parts[axis] = most if widest > max(most, LONG_SUM - 1) else 0
         room = max(1, room // (parts[axis] or widest))
     return tuple(parts)
 
