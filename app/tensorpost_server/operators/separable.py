@@ -155,7 +155,7 @@ class SeparableKernel:
             elements *= mapping.input_size / mapping.output_size
             if axis != self._order[0]:
                 widest = max(widest, elements)
-            elif converts:
+            elif converts and not self._parts[axis]:  # weights of parts are made anew for every block
                 widest = max(widest, elements / 4)  # measured: blocks that are smaller still gain nothing
         return widest
 
