@@ -14,10 +14,11 @@ from tests.support import oracles
 from tests.support import strategies as ours
 
 from tensorpost.datatypes import data_type
-from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
+from tensorpost.descriptors import OPERATORS, BufferTensorDesc, Resample3OperatorDesc, TileOperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.problems import BodyMismatch
 from tensorpost_server.engine import make_plan
+from tensorpost_server.engine.plan import SLICE_WORK
 from tensorpost_server.operators import KERNELS
 
 PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (2,))
@@ -113,6 +114,49 @@ def test_a_layout_addresses_the_tensors_own_elements(tensor):
         assert layout.size_in_bytes == math.prod(tensor.sizes) * oracles.item_bytes(tensor.data_type)
     else:
         assert layout.size_in_bytes == tensor.total_tensor_size_in_bytes
+
+
+# ---- slices of costly outputs ----------------------------------------------------------------------------------------
+
+
+def means_of_columns(rows: int, columns: int) -> Resample3OperatorDesc:
+    """4 bytes of input that stand for rows of bytes, and one row that is their mean."""
+    return Resample3OperatorDesc(
+        input_tensor=BufferTensorDesc(
+            data_type="UINT8", sizes=(rows, columns), strides=(0, 0), total_tensor_size_in_bytes=4
+        ),
+        output_tensor=BufferTensorDesc.packed("UINT8", (1, columns)),
+        interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(1 / rows, 1),
+        input_pixel_offsets=(0.5, 0.5), output_pixel_offsets=(-0.5, -0.5), antialiased=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [1, 2, 100, 4095])
+def test_no_slice_is_much_work_however_few_bytes_it_has(columns: int):
+    plan = make_plan(means_of_columns(1 << 20, columns), 2 << 20)
+
+    assert plan.work >= columns << 20
+    held = [math.prod(stop - start for start, stop in piece.box) for piece in plan.slices]
+    assert sum(held) == columns
+    assert max(held) << 20 <= SLICE_WORK
+    assert len(held) <= 3 * plan.work // SLICE_WORK + 1
+
+
+def test_what_cannot_be_cut_is_one_element():
+    plan = make_plan(means_of_columns(1 << 30, 3), 2 << 20)
+
+    assert [piece.computed for piece in plan.slices] == [1, 1, 1]
+
+
+def test_costly_elements_far_apart_are_cut_by_what_lies_between_them():
+    packed = means_of_columns(1 << 20, 128)
+    output = BufferTensorDesc(data_type="UINT8", sizes=(1, 128), strides=(0, 1000))
+    plan = make_plan(packed.model_copy(update={"output_tensor": output}), 2 << 20)
+
+    held = [math.prod(stop - start for start, stop in piece.box) for piece in plan.slices]
+    assert sum(held) == 128
+    assert max(held) << 20 <= SLICE_WORK
+    assert len(held) <= 4
 
 
 # ---- layouts: the only place that makes a view of a caller's bytes ---------------------------------------------------

@@ -8,15 +8,17 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import pytest
 from tests.support.http_app import PATIENCE, Controlled, collect
 
-from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, Resample3OperatorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions, Plan
+from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.backends.slices import cut
 from tensorpost_server.engine import Inline, Pool, Worker, make_plan, pool
 from tensorpost_server.engine.worker import INLINE
 
@@ -506,6 +508,38 @@ def test_the_real_table_opens_here():
         assert {"numpy", "null"} <= found.workers.keys()
         assert list(BACKENDS) == list(dict.fromkeys(status.name for status in found.status()))
         assert list(BACKENDS)[-2] == "numpy", "numpy, which is always there, comes last before null"
+
+
+# ---- what nobody waits for any more ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [(1 << 32) - 1, 1 << 16], ids=["one window in parts", "wide windows across a row"])
+def test_a_slice_of_minutes_ends_soon_after_its_caller_has_gone(rows: int):
+    columns = ((1 << 32) - 1) // rows
+    desc = Resample3OperatorDesc(
+        input_tensor=BufferTensorDesc(
+            data_type="UINT8", sizes=(rows, columns), strides=(0, 0), total_tensor_size_in_bytes=4
+        ),
+        output_tensor=BufferTensorDesc.packed("UINT8", (1, columns)),
+        interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(1 / rows, 1),
+        input_pixel_offsets=(0.5, 0.5), output_pixel_offsets=(-0.5, -0.5), antialiased=True,
+    )  # fmt: skip
+    plan = make_plan(desc, 2 << 20)
+    plan = dataclasses.replace(plan, slices=cut(plan.output.layout, 2 << 20))  # a single one, about 4e9 elements read
+    worker = Worker(NumpyBackend(), 3)
+
+    async def leave() -> float:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3), aclosing(worker.run(plan, [memoryview(bytes(4))])) as slices:
+                await anext(slices)
+        return time.monotonic()
+
+    begin = time.monotonic()
+    left = asyncio.run(leave()) - begin
+    worker.close()
+
+    assert 0.3 <= left < 5, "the generator is closed when the slice has ended"
+    assert time.monotonic() - begin < 5
 
 
 # ---- small plans on a thread -----------------------------------------------------------------------------------------

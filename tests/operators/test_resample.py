@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import tracemalloc
@@ -30,6 +31,7 @@ from tensorpost.descriptors import (
     parse_operator,
 )
 from tensorpost_server.operators import Box, axis_plans, kernel_for, separable
+from tensorpost_server.operators.axes import Windowed
 from tensorpost_server.operators.resample import (
     AdjointAxis,
     LinearAxis,
@@ -49,7 +51,11 @@ BACKWARD = (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc)
 DEFAULT: dict[str, int] = {}
 SLICES = {"LARGE": 0, "SHORTEST_RUN": 5, "BLOCK": 64, "COPIED_BLOCK": 64}
 LONG_SUMS = {"LONG_SUM": 2, "MOST_TAPS": 16, "BLOCK": 16, "COPIED_BLOCK": 16}
-WAYS = pytest.mark.parametrize("way", [DEFAULT, SLICES, LONG_SUMS], ids=["default", "slices", "long sums"])
+PARTS = {"LONG_SUM": 2, "MOST_TAPS": 3, "BETWEEN": 4, "MOST_BETWEEN": 12, "MOST_CONVERTED": 8}
+SETTLES_BITS = ("LONG_SUM", "MOST_TAPS", "BETWEEN")  # the order of sums; all else must not show
+WAYS = pytest.mark.parametrize(
+    "way", [DEFAULT, SLICES, LONG_SUMS, PARTS], ids=["default", "slices", "long sums", "parts"]
+)
 
 
 def tensors(desc: OperatorDesc) -> tuple[BufferTensorDesc, BufferTensorDesc]:
@@ -210,6 +216,90 @@ def test_nearest_copies_every_bit(way: dict[str, int], case: tuple[Any, NDArray[
     np.testing.assert_array_equal(bits(result), bits(oracle.gather(oracle.axes_of(desc), x)))
 
 
+# ---- windows in parts ------------------------------------------------------------------------------------------------
+
+
+@given(case=cases(FORWARD + BACKWARD, ["float32"]), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_parts_of_windows_together_are_the_windows(case: tuple[Any, NDArray[Any]], data: st.DataObject) -> None:
+    for axis in kernel_for_resample(case[0]).axes:
+        if not isinstance(axis, Windowed):
+            continue
+        start = data.draw(st.integers(0, axis.output_size - 1))
+        stop = data.draw(st.integers(start + 1, axis.output_size))
+        cuts = sorted(data.draw(st.lists(st.integers(0, axis.input_size), max_size=3)))
+
+        parts = [matrix(axis, start, stop, *span) for span in itertools.pairwise([0, *cuts, axis.input_size])]
+        whole = matrix(axis, start, stop)
+
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+        low, high = axis.reach(start, stop)
+        assert not whole[:, :low].any()
+        assert not whole[:, high:].any()
+        first, last = axis.readers(low, high) if low < high else (0, axis.output_size)
+        assert first <= start or not whole[: first - start].any()
+        assert last >= stop or not whole[max(last - start, 0) :].any()
+        assert np.count_nonzero(whole, axis=1).max() <= axis.widest() <= axis.input_size
+
+
+def matrix(axis: Windowed, start: int, stop: int, *span: int) -> NDArray[np.float64]:
+    """The weights of some outputs as rows: of all taps, or of those from the first number of `span` to the second."""
+    index, weight = axis.taps_within(start, stop, *span) if span else axis.taps(start, stop)
+    assert weight is not None
+    low, high = span or (0, axis.input_size)
+    full = np.zeros((stop - start, axis.input_size))
+    np.add.at(full, (np.arange(stop - start), index), weight)
+    assert not full[:, :low].any()
+    assert not full[:, high:].any()
+    return full[:, low:high]
+
+
+def test_offsets_that_send_every_output_to_one_element_are_counted() -> None:
+    # 2^40 swallows the outputs' numbers in float32, so all of them read x = 2^17, which is at no end.
+    axis = AdjointAxis(LinearAxis(1 << 18, 1000, 1.0, 2.0**40 - 2**17, -(2.0**40)))
+    assert axis.most_taps(1 << 17, (1 << 17) + 1) == 1000
+    assert axis.most_taps(0, 1) == axis.most_taps((1 << 18) - 1, 1 << 18) == 1
+    assert axis.widest() == 1000
+
+
+@pytest.mark.parametrize("way", [DEFAULT, PARTS, {"MOST_TAPS": 1000}], ids=["default", "parts", "longer parts"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int8"])
+def test_the_parts_of_wide_windows_make_their_means(way: dict[str, int], dtype: str) -> None:
+    random = np.random.default_rng(8)
+    x = random.integers(-100 if dtype == "int8" else 0, 100, (3, 4000)).astype(dtype)
+    desc = describe(
+        Resample3OperatorDesc, dtype, [3, 4000], [3, 5], Scales=[1, 2**-9], Antialiased=True,
+        InputPixelOffsets=[0.5, 0.5], OutputPixelOffsets=[-0.5, -0.5],
+    )  # fmt: skip
+    values, _ = oracle.resample(oracle.axes_of(desc), x)
+
+    with tuned(**way):
+        result = run(desc, x)
+
+    if dtype == "float32":
+        np.testing.assert_allclose(result, values, rtol=1e-6)
+    else:
+        assert ((np.trunc(values - 1e-3) == result) | (np.trunc(values + 1e-3) == result)).all()
+
+
+@pytest.mark.parametrize("constant", [-128, -77, 1, 101, 127])
+def test_a_constant_stays_constant_in_parts(constant: int) -> None:
+    desc = describe(
+        Resample3OperatorDesc, "int8", [60, 90], [3, 4], Scales=[0.05, 0.04], Antialiased=True,
+        InputPixelOffsets=[0.5, 0.5], OutputPixelOffsets=[-0.5, -0.5],
+    )  # fmt: skip
+    with tuned(**PARTS):
+        assert (run(desc, np.full((60, 90), constant, np.int8)) == constant).all()
+
+
+def test_a_sum_longer_than_one_part_is_exact_where_float32_is() -> None:
+    count = 5 * axis_plans.MOST_TAPS // 2
+    desc = describe(
+        ResampleGradOperatorDesc, "float32", [1], [count], Scales=[1.0], InterpolationMode="NEAREST_NEIGHBOR"
+    )
+    assert run(desc, np.ones(count, np.float32)).tolist() == [count]
+
+
 # ---- any box, any layout ---------------------------------------------------------------------------------------------
 
 
@@ -220,7 +310,7 @@ def test_any_box_has_the_bits_of_the_whole(
     way: dict[str, int], case: tuple[Any, NDArray[Any]], data: st.DataObject
 ) -> None:
     desc, x = case
-    with tuned(LONG_SUM=way.get("LONG_SUM", axis_plans.LONG_SUM)):
+    with tuned(**{name: value for name, value in way.items() if name in SETTLES_BITS}):
         whole = run(desc, x)
     ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in whole.shape]
     box = tuple((low, high + 1) for low, high in ends)
@@ -469,6 +559,19 @@ def test_antialiasing_at_an_extreme_scale_is_the_mean_of_what_is_beyond_both_end
         InputPixelOffsets=[0],
     )  # fmt: skip
     assert run(desc, np.array([1, 50, 60, 3], np.float32)).tolist() == [2]
+
+
+@pytest.mark.parametrize("scale", [3e-39, 2.9e-39, 1e-39, 1e-42, 1.5e-45])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_antialiasing_at_a_subnormal_scale_is_no_nan(scale: float, dtype: str) -> None:
+    # Output 0 lies half a filter's reach right of the input, so an eighth of the triangle is left of it. The others lie
+    # beyond the reach. 1 / 8 + 4 * 7 / 8 = 3.625.
+    desc = describe(
+        Resample3OperatorDesc, dtype, [4], [3], Scales=[scale], Antialiased=True, InputPixelOffsets=[0.5],
+        OutputPixelOffsets=[-0.5],
+    )  # fmt: skip
+    result = run(desc, np.array([1, 2, 3, 4], dtype))
+    assert result.tolist() == ([3, 4, 4] if dtype == "uint8" else [3.625, 4, 4])
 
 
 # ---- the maps --------------------------------------------------------------------------------------------------------

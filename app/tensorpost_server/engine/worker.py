@@ -7,6 +7,7 @@ receives, and requests take turns. Each request may have a few slices computed a
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Self, TypeVar
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
 from ..backends import Backend, Plan, Run
+from ..operators.base import stoppable
 from .inline import Inline
 
 __all__ = ["IDLE_SECONDS", "INLINE", "RETRY_AFTER_SECONDS", "Place", "Worker", "nobody", "seconds"]
@@ -139,21 +141,23 @@ class Worker:
     async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
         """The output's bytes in order, made while earlier ones are being sent.
 
-        Close the generator to stop early: slices not begun are dropped, and the one being computed is waited for.
+        Close the generator to stop early: slices not begun are dropped, and those being computed are waited for; what
+        NumPy computes ends at the next block.
         """
         run = await self._start(plan, inputs)
         ahead: deque[Future[memoryview]] = deque()
-        asked, count = 0, len(plan.slices)
+        asked, count, stop = 0, len(plan.slices), threading.Event()
         try:
             for index, piece in enumerate(plan.slices):
                 while asked < min(count, index + 1 + self.slices_ahead):
-                    ahead.append(self._threads.submit(self._watched, run.compute, asked))
+                    ahead.append(self._threads.submit(self._watched, _compute, run, asked, stop))
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()
                 for zeros in _zeros(piece.padding):
                     yield zeros
         finally:
+            stop.set()
             await _to_the_end(self._finish(run, ahead))
 
     async def _start(self, plan: Plan, inputs: Sequence[memoryview]) -> Run:
@@ -175,7 +179,7 @@ class Worker:
 
     async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
         """Drop the slices not begun, wait for the others, then close the run."""
-        # A slice that is being computed cannot be interrupted, and reads the inputs until it is done.
+        # A slice that is being computed reads the inputs until it ends.
         running = [asyncio.wrap_future(future) for future in ahead if not future.cancel()]
         await asyncio.gather(*running, return_exceptions=True)
         await self._on_thread(run.close)
@@ -238,6 +242,11 @@ class Place:
     def leave(self) -> None:
         """The request is done, or given up. Once."""
         self._worker.leave(self._size_in_bytes)
+
+
+def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
+    with stoppable(stop):
+        return run.compute(index)
 
 
 async def _over(running: Future[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AxisMap", "CountsReads", "Taps", "work_along"]
+__all__ = ["AxisMap", "CountsReads", "Taps", "Windowed", "work_along"]
 
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
@@ -53,6 +53,27 @@ class CountsReads(Protocol):
     @property
     def most_reads(self) -> int:
         """At least the taps of all outputs together, without looking at any."""
+        ...
+
+
+@runtime_checkable
+class Windowed(AxisMap, Protocol):
+    """An axis map whose outputs may have more taps than memory should hold: it tells them a part at a time as well."""
+
+    def widest(self) -> int:
+        """At least the taps of any output, found without looking at all of them; at most `input_size`."""
+        ...
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """A half-open range of input indices that holds all taps of outputs start to stop - 1."""
+        ...
+
+    def readers(self, low: int, high: int) -> tuple[int, int]:
+        """A half-open range of outputs that holds all with a tap in [low, high)."""
+        ...
+
+    def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
+        """Those taps of outputs start to stop - 1 that lie in [low, high), with the weights that `taps` gives them."""
         ...
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .axes import AxisMap
+from .axes import AxisMap, Taps
 
-__all__ = ["LONG_SUM", "PLANS", "SHORTEST_RUN", "AxisPlan", "Piece"]
+__all__ = ["LONG_SUM", "MOST_TAPS", "PLANS", "SHORTEST_RUN", "AxisPlan", "Piece", "plan_taps", "with_few_taps"]
 
-MOST_TAPS = 1 << 20  # taps of one axis planned at once; they take 12 to 16 bytes each
+MOST_TAPS = 1 << 17  # taps of one axis planned at once; while they are made they take about 100 bytes each
+SMALLEST_PLAN = 500  # bytes that a plan takes beside its arrays, about
 LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
 LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
 GLANCE = 32  # outputs looked at before a whole axis is searched for a period
@@ -80,47 +81,69 @@ class _Plans:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: dict[tuple[AxisMap, int, int, str, bool], tuple[int, tuple[AxisPlan, ...]]] = {}
+        self._kept: dict[tuple[AxisMap, int, int, str, bool], tuple[int, AxisPlan | None]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> tuple[AxisPlan, ...]:
-        """The plans that cover outputs start to stop - 1: one, or several where they have very many taps."""
+    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> AxisPlan | None:
+        """The plan of outputs start to stop - 1; None if they have so many taps that each half needs a plan."""
         key = (mapping, start, stop, accumulate, large)
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
                 self._kept[key] = found  # now the newest
                 return found[1]
-        parts = tuple(_plan(mapping, *part, accumulate, large) for part in _with_few_taps(mapping, start, stop))
-        arrays = [array for part in parts for piece in part.pieces for array in (piece.index, piece.weight)]
-        size = sum(array.nbytes for array in arrays if array is not None)
-        if size * 16 <= self.budget:
+        plan, size = None, SMALLEST_PLAN
+        if not has_many_taps(mapping, start, stop):
+            plan = _plan(mapping, start, stop, accumulate, large)
+            arrays = [array for piece in plan.pieces for array in (piece.index, piece.weight)]
+            size += sum(array.nbytes for array in arrays if array is not None)
+        if size * 7 <= self.budget:  # the largest there are, and one thread's are not all that others have
             with self._lock:
                 if key not in self._kept:
-                    self._kept[key] = (size, parts)
+                    self._kept[key] = (size, plan)
                     self._bytes += size
                 while self._bytes > self.budget:
                     self._bytes -= self._kept.pop(next(iter(self._kept)))[0]
-        return parts
+        return plan
 
 
 PLANS = _Plans(budget=16 << 20)
 """The plans of all kernels of this process."""
 
 
-def _with_few_taps(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    if stop - start > 1 and mapping.most_taps(start, stop) * (stop - start) > MOST_TAPS:
+def has_many_taps(mapping: AxisMap, start: int, stop: int, most: int | None = None) -> bool:
+    """Whether outputs start to stop - 1 must be cut to be planned, several as they are with more than `MOST_TAPS` taps.
+
+    Args:
+        mapping: the axis.
+        start: first output.
+        stop: one past the last.
+        most: how many taps of an output are wanted at most, if not all.
+    """
+    if stop - start <= 1:
+        return False
+    taps = mapping.most_taps(start, stop)
+    return (taps if most is None else min(taps, most)) * (stop - start) > MOST_TAPS
+
+
+def with_few_taps(mapping: AxisMap, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
+    """Outputs start to stop - 1 in ranges that need not be cut; see `has_many_taps`."""
+    if has_many_taps(mapping, start, stop, most):
         middle = (start + stop) // 2
-        yield from _with_few_taps(mapping, start, middle)
-        yield from _with_few_taps(mapping, middle, stop)
+        yield from with_few_taps(mapping, start, middle, most)
+        yield from with_few_taps(mapping, middle, stop, most)
     else:
         yield start, stop
 
 
 def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> AxisPlan:
+    return plan_taps(mapping.taps(start, stop), start, stop, accumulate, large)
+
+
+def plan_taps(taps: Taps, start: int, stop: int, accumulate: str, large: bool) -> AxisPlan:
     """Group the outputs of a range. Slices are looked for only if arrays are large; results are the same without."""
-    index, weight = mapping.taps(start, stop)
+    index, weight = taps
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]] = []
     if weight is None:
         groups.append((np.arange(stop - start), index, None))
@@ -128,13 +151,13 @@ def _plan(mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool)
         index, weight = _absent_last(index, weight.astype(accumulate))
         count = np.count_nonzero(weight, axis=0)
         sizes = np.bincount(count)
-        for taps in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
-            where: NDArray[np.int64] = np.flatnonzero(count == taps)
+        for present in np.argsort(-sizes, kind="stable")[: np.count_nonzero(sizes)]:
+            where: NDArray[np.int64] = np.flatnonzero(count == present)
             if not groups and not _evenly_spaced(where):
                 # The largest group takes the others' places too, so that it is one run; they overwrite theirs later.
                 where = np.arange(int(where[0]), int(where[-1]) + 1)
             run = slice(where[0], where[-1] + 1) if where[-1] - where[0] + 1 == where.size else where
-            i, w = index[:taps, run], weight[:taps, run]
+            i, w = index[:present, run], weight[:present, run]
             groups.append((where, np.where(w != 0, i, i[:1]), w))
     read = [i for _, i, _ in groups if i.size]
     low = min((int(i.min()) for i in read), default=0)

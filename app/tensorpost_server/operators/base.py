@@ -6,11 +6,13 @@ compute with, `numpy` or `cupy`; kernels use only what both have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Box", "Kernel"]
+__all__ = ["Abandoned", "Box", "Kernel", "go_on", "stoppable"]
 
 Box = tuple[tuple[int, int], ...]
 """Half-open ranges of output coordinates, one per dimension: a rectangular part of the output."""
@@ -33,3 +35,34 @@ class Kernel(Protocol):
             out: array of the box's shape and the output's dtype; possibly strided, its old content undefined.
         """
         ...
+
+
+class Abandoned(Exception):  # no error: nobody waits for the result any more
+    """A computation ended early because nobody wants its result."""
+
+
+class _Stop(threading.local):
+    event: threading.Event | None = None
+
+
+_STOP = _Stop()
+
+
+@contextmanager
+def stoppable(stop: threading.Event) -> Generator[None]:
+    """What this thread computes inside may end early, by `Abandoned`, once `stop` is set."""
+    before, _STOP.event = _STOP.event, stop
+    try:
+        yield
+    finally:
+        _STOP.event = before
+
+
+def go_on() -> None:
+    """Kernels call it between two blocks.
+
+    Raises:
+        Abandoned: nobody wants the result any more.
+    """
+    if _STOP.event is not None and _STOP.event.is_set():
+        raise Abandoned

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from tensorpost.onnx import ResizeAxis, Resizing
 
 from .axes import AxisMap, Taps, work_along
-from .base import Box
+from .base import Box, go_on
 from .separable import Rounding, SeparableKernel
 
 __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
@@ -39,6 +40,7 @@ __all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
 _NEAR_RELATIVE = 2.0**-48
 _NEAR = 2.0**16 * _NEAR_RELATIVE
 _EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
+_FOLDED = 1 << 16  # taps of an output from which on those outside the input are summed, not listed
 _BLOCK = 1 << 18  # elements whose sums are made at a time: 2 MiB of float64, which stay in a CPU's cache
 
 
@@ -99,7 +101,7 @@ class FilterMap:
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
         """As many whole numbers as can lie within the filter's reach."""
-        return 2 * math.ceil(self.radius * self.stretch)
+        return 2 * self._half
 
     @property
     def weight_bits(self) -> int:
@@ -108,15 +110,27 @@ class FilterMap:
         plain = self.radius == 1 and self.stretch == 1 and not self.exclude_outside
         return denominator.bit_length() - 1 if plain and denominator.bit_count() == 1 else 64
 
+    def widest(self) -> int:
+        """See `Windowed.widest`."""
+        return min(self.input_size, self.most_taps(0, 1))
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Windowed.reach`: the windows of the first and the last output, either of which may be the lower one."""
+        ends = [int(self._places(at, at + 1)[0][0]) for at in (start, stop - 1)]
+        low, high = min(ends) + 1 - self._half, max(ends) + self._half
+        last = self.axis.length - 1
+        return min(max(low, 0), last), min(max(high, 0), last) + 1
+
+    def readers(self, low: int, high: int) -> tuple[int, int]:  # noqa: ARG002  # windows overlap, most outputs read
+        """See `Windowed.readers`."""
+        return 0, self.output_size
+
     def taps(self, start: int, stop: int) -> Taps:
         """Indices and weights of each output from start to stop - 1. See `AxisMap.taps`."""
-        x, one = self.axis.coordinates(start, stop)
-        if self.crops:
-            x = x.clip(0, (self.axis.length - 1) * one)  # far outside, no tap would be left to weigh
-        base = (x // one).astype(np.int64)
-        beyond = ((x % one) / one).astype(np.float64)
-        half = math.ceil(self.radius * self.stretch)
-        steps = np.arange(1 - half, half + 1)[:, None]
+        if 2 * self._half > _FOLDED:
+            return self.taps_within(start, stop, *self.reach(start, stop))
+        base, beyond = self._places(start, stop)
+        steps = np.arange(1 - self._half, self._half + 1)[:, None]
         if self.radius == 1 and self.stretch == 1:
             weights = np.stack([1.0 - beyond, beyond])  # the filter below, without its rounding
         else:
@@ -135,6 +149,50 @@ class FilterMap:
             kept /= np.where(total == 0, 1.0, total)
         return indices.clip(0, last), kept
 
+    def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
+        """See `Windowed.taps_within`. The weights are those of `taps`, summed in another order."""
+        base, beyond = self._places(start, stop)
+        last = self.axis.length - 1
+        first = np.maximum((base + 1 - self._half).clip(0, last), low)
+        end = np.minimum((base + self._half).clip(0, last) + 1, high)
+        indices = first + np.arange(max(1, int((end - first).max())))[:, None]
+        distance = np.abs((indices - base) - beyond) / float(self.stretch)
+        weights = np.where(distance < self.radius, self._filter(distance), 0.0)
+        sums = np.array([_weight_sums(self, output) for output in range(start, stop)]).T
+        before, within, behind = sums
+        if not self.exclude_outside:
+            weights += np.where(indices == 0, before, 0.0) + np.where(indices == last, behind, 0.0)
+        total = within if self.exclude_outside else before + within + behind
+        weights /= np.where(total == 0, 1.0, total)
+        return indices.clip(0, last), np.where(indices < end, weights, 0.0)
+
+    def weight_sums(self, output: int) -> tuple[float, ...]:
+        """Sums of an output's weights: of the taps before the input, of those inside and of those behind it."""
+        base, beyond = (place[0] for place in self._places(output, output + 1))
+        low, high = int(base) + 1 - self._half, int(base) + self._half + 1
+        ends = [low, *(min(max(end, low), high) for end in (0, self.input_size)), high]
+        sums: list[float] = []
+        for start, stop in itertools.pairwise(ends):
+            parts: list[float] = []
+            for first in range(start, stop, _FOLDED):
+                go_on()
+                steps = np.arange(first, min(first + _FOLDED, stop)) - base
+                parts.append(float(self._filter(np.abs(steps - beyond) / float(self.stretch)).sum()))
+            sums.append(math.fsum(parts))
+        return tuple(sums)
+
+    @property
+    def _half(self) -> int:
+        """Whole numbers on either side of x that the filter may reach."""
+        return math.ceil(self.radius * self.stretch)
+
+    def _places(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The x of these outputs, as whole numbers and what is beyond them."""
+        x, one = self.axis.coordinates(start, stop)
+        if self.crops:
+            x = x.clip(0, (self.axis.length - 1) * one)  # far outside, no tap would be left to weigh
+        return (x // one).astype(np.int64), ((x % one) / one).astype(np.float64)
+
     def _filter(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """The filter at distance t. The cubic's polynomials are factored so that they are exactly 0 at 1 and 2."""
         if self.radius == 1:
@@ -145,28 +203,8 @@ class FilterMap:
         return np.where(t <= 1.0, near, np.where(t < 2.0, far, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shifted:
-    """A map onto a part of its input that begins at `first`."""
-
-    whole: AxisMap
-    first: int
-    length: int
-
-    @property
-    def input_size(self) -> int:
-        return self.length
-
-    @property
-    def output_size(self) -> int:
-        return self.whole.output_size
-
-    def most_taps(self, start: int, stop: int) -> int:
-        return self.whole.most_taps(start, stop)
-
-    def taps(self, start: int, stop: int) -> Taps:
-        indices, weights = self.whole.taps(start, stop)
-        return indices - self.first, weights
+# Each part of a window needs its output's sums, and they take as long as all parts.
+_weight_sums = lru_cache(maxsize=1 << 12)(FilterMap.weight_sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +268,15 @@ class ResizeKernel:
             self._extrapolate(box, out, self.extrapolation_value)
 
     def _fill_integers(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
-        fill = self._round_once if not self.round_each_axis else self._round_each_axis
+        if self.round_each_axis:
+            SeparableKernel(self.axes, "float64", round_axis=_round).fill(xp, [x], box, out)
+            return
         if xp is not np:
-            fill(xp, x, box, out)
+            self._round_once(xp, x, box, out)
             return
         for part in _blocks(box, _BLOCK):
             inside = tuple([slice(a - low, b - low) for (a, b), (low, _) in zip(part, box, strict=True)])
-            fill(xp, x, part, out[inside])
+            self._round_once(xp, x, part, out[inside])
 
     def _round_once(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
         bits = sum(axis.weight_bits for axis in self.axes if isinstance(axis, FilterMap))
@@ -244,37 +284,6 @@ class ResizeKernel:
         sums = xp.empty(out.shape, accumulate)
         SeparableKernel(self.axes, accumulate).fill(xp, [x], box, sums)
         _store(xp, sums, out, half=0.0)
-
-    def _round_each_axis(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
-        maps, ranges = self._parts(box)
-        x = x[tuple([slice(first, stop) for first, stop in ranges])]
-        for axis in reversed(range(x.ndim)):
-            mapping = maps[axis]
-            if mapping is None:
-                continue
-            shape = [*x.shape[:axis], out.shape[axis], *x.shape[axis + 1 :]]
-            alone = tuple([mapping if other == axis else None for other in range(x.ndim)])
-            whole = tuple([box[axis] if other == axis else (0, size) for other, size in enumerate(x.shape)])
-            sums = xp.empty(shape, np.float64)
-            SeparableKernel(alone, "float64").fill(xp, [x], whole, sums)
-            x = xp.empty(shape, out.dtype)
-            _store(xp, sums, x, half=0.5)
-        out[...] = x
-
-    def _parts(self, box: Box) -> tuple[list[AxisMap | None], list[tuple[int, int]]]:
-        """The maps onto the part of the input that the box reads, and that part."""
-        maps: list[AxisMap | None] = []
-        ranges: list[tuple[int, int]] = []
-        for mapping, (start, stop) in zip(self.axes, box, strict=True):
-            if mapping is None:
-                maps.append(None)
-                ranges.append((start, stop))
-            else:
-                indices, _ = mapping.taps(start, stop)
-                first, last = int(indices.min()), int(indices.max())
-                maps.append(_Shifted(mapping, first, last + 1 - first))
-                ranges.append((first, last + 1))
-        return maps, ranges
 
     def _extrapolate(self, box: Box, out: Any, value: float) -> None:
         element = _element(value, out.dtype)
@@ -324,6 +333,10 @@ def _blocks(box: Box, most: int) -> Iterator[Box]:
     for places in itertools.product(*[range(start, stop) for start, stop in box[:cut]]):
         for first in range(*box[cut], step):
             yield (*[(place, place + 1) for place in places], (first, min(first + step, box[cut][1])), *box[cut + 1 :])
+
+
+def _round(xp: ModuleType, sums: Any, out: Any) -> None:
+    _store(xp, sums, out, half=0.5)
 
 
 def _store(xp: ModuleType, sums: Any, out: Any, half: float) -> None:

@@ -2,7 +2,8 @@
 
 All coordinates come from one formula, `x = (o - OutputPixelOffset) / Scale - InputPixelOffset` (the page of
 DML_RESAMPLE2_OPERATOR_DESC, solved for the input), evaluated in IEEE float32 in this order with a true division, as a
-shader would. An axis longer than 2^24 has indices that float32 cannot hold; it is evaluated in float64.
+shader would. An axis longer than 2^24 has indices that float32 cannot hold, and a filter stretched beyond float32's
+largest number has ends that it cannot hold: both are evaluated in float64.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class ScaledAxis:
             margin: how far past the ends coordinates differ in what they read; beyond it all read the end alone.
         """
         longest = max(self.input_size, self.output_size)
-        real = np.float32 if longest <= LARGEST_FLOAT32_AXIS else np.float64
+        # A margin that float32 cannot hold would make infinities of the limits.
+        fits = longest <= LARGEST_FLOAT32_AXIS and margin <= float(np.finfo(np.float32).max)
+        real = np.float32 if fits else np.float64
         with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limits below take it back
             x = (outputs.astype(real) - real(self.output_offset)) / real(self.scale) - real(self.input_offset)
             return np.clip(x, real(-1 - margin), real(self.input_size + margin))
@@ -162,13 +165,38 @@ class TriangleAxis(ScaledAxis):
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # a bound for every range
         """See `AxisMap.most_taps`."""
+        return self.widest()
+
+    def widest(self) -> int:
+        """See `Windowed.widest`."""
         return min(self.input_size, math.ceil(2 / self.scale) + 1)
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Windowed.reach`: from the first output's window to the last one's."""
+        _, left, _, right = self._windows(np.array([start, stop - 1]))
+        low, high = np.clip([left[0], right[1]], 0, self.input_size - 1)
+        return int(low), int(high) + 1
+
+    def readers(self, low: int, high: int) -> tuple[int, int]:  # noqa: ARG002  # windows overlap, most outputs read
+        """See `Windowed.readers`."""
+        return 0, self.output_size
 
     def taps_of(self, outputs: Indices) -> Taps:
         """The window around x, what is past the ends folded into the end elements."""
+        return self._taps_of(outputs, 0, self.input_size)
+
+    def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
+        """See `Windowed.taps_within`."""
+        return self._taps_of(np.arange(start, stop), low, high)
+
+    def _windows(self, outputs: Indices) -> tuple[NDArray[np.float64], ...]:
+        """The coordinates, and the first tap, the last one before the peak and the last one of all, ends ignored."""
+        x = self.coordinates(outputs, margin=1 / self.scale).astype(np.float64)
+        return x, np.floor(x - 1 / self.scale) + 1, np.floor(x), np.ceil(x + 1 / self.scale) - 1
+
+    def _taps_of(self, outputs: Indices, low: int, high: int) -> Taps:
         scale, last = self.scale, self.input_size - 1
-        x = self.coordinates(outputs, margin=1 / scale).astype(np.float64)
-        left, peak, right = np.floor(x - 1 / scale) + 1, np.floor(x), np.ceil(x + 1 / scale) - 1
+        x, left, peak, right = self._windows(outputs)
 
         def weight_up_to(n: NDArray[np.float64]) -> NDArray[np.float64]:
             """Sum of the weights of all taps i <= n: two arithmetic series, rising up to floor(x), then falling."""
@@ -177,14 +205,15 @@ class TriangleAxis(ScaledAxis):
             rise = rising * (1 - scale * (x - (left + rise_end) / 2))
             return rise + falling * (1 - scale * ((peak + 1 + fall_end) / 2 - x))
 
-        first = np.clip(left, 0, last).astype(np.int64)
-        count = np.clip(right, 0, last).astype(np.int64) - first + 1
-        index: Indices = first + np.arange(int(count.max())).reshape((-1, *(1,) * x.ndim))
+        first = np.maximum(np.clip(left, 0, last).astype(np.int64), low)
+        end = np.minimum(np.clip(right, 0, last).astype(np.int64) + 1, high)
+        count = max(1, int((end - first).max()))
+        index: Indices = first + np.arange(count).reshape((-1, *(1,) * x.ndim))
         total = weight_up_to(right)
         weight = np.maximum(1 - scale * np.abs(index - x), 0)
         weight = np.where(index == 0, weight_up_to(np.zeros_like(x)), weight)
         weight = np.where(index == last, total - (weight_up_to(np.full_like(x, last - 1)) if last else 0), weight)
-        weight = np.where(index < first + count, weight / total, 0)
+        weight = np.where(index < end, weight / total, 0)
         return np.minimum(index, last), weight
 
 
@@ -216,15 +245,39 @@ class AdjointAxis:
         """See `CountsReads.most_reads`: every forward output is read once for each of its taps."""
         return self.input_size * self.forward.most_taps(0, 1)
 
+    def widest(self) -> int:
+        """See `Windowed.widest`: an element at an end has all outputs past it, another one those near it."""
+        forward = self.forward
+        # Neighbouring outputs are 1 / scale apart, and rounding moves an x by some units of its terms' last places.
+        terms = self.input_size + abs(forward.output_offset) + abs(forward.input_offset) * forward.scale
+        near = 2 * forward.scale + 2 + 8 * float(np.finfo(np.float32).eps) * terms
+        ends = self.most_taps(0, 1), self.most_taps(self.output_size - 1, self.output_size)
+        return min(self.input_size, max(*ends, math.ceil(min(near, self.input_size))))
+
     def most_taps(self, start: int, stop: int) -> int:
         """See `AxisMap.most_taps`."""
         first, last = self._readers(np.arange(start, stop))
         return max(1, int((last - first).max()))
 
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Windowed.reach`."""
+        first, last = self._readers(np.array([start, stop - 1]))
+        return int(first[0]), int(last[1])
+
+    def readers(self, low: int, high: int) -> tuple[int, int]:
+        """See `Windowed.readers`: what these entries read in the forward direction."""
+        index, _ = self.forward.taps_of(np.array([low, high - 1]))
+        return int(index[0, 0]), int(index[-1, 1]) + 1
+
     def taps(self, start: int, stop: int) -> Taps:
         """See `AxisMap.taps`."""
+        return self.taps_within(start, stop, 0, self.input_size)
+
+    def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
+        """See `Windowed.taps_within`."""
         elements = np.arange(start, stop)
         first, last = self._readers(elements)
+        first, last = np.maximum(first, low), np.minimum(last, high)
         outputs = first + np.arange(max(1, int((last - first).max())))[:, np.newaxis]
         real = outputs < last
         outputs = np.minimum(outputs, self.input_size - 1)

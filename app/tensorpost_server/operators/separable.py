@@ -13,23 +13,26 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .axes import AxisMap, work_along
-from .axis_plans import LONG_SUM, PLANS, SHORTEST_RUN, AxisPlan, Piece
-from .base import Box
+from .axes import AxisMap, Windowed, work_along
+from .axis_plans import LONG_SUM, MOST_TAPS, PLANS, SHORTEST_RUN, AxisPlan, Piece, plan_taps, with_few_taps
+from .base import Box, go_on
 from .float16 import narrow, widen
 
 __all__ = ["Rounding", "SeparableKernel"]
 
 BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
 COPIED_BLOCK = 1 << 20  # the same where elements are only copied: long calls count for more there than the cache does
+BETWEEN = 1 << 18  # elements between two axes for one output: wider windows are summed a part at a time
+MOST_BETWEEN = 1 << 19  # elements between two axes for a block: it is cut where its windows reach farther
+MOST_CONVERTED = 1 << 21  # elements of the input converted at once; where there are more, each tap is converted
 LARGE = 1 << 15  # elements of a block from which on several slices cost less than one gather
 
 
@@ -53,16 +56,24 @@ class SeparableKernel:
         axes: one map per dimension; None copies that axis, index by index.
         accumulate: dtype of sums and weights, `float32` or `float64`.
         rounding: how sums become elements; has no effect where every axis is a pure gather, which copies bit for bit.
+        round_axis: makes elements of the input's type of the sums along one axis, `(xp, sums, out)`. If given, it is
+            called after every axis, and the last axis comes first; otherwise the cheapest does.
     """
 
     axes: tuple[AxisMap | None, ...]
     accumulate: str = "float32"
     rounding: Rounding = Rounding.NONE
+    round_axis: Callable[[ModuleType, Any, Any], None] | None = None
     _order: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _parts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _copies: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_order", _cheapest_order(self.axes))
+        order = _cheapest_order(self.axes)
+        if self.round_axis is not None:
+            order = tuple(sorted(order, reverse=True))
+        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "_parts", _parts(self.axes, order))
         mapped = [axis for axis in self.axes if axis is not None and axis.output_size]
         # Many taps are not looked at: a filter of any width may still be refused.
         copies = all(axis.most_taps(0, 1) == 1 and axis.taps(0, 1)[1] is None for axis in mapped)
@@ -73,23 +84,67 @@ class SeparableKernel:
         return work_along(self.axes, sizes)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
-        """See `Kernel.fill`. Temporaries are of the order of a block and of the input it reads."""
+        """See `Kernel.fill`. Temporaries take some 10 MiB, however wide the windows are."""
         (x,) = inputs
         block = COPIED_BLOCK if self._copies else BLOCK
         most = max(1, int(block / self._widest(x.dtype != self.accumulate)))
         with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
             for block in _blocks(box, most):
-                large = math.prod([stop - start for start, stop in block]) >= LARGE
-                spans = [self._spans(mapping, span, large) for mapping, span in zip(self.axes, block, strict=True)]
-                for plans in itertools.product(*spans):
-                    inside = [slice(p.start - low, p.stop - low) for p, (low, _) in zip(plans, box, strict=True)]
-                    self._fill_block(xp, x, plans, out[tuple(inside)])
+                self._fill_block(xp, x, block, box, out)
 
-    def _spans(self, mapping: AxisMap | None, span: tuple[int, int], large: bool) -> tuple[AxisPlan, ...]:
-        start, stop = span
+    def _fill_block(self, xp: ModuleType, x: Any, block: Box, box: Box, out: Any) -> None:
+        large = math.prod([stop - start for start, stop in block]) >= LARGE
+        plans: list[AxisPlan] = []
+        cut: int | None = None
+        for axis, span in enumerate(block):
+            plan = self._plan(axis, span, large)
+            if plan is None:
+                cut = axis
+                break
+            plans.append(plan)
+        else:
+            cut = self._too_wide(plans)
+        if cut is not None:
+            start, stop = block[cut]
+            middle = (start + stop) // 2
+            for half in ((start, middle), (middle, stop)):
+                self._fill_block(xp, x, (*block[:cut], half, *block[cut + 1 :]), box, out)
+            return
+        go_on()
+        target = out[
+            tuple([slice(start - low, stop - low) for (start, stop), (low, _) in zip(block, box, strict=True)])
+        ]
+        made = self._done(xp, x, plans, len(self._order), target)
+        if made is not target:
+            _store(xp, made, self.rounding, target)
+
+    def _plan(self, axis: int, span: tuple[int, int], large: bool) -> AxisPlan | None:
+        mapping, (start, stop) = self.axes[axis], span
         if mapping is None:
-            return (AxisPlan(start, stop, start, stop, stop - start, False, None, None, ()),)
+            return AxisPlan(start, stop, start, stop, stop - start, False, None, None, ())
+        if self._parts[axis]:
+            assert isinstance(mapping, Windowed)
+            return AxisPlan(start, stop, *mapping.reach(start, stop), 0, True, None, None, ())
         return PLANS.of(mapping, start, stop, self.accumulate, large)
+
+    def _too_wide(self, plans: Sequence[AxisPlan]) -> int | None:
+        """The axis to cut in halves, if too much would lie between two axes for all of the plans' outputs."""
+        if math.prod([max(plan.high - plan.low, plan.stop - plan.start) for plan in plans]) <= MOST_BETWEEN:
+            return None
+        extents = [plan.high - plan.low for plan in plans]
+        for axis in self._order:
+            extents[axis] = min(extents[axis], self._parts[axis] or extents[axis])
+        most, done = 0, 0
+        for place, axis in enumerate(self._order[:-1]):
+            extents[axis] = plans[axis].stop - plans[axis].start
+            if math.prod(extents) > most:
+                most, done = math.prod(extents), place
+        outputs = [plan.stop - plan.start for plan in plans]
+        if most <= MOST_BETWEEN or max(outputs) <= 1:
+            return None
+        # Halves share nothing of an axis that is done by then, or copied; of another one they read the same in part.
+        waiting = self._order[done + 1 :]
+        return max(range(len(plans)), key=lambda axis: (outputs[axis] > 1, axis not in waiting, outputs[axis]))
 
     def _widest(self, converts: bool) -> float:
         """Elements of the largest array of a block per output element: between two axes, or the converted input."""
@@ -100,33 +155,108 @@ class SeparableKernel:
             elements *= mapping.input_size / mapping.output_size
             if axis != self._order[0]:
                 widest = max(widest, elements)
-            elif converts:
+            elif converts and not self._parts[axis]:  # weights of parts are made anew for every block
                 widest = max(widest, elements / 4)  # measured: blocks that are smaller still gain nothing
         return widest
 
-    def _fill_block(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], out: Any) -> None:
-        current = x[tuple([slice(plan.low, plan.high) for plan in plans])]
+    def _done(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], level: int, out: Any = None) -> Any:
+        """What the plans read, after the first `level` axes of the order; `out` itself if it could be written to."""
+        if not level:
+            return x[tuple([slice(plan.low, plan.high) for plan in plans])]
+        axis = self._order[level - 1]
+        plan = plans[axis]
+        if self._parts[axis]:
+            return self._rounded(xp, self._sum_parts(xp, x, plans, level), x, out)
+        current = self._done(xp, x, plans, level - 1)
         shape = list(current.shape)
-        for axis in self._order:
-            plan = plans[axis]
-            shape[axis] = plan.stop - plan.start
-            last = axis == self._order[-1]
+        shape[axis] = plan.stop - plan.start
+        if not plan.weighted and self.round_axis is None:
             if plan.view is not None:
-                current = current[_at(axis, plan.view)]
+                return current[_at(axis, plan.view)]
+            target = out if out is not None and current.dtype == out.dtype else xp.empty(shape, current.dtype)
+            _gather(xp, current, axis, plan, target)
+            return target
+        if current.dtype != self.accumulate and current.shape[axis] <= plan.reads and current.size <= MOST_CONVERTED:
+            current = _convert(xp, current, self.accumulate)
+        into_out = out is not None and out.dtype == self.accumulate
+        target = out if into_out else xp.empty(shape, self.accumulate)
+        _blend(xp, current, axis, plan, target, self.rounding is Rounding.TRUNCATE)
+        return self._rounded(xp, target, x, out)
+
+    def _rounded(self, xp: ModuleType, sums: Any, x: Any, out: Any) -> Any:
+        if self.round_axis is None:
+            return sums
+        target = xp.empty(sums.shape, x.dtype) if out is None else out
+        self.round_axis(xp, sums, target)
+        return target
+
+    def _sum_parts(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], level: int) -> Any:
+        """As `_blend`, where windows are too wide to be held: a part at a time, and the parts' sums in float64.
+
+        The parts begin at multiples of their length, so an output's are the same in every box.
+        """
+        axis = self._order[level - 1]
+        plan, mapping, length = plans[axis], self.axes[axis], self._parts[axis]
+        assert isinstance(mapping, Windowed)
+        anchored = self.rounding is Rounding.TRUNCATE
+        waiting = self._order[level:]
+        shape = [p.high - p.low if other in waiting else p.stop - p.start for other, p in enumerate(plans)]
+        total = xp.empty(shape, "float64")
+        total[...] = 0
+        seen = np.zeros(plan.stop - plan.start)  # the weights of each output so far
+        for at in range(plan.low - plan.low % length, plan.high, length):
+            low, high = max(at, plan.low), min(at + length, plan.high)
+            first, last = mapping.readers(low, high)
+            first, last = max(first, plan.start), min(last, plan.stop)
+            if first >= last:
                 continue
-            if not plan.weighted:
-                into_out = last and current.dtype == out.dtype
-                target = out if into_out else xp.empty(shape, current.dtype)
-                _gather(xp, current, axis, plan, target)
-            else:
-                if current.dtype != self.accumulate and current.shape[axis] <= plan.reads:
-                    current = _convert(xp, current, self.accumulate)
-                into_out = last and out.dtype == self.accumulate
-                target = out if into_out else xp.empty(shape, self.accumulate)
-                _blend(xp, current, axis, plan, target, self.rounding is Rounding.TRUNCATE)
-            current = target
-        if current is not out:
-            _store(xp, current, self.rounding, out)
+            part = replace(plan, low=low, high=high)
+            current = self._done(xp, x, (*plans[:axis], part, *plans[axis + 1 :]), level - 1)
+            for start, stop in with_few_taps(mapping, first, last, length):
+                go_on()
+                index, weight = mapping.taps_within(start, stop, low, high)
+                assert weight is not None
+                if not weight.any():
+                    continue
+                span = slice(start - plan.start, stop - plan.start)
+                own = weight.sum(axis=0)
+                seen[span] += own
+                if anchored:
+                    weight = weight / np.where(own == 0, 1, own)
+                taken = plan_taps((index, weight), start, stop, self.accumulate, large=False)
+                shape[axis] = stop - start
+                sums = xp.empty(shape, self.accumulate)
+                source = current[_at(axis, slice(taken.low - low, taken.high - low))]
+                _blend(xp, source, axis, taken, sums, anchored)
+                goal = total[_at(axis, span)]
+                if anchored:
+                    # Each part's mean pulls by its share of the weights: equal means stay what they are, bit for bit.
+                    share = xp.asarray(own / np.where(seen[span] == 0, 1, seen[span]))
+                    goal += (sums - goal) * share.reshape((-1, *(1,) * (len(shape) - axis - 1)))
+                else:
+                    goal += sums
+        return total.astype(self.accumulate, copy=False)
+
+
+def _parts(axes: Sequence[AxisMap | None], order: Sequence[int]) -> tuple[int, ...]:
+    """Per dimension, of how many inputs at a time an output's window is summed; 0 where it is taken as a whole.
+
+    It depends on the maps alone, as the order does, and never parts a sum of fewer than `LONG_SUM` taps.
+    """
+    parts = [0] * len(axes)
+    mapped = [(axis, mapping) for axis in order if (mapping := axes[axis]) is not None]
+    sizes = [mapping.input_size for _, mapping in mapped]
+    if max(sizes, default=0) <= MOST_TAPS and math.prod(sizes[1:]) <= BETWEEN:
+        return tuple(parts)
+    room = BETWEEN  # what the window of the axis done last may be wide, then that of the axis before it, and so on
+    for axis, mapping in reversed(mapped):
+        most = MOST_TAPS if axis == order[0] else min(MOST_TAPS, room)
+        widest = 2  # as linear, which is the widest of those that have no windows
+        if isinstance(mapping, Windowed) and mapping.output_size:
+            widest = max(1, mapping.widest())
+            parts[axis] = most if widest > max(most, LONG_SUM - 1) else 0
+        room = max(1, room // (parts[axis] or widest))
+    return tuple(parts)
 
 
 def _cheapest_order(axes: Sequence[AxisMap | None]) -> tuple[int, ...]:
@@ -290,20 +420,25 @@ def _sum_long(xp: ModuleType, source: Any, axis: int, piece: Piece, into: Any, a
     assert weight is not None
     taps, outputs = piece.index.shape
     tail = into.ndim - axis - 1
-    width = max(1, BLOCK // max(1, taps * into.size // outputs))
-    for start in range(0, outputs, width):
-        part = slice(start, min(start + width, outputs))
-        index = piece.index[:, part]
-        samples = _convert(xp, _take(xp, source, index.reshape(-1), axis), into.dtype)
-        shape = samples.shape
-        samples = samples.reshape((*shape[:axis], *index.shape, *shape[axis + 1 :]))
-        scale = weight if weight.shape[1] == 1 else weight[:, part]
-        scale = xp.asarray(scale).reshape((*scale.shape, *(1,) * tail))
-        base: Any = samples[_at(axis, slice(0, 1))].copy() if anchored else 0
-        samples -= base
-        samples *= scale
-        sums = xp.ascontiguousarray(xp.moveaxis(samples, axis, -1)).sum(axis=-1, dtype=into.dtype)
-        into[_at(axis, part)] = sums + base[_at(axis, 0)] if anchored else sums
+    others = [(0, 1) if other == axis else (0, size) for other, size in enumerate(into.shape)]
+    for box in _blocks(tuple(others), max(1, BLOCK // taps)):
+        where = [slice(None) if other == axis else slice(*span) for other, span in enumerate(box)]
+        goal, given = into[tuple(where)], source[tuple(where)]
+        width = max(1, BLOCK // (taps * max(1, goal.size // outputs)))
+        for start in range(0, outputs, width):
+            go_on()
+            part = slice(start, min(start + width, outputs))
+            index = piece.index[:, part]
+            samples = _convert(xp, _take(xp, given, index.reshape(-1), axis), into.dtype)
+            shape = samples.shape
+            samples = samples.reshape((*shape[:axis], *index.shape, *shape[axis + 1 :]))
+            scale = weight if weight.shape[1] == 1 else weight[:, part]
+            scale = xp.asarray(scale).reshape((*scale.shape, *(1,) * tail))
+            base: Any = samples[_at(axis, slice(0, 1))].copy() if anchored else 0
+            samples -= base
+            samples *= scale
+            sums = xp.ascontiguousarray(xp.moveaxis(samples, axis, -1)).sum(axis=-1, dtype=into.dtype)
+            goal[_at(axis, part)] = sums + base[_at(axis, 0)] if anchored else sums
 
 
 def _convert(xp: ModuleType, array: Any, dtype: Any) -> Any:
