@@ -188,10 +188,7 @@ class FilterMap:
 
     def _places(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The x of these outputs, as whole numbers and what is beyond them."""
-        x, one = self.axis.coordinates(start, stop)
-        if self.crops:
-            x = x.clip(0, (self.axis.length - 1) * one)  # far outside, no tap would be left to weigh
-        return (x // one).astype(np.int64), ((x % one) / one).astype(np.float64)
+        return self.axis.places(start, stop, crops=self.crops)  # far outside, no tap would be left to weigh
 
     def _filter(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """The filter at distance t. The cubic's polynomials are factored so that they are exactly 0 at 1 and 2."""

@@ -93,13 +93,31 @@ class ScaledAxis:
             outputs: output indices.
             margin: how far past the ends coordinates differ in what they read; beyond it all read the end alone.
         """
-        longest = max(self.input_size, self.output_size)
         # A margin that float32 cannot hold would make infinities of the limits.
-        fits = longest <= LARGEST_FLOAT32_AXIS and margin <= float(np.finfo(np.float32).max)
-        real = np.float32 if fits else np.float64
+        real = self._real if margin <= float(np.finfo(np.float32).max) else np.float64
         with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limits below take it back
             x = (outputs.astype(real) - real(self.output_offset)) / real(self.scale) - real(self.input_offset)
             return np.clip(x, real(-1 - margin), real(self.input_size + margin))
+
+    @property
+    def _real(self) -> type[np.float32] | type[np.float64]:
+        """What coordinates are computed in."""
+        return np.float32 if max(self.input_size, self.output_size) <= LARGEST_FLOAT32_AXIS else np.float64
+
+    @property
+    def slack(self) -> float:
+        """How many more outputs than in exact arithmetic may have their x in a range of the input.
+
+        Far from 0, floating-point numbers are far apart: with an OutputPixelOffset of 2^33, `o - OutputPixelOffset` is
+        a multiple of 1024 in float32, so 1024 outputs in a row have the same x. Each of the three operations of x is
+        off by at most half of the distance between the numbers around its result. So each end of a range is off by half
+        of their sum; the scale turns the distances that are in input entries into outputs.
+        """
+        farthest = max(abs(self.output_offset), abs(self.output_size - 1 - self.output_offset))
+        place = self.input_size + 1
+        results = (farthest, abs(self.input_offset) + place, place)
+        first, second, third = [float(np.spacing(self._real(result))) for result in results]
+        return first + self.scale * (second + third)
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
         """See `AxisMap.most_taps`."""
@@ -242,8 +260,12 @@ class AdjointAxis:
 
     @property
     def most_reads(self) -> int:
-        """See `CountsReads.most_reads`: every forward output is read once for each of its taps."""
-        return self.input_size * self.forward.most_taps(0, 1)
+        """See `CountsReads.most_reads`: every forward output is read once for each of its taps.
+
+        Where rounding brings readers together, the others have absent taps instead, which are computed as well.
+        """
+        absent = int(self.output_size * min(self.forward.slack, self.input_size))
+        return self.input_size * self.forward.most_taps(0, 1) + absent
 
     def widest(self) -> int:
         """See `Windowed.widest`: an element at an end has all outputs past it, another one those near it."""

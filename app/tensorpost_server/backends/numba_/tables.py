@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...operators.axes import AxisMap
-from ...operators.resample import LARGEST_FLOAT32_AXIS, AdjointAxis, ScaledAxis
+from ...operators.resample import AdjointAxis
 
 __all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "Table", "most_taps", "table_of"]
 
@@ -143,23 +143,7 @@ def most_taps(mapping: AxisMap) -> int:
     # Of a gradient's elements only the two at the ends can have more readers than the scale and the rounding explain:
     # all outputs past an end read it.
     ends = (mapping.most_taps(0, 1), mapping.most_taps(mapping.output_size - 1, mapping.output_size))
-    return max(*ends, math.floor(2 * mapping.forward.scale + _slack(mapping.forward)) + 1)
-
-
-def _slack(axis: ScaledAxis) -> float:
-    """How many more outputs than in exact arithmetic may have their x in a range of the input.
-
-    Far from 0, floating-point numbers are far apart: with an OutputPixelOffset of 2^33, `o - OutputPixelOffset` is a
-    multiple of 1024 in float32, so 1024 outputs in a row have the same x. Each of the three operations of x is off by
-    at most half of the distance between the numbers around its result. So each end of a range is off by half of their
-    sum; the scale turns the distances that are in input entries into outputs.
-    """
-    longest = max(axis.input_size, axis.output_size)
-    real = np.float32 if longest <= LARGEST_FLOAT32_AXIS else np.float64
-    ends = (abs(axis.output_offset), abs(axis.output_size - 1 - axis.output_offset))
-    shift, place = abs(axis.input_offset), axis.input_size + 1
-    apart = [float(np.spacing(real(number))) for number in (max(ends), shift + place, place)]
-    return apart[0] + axis.scale * (apart[1] + apart[2])
+    return max(*ends, math.floor(2 * mapping.forward.scale + mapping.forward.slack) + 1)
 
 
 def table_of(mapping: AxisMap, start: int, stop: int, channels: int = 1) -> Table:
