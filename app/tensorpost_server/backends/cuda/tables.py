@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...operators.axes import AxisMap, CountsReads
+from ...operators.axes import AxisMap, CountsReads, Windowed
 
 __all__ = ["TAP", "Kept", "Reach", "Span", "Table", "Taps", "array_of", "reach_of", "span_of", "taps_of"]
 
@@ -24,6 +24,8 @@ TAP = np.dtype([("index", "<i4"), ("weight", "<f4")])
 WHOLE_AXIS = 1 << 16  # outputs; up to so many an axis has one table, however its outputs are sliced
 MOST_TAPS = 1 << 23  # of one table: 64 MiB on the device
 AT_ONCE = 1 << 20  # taps that are asked for at once, each 16 bytes of host memory before they are compacted
+
+WIDEST = 1 << 20  # taps of one output; its kernel takes fewer, but how many there are is known only when they are made
 
 T = TypeVar("T")
 
@@ -110,7 +112,7 @@ _TAPS: Kept[Taps | None] = Kept(budget=32 << 20)
 
 
 def taps_of(span: Span) -> Taps | None:
-    """The span's taps; None if they are more than `MOST_TAPS`."""
+    """The span's taps; None if they are more than `MOST_TAPS`, or one output's more than `WIDEST`."""
 
     def make() -> tuple[int, Taps | None]:
         taps = _taps_of(span)
@@ -124,7 +126,7 @@ def _taps_of(span: Span) -> Taps | None:
     if count > MOST_TAPS:
         return None
     reads = mapping.most_reads if isinstance(mapping, CountsReads) else mapping.most_taps(span.start, span.stop) * count
-    if reads > MOST_TAPS:
+    if reads > MOST_TAPS or (isinstance(mapping, Windowed) and mapping.widest() > WIDEST):
         return None
     counts: list[NDArray[np.int64]] = []
     indices: list[NDArray[np.int32]] = []
