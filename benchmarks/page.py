@@ -3,8 +3,8 @@
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
 
-The runs are kept beside the page as docs/performance.json and docs/performance-gpu.json. What stands between the page's
-markers is written from them; the rest of the page is written by hand.
+The runs are kept beside the page as docs/performance.json and, one for each kind of GPU, docs/performance-gpu.json.
+What stands between the page's markers is written from them; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main() -> None:
         Run.read(options.json).write(FIGURES)
     if options.gpu:
         kernels, service = (json.loads(path.read_text()) for path in options.gpu)
-        GPU_FIGURES.write_text(json.dumps({"kernels": kernels, "service": service}, indent=1) + "\n")
+        known = json.loads(GPU_FIGURES.read_text()) | {kernels["device"]: {"kernels": kernels, "service": service}}
+        GPU_FIGURES.write_text(json.dumps(known, indent=1) + "\n")
     PAGE.write_text(filled(PAGE.read_text(), Run.read(FIGURES), json.loads(GPU_FIGURES.read_text())))
 
 
@@ -53,8 +54,8 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
         "sections": lambda: markdown(
             ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))
         ),
-        "gpu": lambda: of_gpu_kernels(gpu["kernels"]),
-        "gpuservice": lambda: of_gpu_service(gpu["service"]),
+        "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
+        "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
         **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
     placed = [match["name"] for match in MARKED.finditer(page)]
@@ -86,7 +87,8 @@ def of_gpu_kernels(found: dict[str, Any]) -> str:
     copy = sorted(row["copy GB/s"] for row in found["rows"])[len(found["rows"]) // 2]
     overhead = markdown(("call", "us"), [[name, f"{value:.1f}"] for name, value in found["overhead"].items()])
     return (
-        f"{found['device']}, {versions}; its own copy moves {copy:,.0f} GB/s. Medians of {found['rounds']} rounds.\n\n"
+        f"### {found['device']}\n\n"
+        f"{versions}; the device's own copy moves {copy:,.0f} GB/s. Medians of {found['rounds']} rounds.\n\n"
         f"{markdown(head, rows)}\n\n**Host time of a call on a small tensor**\n\n{overhead}"
     )
 
@@ -101,10 +103,10 @@ def of_gpu_service(found: dict[str, Any]) -> str:
     batch: dict[str, float] = found["batch"]
     one = batch["one device"]
     compared = [[name, f"{seconds:.2f}", f"{one / seconds:.2f}"] for name, seconds in batch.items()]
-    return (
-        f"{', '.join(found['devices'])}.\n\n{markdown(('job', 'null, ms', 'cuda, ms', 'null / cuda'), rows)}\n\n"
-        f"**A batch of 64 requests, without the wire**\n\n{markdown(('', 's', 'times one'), compared)}"
-    )
+    through = f"### {', '.join(found['devices'])}\n\n{markdown(('job', 'null, ms', 'cuda, ms', 'null / cuda'), rows)}"
+    if len(batch) == 1:
+        return through
+    return f"{through}\n\n**A batch of 64 requests, without the wire**\n\n{markdown(('', 's', 'times one'), compared)}"
 
 
 def _when(run: Run) -> Iterator[list[str]]:
