@@ -32,6 +32,7 @@ BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
 COPIED_BLOCK = 1 << 20  # the same where elements are only copied: long calls count for more there than the cache does
 BETWEEN = 1 << 18  # elements between two axes for one output: wider windows are summed a part at a time
 MOST_BETWEEN = 1 << 19  # elements between two axes for a block: it is cut where its windows reach farther
+COPIED_BETWEEN = 1 << 23  # bytes of the same, where nothing is summed: no weights and no sums lie beside them
 MOST_CONVERTED = 1 << 21  # elements of the input converted at once; where there are more, each tap is converted
 LARGE = 1 << 15  # elements of a block from which on several slices cost less than one gather
 
@@ -103,7 +104,7 @@ class SeparableKernel:
                 break
             plans.append(plan)
         else:
-            cut = self._too_wide(plans)
+            cut = self._too_wide(plans, COPIED_BETWEEN // x.dtype.itemsize if self._copies else MOST_BETWEEN)
         if cut is not None:
             start, stop = block[cut]
             middle = (start + stop) // 2
@@ -127,9 +128,9 @@ class SeparableKernel:
             return AxisPlan(start, stop, *mapping.reach(start, stop), 0, True, None, None, ())
         return PLANS.of(mapping, start, stop, self.accumulate, large)
 
-    def _too_wide(self, plans: Sequence[AxisPlan]) -> int | None:
-        """The axis to cut in halves, if too much would lie between two axes for all of the plans' outputs."""
-        if math.prod([max(plan.high - plan.low, plan.stop - plan.start) for plan in plans]) <= MOST_BETWEEN:
+    def _too_wide(self, plans: Sequence[AxisPlan], room: int) -> int | None:
+        """The axis to cut in halves, if more elements than this would lie between two axes for the plans' outputs."""
+        if math.prod([max(plan.high - plan.low, plan.stop - plan.start) for plan in plans]) <= room:
             return None
         extents = [plan.high - plan.low for plan in plans]
         for axis in self._order:
@@ -140,7 +141,7 @@ class SeparableKernel:
             if math.prod(extents) > most:
                 most, done = math.prod(extents), place
         outputs = [plan.stop - plan.start for plan in plans]
-        if most <= MOST_BETWEEN or max(outputs) <= 1:
+        if most <= room or max(outputs) <= 1:
             return None
         # Halves share nothing of an axis that is done by then, or copied; of another one they read the same in part.
         waiting = self._order[done + 1 :]
