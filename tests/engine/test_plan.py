@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from tests.support import oracles
 from tests.support import strategies as ours
+from tests.support.costly import means_of_columns
 
 from tensorpost.datatypes import data_type
-from tensorpost.descriptors import OPERATORS, BufferTensorDesc, Resample3OperatorDesc, TileOperatorDesc
+from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.problems import BodyMismatch
 from tensorpost_server.engine import make_plan
@@ -117,18 +118,6 @@ def test_a_layout_addresses_the_tensors_own_elements(tensor):
 
 
 # ---- slices of costly outputs ----------------------------------------------------------------------------------------
-
-
-def means_of_columns(rows: int, columns: int) -> Resample3OperatorDesc:
-    """4 bytes of input that stand for rows of bytes, and one row that is their mean."""
-    return Resample3OperatorDesc(
-        input_tensor=BufferTensorDesc(
-            data_type="UINT8", sizes=(rows, columns), strides=(0, 0), total_tensor_size_in_bytes=4
-        ),
-        output_tensor=BufferTensorDesc.packed("UINT8", (1, columns)),
-        interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(1 / rows, 1),
-        input_pixel_offsets=(0.5, 0.5), output_pixel_offsets=(-0.5, -0.5), antialiased=True,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("columns", [1, 2, 100, 4095])

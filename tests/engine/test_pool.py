@@ -12,9 +12,10 @@ from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.support.costly import means_of_columns
 from tests.support.http_app import PATIENCE, Controlled, collect
 
-from tensorpost.descriptors import BufferTensorDesc, Resample3OperatorDesc, TileOperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions, Plan
 from tensorpost_server.backends.numpy_ import NumpyBackend
@@ -515,16 +516,7 @@ def test_the_real_table_opens_here():
 
 @pytest.mark.parametrize("rows", [(1 << 32) - 1, 1 << 16], ids=["one window in parts", "wide windows across a row"])
 def test_a_slice_of_minutes_ends_soon_after_its_caller_has_gone(rows: int):
-    columns = ((1 << 32) - 1) // rows
-    desc = Resample3OperatorDesc(
-        input_tensor=BufferTensorDesc(
-            data_type="UINT8", sizes=(rows, columns), strides=(0, 0), total_tensor_size_in_bytes=4
-        ),
-        output_tensor=BufferTensorDesc.packed("UINT8", (1, columns)),
-        interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(1 / rows, 1),
-        input_pixel_offsets=(0.5, 0.5), output_pixel_offsets=(-0.5, -0.5), antialiased=True,
-    )  # fmt: skip
-    plan = make_plan(desc, 2 << 20)
+    plan = make_plan(means_of_columns(rows, ((1 << 32) - 1) // rows), 2 << 20)
     plan = dataclasses.replace(plan, slices=cut(plan.output.layout, 2 << 20))  # a single one, about 4e9 elements read
     worker = Worker(NumpyBackend(), 3)
 

@@ -18,6 +18,7 @@ from tensorpost_server.backends.numba_.tables import MOST_ENTRIES, MOST_READ, mo
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.engine import make_plan
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis
+from tensorpost_server.operators.separable import SeparableKernel
 
 EVERY_512TH, EVERY_16TH = 1.5 * 2.0**32, 1.5 * 2.0**27  # float32 numbers there are so far apart
 
@@ -40,7 +41,9 @@ def gradient(elements: int, step: int, far: float) -> OperatorDesc:
 
 def test_a_gradient_whose_readers_come_together_by_rounding_is_numpys(numba: NumbaBackend):
     plan = make_plan(gradient(60_000, 512, EVERY_512TH), 1 << 20)
-    axis = plan.kernel.axes[0]  # type: ignore[attr-defined]
+    assert isinstance(plan.kernel, SeparableKernel)
+    axis = plan.kernel.axes[0]
+    assert axis is not None
 
     assert axis.most_taps(0, 4096) > 256, "the case is what it says"
     assert numba.refuses(plan) == "sums of 64 or more elements are numpy's"
@@ -136,7 +139,10 @@ def test_an_uneven_axis_is_read_as_it_says(numba: NumbaBackend):
 
     # o + far to the nearest multiple of `step`, of two equally near ones the even multiple, as IEEE 754 rounds
     assert np.array_equal(out, np.round(np.arange(1 << 16) / step) * step)
-    table = table_of(plan.kernel.axes[0], 0, 1 << 16)  # type: ignore[attr-defined]
+    assert isinstance(plan.kernel, SeparableKernel)
+    axis = plan.kernel.axes[0]
+    assert axis is not None
+    table = table_of(axis, 0, 1 << 16)
     ends = [0, *(block.stop for block in table.blocks)]
     assert ends == [*(block.start for block in table.blocks), 1 << 16]
     assert max(block.high - block.low for block in table.blocks) <= MOST_READ
