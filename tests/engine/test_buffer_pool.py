@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tensorpost_server.backends import blocks as module
+from tensorpost_server.engine import buffer_pool as module
 from tensorpost_server.engine.buffer_pool import BufferPool
 
 KIB = 1024

@@ -32,7 +32,8 @@ from tensorpost.descriptors import (
 )
 from tensorpost_server.forms import Box
 from tensorpost_server.forms.axes import Windowed
-from tensorpost_server.operators import axis_plans, form_of, separable
+from tensorpost_server.forms import axis_plans, separable
+from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import (
     AdjointAxis,
     LinearAxis,

@@ -22,7 +22,7 @@ from tensorpost.descriptors import OperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, Tiling, Verdict, lower
 
-from ...forms import Form
+from ...forms import Copies, Form
 from ...forms.axes import AxisMap
 from ...forms.separable import Separable
 from ...operators import form_of
