@@ -10,11 +10,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from . import machine
 
-__all__ = ["ENVIRONMENT_PREFIX", "Settings"]
+__all__ = ["ENVIRONMENT_PREFIX", "Settings", "setting_variable"]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 _MIB = 1 << 20
 _GIB = 1 << 30
+
+
+def setting_variable(name: str) -> str:
+    """The environment variable that sets a setting: `TENSORPOST_PORT` for `port`."""
+    return ENVIRONMENT_PREFIX + name.upper()
 
 
 class Settings(BaseSettings):

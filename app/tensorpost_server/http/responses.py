@@ -1,0 +1,188 @@
+"""Responses to calls: which outputs can be written, their heads, and sending them whole or slice by slice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.types import Message, Receive, Send
+
+from tensorpost import datatypes, frame
+from tensorpost.problems import LimitExceeded, NotAcceptable
+
+from ..backends import Plan
+from ..engine import Stages, Worker
+from ..settings import Settings
+from .call_cache import AnswerWhole, PreparedCall, ReplayFunction, ResponseHead, changing_field_lines, field_lines
+from .media_types import MediaType
+from .request_body import ClientDisconnected
+
+__all__ = ["ResponseSender", "check_output", "json_response", "response_head"]
+
+_U8 = datatypes.data_type("U8")
+
+
+def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
+    """Refuse outputs that are too large, or that the media type cannot hold, before memory is reserved.
+
+    Raises:
+        LimitExceeded: output bytes, work or JSON elements are above their limits.
+        NotAcceptable: the media type has no such data type, or no strides and padding.
+    """
+    layout = plan.output.layout
+    if plan.output_bytes > settings.max_output_bytes:
+        raise LimitExceeded.of(
+            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
+        )
+    if plan.work > settings.max_work:
+        raise LimitExceeded.of(
+            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+        )
+    row = layout.data_type
+    if (
+        (media_type is MediaType.NPY and row.numpy_name == "bfloat16")
+        or (media_type is MediaType.FRAME and row.safetensors is None)
+        or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
+    ):
+        raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another form")
+    if media_type is not MediaType.FRAME and not layout.packed:
+        raise NotAcceptable(
+            f"{media_type.value} holds packed tensors only, and OutputTensor has strides or padding; "
+            f"accept {MediaType.FRAME.value}"
+        )
+    if media_type is MediaType.JSON:
+        elements = plan.output_bytes // max(1, layout.data_type.item_size)
+        if elements > settings.max_json_elements:
+            raise LimitExceeded.of(
+                "the output as JSON numbers", elements, settings.max_json_elements,
+                "TENSORPOST_MAX_JSON_ELEMENTS",
+                f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it;",
+            )  # fmt: skip
+
+
+def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> ResponseHead:
+    """The head of an npy or frame response that this worker computes."""
+    plan = prepared.plan
+    layout = plan.output.layout
+    if media_type is MediaType.NPY:
+        body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
+    else:
+        row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
+        body_head = frame.encode_head([(plan.output.name, row, sizes)], _metadata(prepared, worker))
+    return _head(worker, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
+
+
+def json_response(prepared: PreparedCall, worker: Worker, output: bytes) -> tuple[ResponseHead, bytes]:
+    """Head and body of a JSON response; `output` holds the bytes of the output."""
+    slot = prepared.plan.output
+    document = _metadata(prepared, worker) | {
+        "op": json.loads(prepared.call.document),
+        "tensors": {slot.name: frame.tensor_to_json(slot.layout.view(output))},
+    }
+    body = json.dumps(document, allow_nan=False).encode()
+    return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
+
+
+def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
+    """What a response says about itself, so that a saved frame explains itself."""
+    metadata = {"op": prepared.call.document, "backend": worker.backend.name, "device": worker.backend.device}
+    return metadata if prepared.id is None else metadata | {"id": prepared.id}
+
+
+def _head(worker: Worker, media_type: MediaType, body_head: bytes, length: int, *, inline: bool) -> ResponseHead:
+    headers = (
+        (b"content-type", media_type.value.encode()),
+        (b"content-length", str(length).encode()),
+        (b"tensorpost-backend", worker.backend.name.encode()),
+        (b"tensorpost-device", worker.backend.device.encode()),
+    )
+    return ResponseHead(headers, field_lines(headers), body_head, inline)
+
+
+class ResponseSender:
+    """Sends the response to one call.
+
+    Args:
+        send: the ASGI channel.
+        request_id: of the request.
+        stages: of the request; `compute` is added here.
+        timeout: longest wait for the caller to take a part, seconds.
+        answer_whole: the server's extension; None if it has none, or middleware may want to see the response.
+
+    Attributes:
+        begun: whether the response has; from then on its status cannot change.
+        replay: handed to the server with a small response; None if it cannot be replayed.
+    """
+
+    __slots__ = ("_answer_whole", "_request_id", "_send", "_stages", "_timeout", "begun", "replay")
+
+    def __init__(
+        self, send: Send, request_id: str, stages: Stages, timeout: float, answer_whole: AnswerWhole | None
+    ) -> None:  # fmt: skip
+        self._send, self._request_id, self._stages, self._timeout = send, request_id, stages, timeout
+        self._answer_whole = answer_whole
+        self.begun = False
+        self.replay: ReplayFunction | None = None
+
+    async def whole(self, head: ResponseHead, body: bytes) -> None:
+        """Send a small, complete body, `head.body_head` included.
+
+        Raises:
+            ClientDisconnected: the caller did not take it in time.
+        """
+        self._stages.done("compute")
+        self.begun = True
+        lines = head.lines + changing_field_lines(self._request_id, self._stages)
+        if self._answer_whole is not None and self._answer_whole(lines, body, self.replay):
+            return
+        await self._send(self._start(head))
+        await self._send_part(body, more=False)
+
+    async def stream(self, head: ResponseHead, slices: AsyncGenerator[memoryview], receive: Receive) -> None:
+        """Send a body slice by slice.
+
+        The first slice is computed before the status line is sent, so that a failure until then gets its own status.
+        When the caller disconnects, no further slice is begun.
+
+        Args:
+            head: complete, with Content-Length.
+            slices: the output.
+            receive: the ASGI channel in, which reports that the caller disconnected.
+
+        Raises:
+            ClientDisconnected: the caller did not take a part in time.
+        """
+        async with aclosing(slices):
+            block = await anext(slices, None)
+            self._stages.done("compute")
+            self.begun = True
+            await self._send(self._start(head))
+            disconnected = asyncio.ensure_future(_disconnect(receive))
+            try:
+                await self._send_part(head.body_head)
+                while block is not None and not disconnected.done():
+                    await self._send_part(block)
+                    block = await anext(slices, None)
+                if not disconnected.done():
+                    await self._send_part(b"", more=False)
+            finally:
+                disconnected.cancel()
+
+    def _start(self, head: ResponseHead) -> Message:
+        changing = [(b"x-request-id", self._request_id.encode()), (b"server-timing", str(self._stages).encode())]
+        return {"type": "http.response.start", "status": 200, "headers": [*head.headers, *changing]}
+
+    async def _send_part(self, part: bytes | memoryview, *, more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send({"type": "http.response.body", "body": part, "more_body": more})
+        except TimeoutError:
+            raise ClientDisconnected from None  # a response that is not complete makes the server close the connection
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
