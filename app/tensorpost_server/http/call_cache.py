@@ -27,8 +27,8 @@ from starlette.types import Scope
 
 from tensorpost.problems import TensorpostError
 
-from ..backends import Plan
 from ..engine import Stages, Worker
+from ..planning import Plan
 from .headers import request_id
 from .media_types import MediaType, RequestFormat
 from .parse_call import Call, Dialect

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args, get_origin
 from tensorpost.datatypes import DATA_TYPES, data_type
 from tensorpost.descriptors import NEWEST, OperatorDesc, operator_class, parse_operator
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
+from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
@@ -83,7 +84,7 @@ class DirectmlParser:
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
             raise error.under("desc") from None
-        return Call(parsed, parsed.to_document_text(), options)
+        return Call(cast("Operation", parsed), parsed.to_document_text(), options)
 
 
 @cache
@@ -191,7 +192,7 @@ class OnnxParser:
             raise InvalidFrame(
                 f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
             )
-        return Call(node, node.to_json_text(), options)
+        return Call(node, node.to_document_text(), options)
 
 
 @cache

@@ -8,8 +8,8 @@ from starlette.types import Receive, Scope, Send
 
 from tensorpost.problems import NoBackend
 
-from ..backends import Plan
-from ..engine import Place, Stages, Ticket, Worker, make_plan
+from ..engine import Place, Stages, Ticket, Worker
+from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
     MOST_KEY_BYTES,

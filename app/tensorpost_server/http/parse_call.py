@@ -12,10 +12,10 @@ from starlette.datastructures import QueryParams
 
 from tensorpost import frame
 from tensorpost.datatypes import DataType, data_type
-from tensorpost.descriptors import FeatureLevel, OperatorDesc
+from tensorpost.descriptors import FeatureLevel
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
-from tensorpost.onnx import OnnxNode
+from tensorpost.operation import Operation
 from tensorpost.problems import (
     InvalidDescriptor,
     InvalidFrame,
@@ -84,7 +84,7 @@ class Call:
         options: backend, device and feature level.
     """
 
-    operation: OperatorDesc | OnnxNode
+    operation: Operation
     document: str
     options: CallOptions
 

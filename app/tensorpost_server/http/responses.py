@@ -13,8 +13,8 @@ from starlette.types import Message, Receive, Send
 from tensorpost import datatypes, frame
 from tensorpost.problems import LimitExceeded, NotAcceptable
 
-from ..backends import Plan
 from ..engine import Stages, Worker
+from ..planning import Plan
 from ..settings import Settings
 from .call_cache import AnswerWhole, PreparedCall, ReplayFunction, ResponseHead, changing_field_lines, field_lines
 from .media_types import MediaType
@@ -32,7 +32,7 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
         LimitExceeded: output bytes, work or JSON elements are above their limits.
         NotAcceptable: the media type has no such data type, or no strides and padding.
     """
-    layout = plan.output.layout
+    layout = plan.outputs[0].layout
     if plan.output_bytes > settings.max_output_bytes:
         raise LimitExceeded.of(
             "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
@@ -66,18 +66,18 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
 def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> ResponseHead:
     """The head of an npy or frame response that this worker computes."""
     plan = prepared.plan
-    layout = plan.output.layout
+    layout = plan.outputs[0].layout
     if media_type is MediaType.NPY:
         body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
     else:
         row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
-        body_head = frame.encode_head([(plan.output.name, row, sizes)], _metadata(prepared, worker))
+        body_head = frame.encode_head([(plan.outputs[0].name, row, sizes)], _metadata(prepared, worker))
     return _head(worker, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
 
 
 def json_response(prepared: PreparedCall, worker: Worker, output: bytes) -> tuple[ResponseHead, bytes]:
     """Head and body of a JSON response; `output` holds the bytes of the output."""
-    slot = prepared.plan.output
+    slot = prepared.plan.outputs[0]
     document = _metadata(prepared, worker) | {
         "op": json.loads(prepared.call.document),
         "tensors": {slot.name: frame.tensor_to_json(slot.layout.view(output))},

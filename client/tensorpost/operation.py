@@ -1,0 +1,62 @@
+"""What a DirectML descriptor and an ONNX node have in common: named input tensors, named output tensors, a document.
+
+Everything behind the two dialects (HTTP, the engine, the backends, both clients) knows operations only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .layout import Layout
+
+__all__ = ["Operation", "Slot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of one tensor in a request or in an answer.
+
+    Attributes:
+        name: the tensor's name in a frame, for instance `input`, or `input_0` in an array of tensors.
+        layout: type, sizes, strides and bytes.
+        handle: the name of a tensor that is held by the server already; None if the tensor's bytes travel. Handles are
+            planned: no document can name one yet.
+    """
+
+    name: str
+    layout: Layout
+    handle: str | None = None
+
+
+class Operation(Protocol):
+    """One operator with its attributes and the layouts of its tensors: frozen, hashable, validated."""
+
+    @property
+    def name(self) -> str:
+        """The operator's short name: `TILE`, `Resize-19`."""
+        ...
+
+    @property
+    def endpoint(self) -> str:
+        """The path that the operation is posted to: `/v1/operators/tile`, `/v1/onnx/Resize`."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[Slot, ...]:
+        """The tensors that are sent, in binding order; optional tensors that are absent have no slot."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[Slot, ...]:
+        """The tensors that come back, in binding order; at least one."""
+        ...
+
+    @property
+    def approximate(self) -> str | None:
+        """Why results may differ from the dialect's text in more than rounding; None if they do not."""
+        ...
+
+    def to_document_text(self) -> str:
+        """The canonical document as compact JSON text, as it travels in a frame's head."""
+        ...
