@@ -34,9 +34,9 @@ from tensorpost_server.http.call_cache import (
     MOST_KEY_BYTES,
     BoundedCache,
     Replay,
-    answer_whole,
     field_lines,
     tensors_in_place,
+    whole_messages,
 )
 
 TILE = "/v1/operators/tile?repeats=1,2"
@@ -63,9 +63,9 @@ class Echo:
         while message.get("more_body"):
             message = await receive()
             body += message["body"]
-        whole = answer_whole(scope)
+        whole = whole_messages(scope)
         assert whole is not None
-        assert whole(b"content-length: %d\r\n" % len(body), body.upper(), self.replay)
+        assert whole.send(b"content-length: %d\r\n" % len(body), body.upper(), self.replay)
 
     def replay(self, body: bytes) -> tuple[bytes, bytes] | None:
         self.replays += 1
@@ -133,9 +133,9 @@ def test_a_head_answers_for_itself_only(runner: asyncio.Runner, later: bool):
             pass
         path = scope["path"].encode()
         lines = b"content-length: %d\r\n" % len(path)
-        whole = answer_whole(scope)
+        whole = whole_messages(scope)
         assert whole is not None
-        assert whole(lines, path, lambda _body: (lines, path))
+        assert whole.send(lines, path, lambda _body: (lines, path))
 
     async def run() -> None:
         state = ServerState()
@@ -181,9 +181,9 @@ def test_a_head_that_asks_to_close_is_not_kept(runner: asyncio.Runner):
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             self.calls += 1
             await receive()
-            whole = answer_whole(scope)
+            whole = whole_messages(scope)
             assert whole is not None
-            assert not whole(b"content-length: 0\r\n", b"", self.replay), "an answer that closes is uvicorn's"
+            assert not whole.send(b"content-length: 0\r\n", b"", self.replay), "an answer that closes is uvicorn's"
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body", "body": b""})
 

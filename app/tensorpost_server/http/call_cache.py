@@ -5,14 +5,16 @@ Callers send the same small call over and over with other numbers in it. There a
 1. Everything that is decided about a call follows from the bytes before its tensors: operator, query, three header
    fields, Content-Length and the head of its body. They are the key of a `PreparedCall`. What depends on the moment
    (the choice of a device, the memory budget) is never part of it, and refusals are not cached.
-2. After a small answer, the application hands a `Replay` to the server through the ASGI extension
-   `tensorpost.answer_whole`. A server that receives the same HTTP head again, byte for byte, calls the `Replay` with
-   the body: no parsing of HTTP, no scope, no task, no messages, which together take longer than the operator.
+2. With a small response, the application hands a `Replay` to the server. A server that receives the same HTTP head
+   again, byte for byte, calls the `Replay` with the body: no parsing of HTTP, no scope, no task, no messages, which
+   together take longer than the operator.
 
-ASGI's `send` takes an answer in two messages, and servers write each to the socket: two system calls, and two packets
-for the caller to wake up for. The extension takes it in one call. A server offers it as
-`scope["extensions"]["tensorpost.answer_whole"] = {"answer_whole": callable}` (ASGI 3.0, "Extensions"); `protocol.py` is
-one. Where it is absent or declines, `send` does the same. Middleware that wants to see answers removes it.
+The server's side is the ASGI extension `tensorpost.whole_messages` (ASGI 3.0, "Extensions"): `receive` returns a body
+that has arrived without waiting for it, and `send` takes a response in one call. ASGI's own `send` takes it in two
+messages, and servers write each to the socket: two system calls, and two packets for the caller to wake up for. A
+server offers it as `scope["extensions"]["tensorpost.whole_messages"] = {"whole_messages": WholeMessages(...)}`;
+`protocol.py` is one. Where it is absent or declines, ASGI's channels do the same. Middleware that wants to see messages
+removes it.
 """
 
 from __future__ import annotations
@@ -37,8 +39,7 @@ if TYPE_CHECKING:
     from .service import Service
 
 __all__ = [
-    "ANSWER_WHOLE",
-    "AnswerWhole",
+    "WHOLE_MESSAGES",
     "BoundedCache",
     "CallKey",
     "PreparedCall",
@@ -46,14 +47,16 @@ __all__ = [
     "ReplayFunction",
     "RequestKey",
     "ResponseHead",
-    "answer_whole",
+    "SendWhole",
+    "WholeMessages",
     "body_head_length",
     "changing_field_lines",
     "field_lines",
     "tensors_in_place",
+    "whole_messages",
 ]
 
-ANSWER_WHOLE = "tensorpost.answer_whole"
+WHOLE_MESSAGES = "tensorpost.whole_messages"
 """The extension's name in `scope["extensions"]`."""
 
 MOST_KEY_BYTES = 4096
@@ -267,8 +270,8 @@ ReplayFunction = Callable[[bytes], tuple[bytes, bytes] | None]
 """From a body to the header lines and the body of the response 200; None to let the application answer."""
 
 
-class AnswerWhole(Protocol):
-    """Answers 200."""
+class SendWhole(Protocol):
+    """Sends a response 200."""
 
     def __call__(self, lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
         """Write the whole response, if that can be done now.
@@ -279,14 +282,26 @@ class AnswerWhole(Protocol):
             replay: answers a later request with the same HTTP head; None if there is no such function.
 
         Returns:
-            False if nothing was done and `send` must be used: the caller is slow or gone, or this is the connection's
-            last response.
+            False if nothing was done and ASGI's `send` must be used: the caller is slow or gone, or this is the
+            connection's last response.
         """
         ...
 
 
-def answer_whole(scope: Scope) -> AnswerWhole | None:
+class WholeMessages(NamedTuple):
+    """The extension of one request.
+
+    Attributes:
+        receive: returns the body if all of it has arrived and none was received, else None.
+        send: sends a response.
+    """
+
+    receive: Callable[[], bytes | None]
+    send: SendWhole
+
+
+def whole_messages(scope: Scope) -> WholeMessages | None:
     """The extension of this request; None if its server has none."""
     extensions: dict[str, dict[str, Any]] | None = scope.get("extensions")
-    extension = extensions.get(ANSWER_WHOLE) if extensions else None
-    return None if extension is None else extension["answer_whole"]
+    extension = extensions.get(WHOLE_MESSAGES) if extensions else None
+    return None if extension is None else extension["whole_messages"]

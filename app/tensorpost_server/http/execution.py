@@ -13,10 +13,10 @@ from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
     MOST_KEY_BYTES,
-    AnswerWhole,
     PreparedCall,
     Replay,
     RequestKey,
+    WholeMessages,
     body_head_length,
     tensors_in_place,
 )
@@ -39,16 +39,16 @@ class Execution:
         scope: the ASGI scope of the request, with its id.
         dialect: of the path.
         operator: name in the path.
-        answer_whole: the server's extension; None if it has none, or if middleware may want to see the response.
+        whole: the server's extension; None if it has none, or if middleware may want to see the messages.
     """
 
-    __slots__ = ("_answer_whole", "_dialect", "_operator", "_place", "_scope", "_service", "_ticket", "sender")
+    __slots__ = ("_dialect", "_operator", "_place", "_scope", "_service", "_ticket", "_whole", "sender")
 
     def __init__(
-        self, service: Service, scope: Scope, dialect: Dialect, operator: str, answer_whole: AnswerWhole | None
+        self, service: Service, scope: Scope, dialect: Dialect, operator: str, whole: WholeMessages | None
     ) -> None:
         self._service, self._scope, self._dialect, self._operator = service, scope, dialect, operator
-        self._answer_whole = answer_whole
+        self._whole = whole
         self._ticket: Ticket | None = None
         self._place: Place | None = None
         self.sender: ResponseSender | None = None
@@ -81,12 +81,14 @@ class Execution:
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = RequestFormat.of(fields)
         sender = self.sender = ResponseSender(
-            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._answer_whole
+            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole
         )
         key = RequestKey(self._dialect, self._operator, format_, self._scope["query_string"], length)
         body = RequestBody(receive, length, settings.receive_timeout_seconds, receive_into(self._scope))
+        if self._whole is not None:
+            body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages)
-        if self._answer_whole is not None and format_.request is not MediaType.JSON:
+        if self._whole is not None and format_.request is not MediaType.JSON:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"))
         plan, options = prepared.plan, prepared.call.options
         worker = pool.choose(plan, options.backend, options.device)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.problems import TensorpostError
 
-from .call_cache import answer_whole
+from .call_cache import whole_messages
 from .dialects import DIALECTS
 from .error_responses import answer_error
 from .execution import Execution
@@ -79,7 +79,7 @@ async def _run_operator(
     service: Service, dialect: Dialect, name: str, scope: Scope, receive: Receive, send: Send
 ) -> None:  # fmt: skip
     """Run an operator, and answer errors that are refusals; unexpected ones are the application's to answer."""
-    execution = Execution(service, scope, dialect, name, answer_whole(scope) if service.replays else None)
+    execution = Execution(service, scope, dialect, name, whole_messages(scope) if service.replays else None)
     try:
         await execution.run(receive, send)
         return

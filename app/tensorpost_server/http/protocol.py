@@ -41,7 +41,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from ..settings import ENVIRONMENT_PREFIX
-from .call_cache import ANSWER_WHOLE, MOST_KEY_BYTES, BoundedCache, ReplayFunction
+from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
 from .timeouts import ConnectionLimits, ConnectionMonitor, MonitoredConnection, RateMeter
 
@@ -294,7 +294,8 @@ class DirectProtocol(HttpToolsProtocol, MonitoredConnection):
             extension = {"receive_into": partial(self._receive_into, cycle)}
             scope.setdefault("extensions", {})[RECEIVE_INTO] = extension
         elif not (self.config.access_log and cycle.access_log):  # uvicorn writes its log where it sends
-            scope.setdefault("extensions", {})[ANSWER_WHOLE] = {"answer_whole": partial(self._answer_whole, cycle)}
+            whole = WholeMessages(partial(_receive_whole, cycle), partial(self._send_whole, cycle))
+            scope.setdefault("extensions", {})[WHOLE_MESSAGES] = {"whole_messages": whole}
 
     def on_body(self, body: bytes) -> None:
         """The parser has found a part of a body."""
@@ -395,10 +396,10 @@ class DirectProtocol(HttpToolsProtocol, MonitoredConnection):
 
     # ---- whole responses and replays ---------------------------------------------------------------------------------
 
-    def _answer_whole(
+    def _send_whole(
         self, cycle: RequestResponseCycle, lines: bytes, body: bytes, replay: ReplayFunction | None = None
     ) -> bool:
-        """See `AnswerWhole`: what uvicorn's `send` does with the two messages, where nothing is special."""
+        """See `SendWhole`: what uvicorn's `send` does with the two messages, where nothing is special."""
         if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
             return False
         cycle.response_started = True
@@ -606,3 +607,11 @@ class DirectProtocol(HttpToolsProtocol, MonitoredConnection):
         ):
             return "head", cycle, 0, limits.head_seconds
         return None
+
+
+def _receive_whole(cycle: RequestResponseCycle) -> bytes | None:
+    """See `WholeMessages.receive`."""
+    if cycle.more_body or cycle.disconnected or cycle.response_complete:
+        return None
+    body, cycle.body = bytes(cycle.body), bytearray()
+    return body

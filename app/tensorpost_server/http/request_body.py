@@ -54,6 +54,11 @@ class RequestBody:
         self.length = length
         self.received = 0
 
+    def supply(self, body: bytes | None) -> None:
+        """Take the whole body from the server, if it has arrived; before anything else is received."""
+        if body is not None:
+            self._buffered, self._more, self.received = memoryview(body), False, len(body)
+
     async def peek(self) -> memoryview:
         """Some bytes, in whatever size they arrive, which stay unread; empty at the end of the body.
 

@@ -16,7 +16,7 @@ from tensorpost.problems import LimitExceeded, NotAcceptable
 from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings
-from .call_cache import AnswerWhole, PreparedCall, ReplayFunction, ResponseHead, changing_field_lines, field_lines
+from .call_cache import PreparedCall, ReplayFunction, ResponseHead, WholeMessages, changing_field_lines, field_lines
 from .media_types import MediaType
 from .request_body import ClientDisconnected
 
@@ -110,20 +110,20 @@ class ResponseSender:
         request_id: of the request.
         stages: of the request; `compute` is added here.
         timeout: longest wait for the caller to take a part, seconds.
-        answer_whole: the server's extension; None if it has none, or middleware may want to see the response.
+        whole: the server's extension; None if it has none, or middleware may want to see the messages.
 
     Attributes:
         begun: whether the response has; from then on its status cannot change.
         replay: handed to the server with a small response; None if it cannot be replayed.
     """
 
-    __slots__ = ("_answer_whole", "_request_id", "_send", "_stages", "_timeout", "begun", "replay")
+    __slots__ = ("_request_id", "_send", "_stages", "_timeout", "_whole", "begun", "replay")
 
     def __init__(
-        self, send: Send, request_id: str, stages: Stages, timeout: float, answer_whole: AnswerWhole | None
+        self, send: Send, request_id: str, stages: Stages, timeout: float, whole: WholeMessages | None
     ) -> None:  # fmt: skip
         self._send, self._request_id, self._stages, self._timeout = send, request_id, stages, timeout
-        self._answer_whole = answer_whole
+        self._whole = whole
         self.begun = False
         self.replay: ReplayFunction | None = None
 
@@ -135,9 +135,10 @@ class ResponseSender:
         """
         self._stages.done("compute")
         self.begun = True
-        lines = head.lines + changing_field_lines(self._request_id, self._stages)
-        if self._answer_whole is not None and self._answer_whole(lines, body, self.replay):
-            return
+        if self._whole is not None:
+            lines = head.lines + changing_field_lines(self._request_id, self._stages)
+            if self._whole.send(lines, body, self.replay):
+                return
         await self._send(self._start(head))
         await self._send_part(body, more=False)
 
