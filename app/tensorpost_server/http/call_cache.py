@@ -142,6 +142,7 @@ class PreparedCall:
         plan: how it is computed.
         sizes: bytes of each tensor, in the order of the body.
         order: for each input of the plan, the index of its tensor in the body.
+        aligned: whether every tensor begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it, tensors included.
         heads: by worker; filled when workers are chosen.
     """
@@ -151,6 +152,7 @@ class PreparedCall:
     plan: Plan
     sizes: tuple[int, ...]
     order: tuple[int, ...]
+    aligned: bool
     memory_bytes: int
     heads: dict[Worker, ResponseHead] = field(default_factory=dict[Worker, ResponseHead])
 
@@ -171,7 +173,7 @@ def body_head_length(media_type: MediaType, begin: bytes | memoryview) -> int:
 
 
 def tensors_in_place(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
-    """The tensors where they were received, if they are all there, immutable and aligned; else None.
+    """The tensors where they were received, if they are all there, immutable, and the first is aligned; else None.
 
     Args:
         received: the bytes after the head of a body.
@@ -228,7 +230,7 @@ class Replay:
             options = prepared.call.options
             worker = pool.choose(prepared.plan, options.backend, options.device)
             head = prepared.heads.get(worker)
-            memory = tensors_in_place(memoryview(body)[length:], prepared.sizes)
+            memory = tensors_in_place(memoryview(body)[length:], prepared.sizes) if prepared.aligned else None
             stages.done("plan")
             # The memory is not reserved, because nothing else runs on this thread until the response is made.
             if head is None or not head.inline or memory is None:

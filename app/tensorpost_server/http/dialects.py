@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, cast, get_args, get_origin
+from operator import itemgetter
+from typing import Any, cast
+
+from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.operator_desc import slot_name
 
 from tensorpost.datatypes import DATA_TYPES, data_type
-from tensorpost.descriptors import NEWEST, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
-from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
@@ -32,12 +35,16 @@ class DirectmlParser:
         self._cls = operator_class(name)
 
     @property
-    def npy_tensor(self) -> str:
-        """The only input's name."""
-        slots = [self._cls.slot_name(field) for field in self._cls.input_fields]
-        if len(slots) != 1:
-            raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(slots)}; send a frame")
-        return slots[0]
+    def npy_tensor(self) -> str | None:
+        """The name of the only input that is required; None if the operator takes no tensor."""
+        fields = self._cls.facts.of_kind("input")
+        required = [field for field in fields if not field.optional]
+        if len(required) == 1 and not required[0].is_array:
+            return slot_name(required[0].attribute_name)
+        if not fields:
+            return None
+        names = [slot_name(field.attribute_name) + ("_0, ..." if field.is_array else "") for field in fields]
+        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
@@ -53,53 +60,95 @@ class DirectmlParser:
         """
         del values
         cls = self._cls
-        attributes = _attributes(cls)
-        sent, options = parse_query(query, [*attributes, "output_sizes"], ["backend", "device", "feature_level"])
-        given = {key: _query_value(text, array=key == "output_sizes" or attributes[key]) for key, text in sent.items()}
-        read = parse_document(document, given)
+        attributes, arrays = cls.attribute_fields(), cls.fields_with_arrays()
+        sent, options = parse_query(query, [*attributes, *_OUTPUT_PARAMETERS], ["backend", "device", "feature_level"])
+        read = parse_document(document, sent)
         described: Mapping[str, Any] = {"type": cls.operator_type, "desc": {}} if read is None else read
         if not isinstance(described.get("type"), str) or not isinstance(described.get("desc"), Mapping):
             parse_operator(described)  # raises, and names what is missing
-        if document is not None and operator_class(described["type"]) is not cls:
+        if read is not None and operator_class(described["type"]) is not cls:
             raise InvalidParameter(
                 f"the path names {cls.operator_type} but the document's type is {described['type'][:60]!r}; "
                 "post to the operator that the document describes"
             )
-        slots = {cls.slot_name(field): field for field in cls.input_fields}
-        match_names(tensors, list(slots))
+        _match_fields(cls, tensors)
         desc: dict[str, Any] = {**described["desc"]}
-        for key, value in given.items():
-            if key == "output_sizes":
-                desc[_alias(cls, cls.output_fields[0])] = {"DataType": _directml_name(tensors[0]), "Sizes": value}
-            else:
-                desc[_alias(cls, key)] = value
-        for tensor in tensors:
-            field = slots[tensor.name]
-            if not {field, _alias(cls, field)} & desc.keys():
-                desc[_alias(cls, field)] = {"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)}
+        for key in sent.keys() & attributes.keys():
+            desc[pascal_case(key)] = _query_value(sent[key], array=key in arrays)
+        _describe_inputs(cls, desc, tensors)
+        _describe_outputs(cls, desc, tensors, sent)
         parsed = parse_operator({**described, "desc": desc}, complete=True)
-        for tensor in tensors:
-            _match_tensor(tensor, _alias(cls, slots[tensor.name]), getattr(parsed, slots[tensor.name]))
+        slots = parsed.inputs
+        match_names(tensors, [slot.name for slot in slots])
+        announced = {tensor.name: tensor for tensor in tensors}
+        for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
+            _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
         try:
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
             raise error.under("desc") from None
-        return Call(cast("Operation", parsed), parsed.to_document_text(), options)
+        return Call(parsed, parsed.to_document_text(), options)
 
 
-@cache
-def _attributes(cls: type[OperatorDesc]) -> Mapping[str, bool]:
-    """The query parameters of an operator, and whether each is an array."""
-    return {name: _is_array(info.annotation) for name, info in cls.attribute_fields().items()}
+_OUTPUT_PARAMETERS = ("output_sizes", "output_data_type")
 
 
-def _is_array(annotation: Any) -> bool:
-    return get_origin(annotation) is tuple or any(map(_is_array, get_args(annotation)))
+def _match_fields(cls: type[OperatorDesc], tensors: Sequence[AnnouncedTensor]) -> None:
+    """Compare the tensors' names with the fields of the operator, before they are described.
+
+    Raises:
+        InvalidFrame: a required tensor is missing, or a name is of no field.
+    """
+    paths = [cls.path_of_slot(tensor.name) for tensor in tensors]
+    required: list[str] = []
+    optional: list[str] = []
+    for field in cls.facts.of_kind("input"):
+        name = slot_name(field.attribute_name)
+        count = len([path for path in paths if path is not None and path[0] == field.attribute_name])
+        names = [f"{name}_{index}" for index in range(max(1, count))] if field.is_array else [name]
+        (optional if field.optional else required).extend(names)
+    match_names(tensors, required, optional)
 
 
-def _alias(cls: type[OperatorDesc], field: str) -> str:
-    """DirectML's name of a field."""
-    return cls.model_fields[field].alias or field
+def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
+    """Add to the fields what the body announces about inputs that they leave out."""
+    for field in cls.facts.of_kind("input"):
+        if not {field.name, field.attribute_name} & desc.keys():
+            own = [(cls.path_of_slot(tensor.name) or ("",), tensor) for tensor in tensors]
+            own = sorted([(path, tensor) for path, tensor in own if path[0] == field.attribute_name], key=itemgetter(0))
+            found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
+            if found:
+                desc[field.name] = found if field.is_array else found[0]
+
+
+def _describe_outputs(
+    cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor], sent: Mapping[str, str]
+) -> None:
+    """Add to the fields the outputs that the query describes; several are separated by semicolons.
+
+    What the query leaves out of a description is that of the first tensor in the body.
+    """
+    if not sent.keys() & set(_OUTPUT_PARAMETERS):
+        return
+    sizes = [_query_value(text, array=True) for text in sent.get("output_sizes", "").split(";") if text]
+    types = [text.strip() for text in sent.get("output_data_type", "").split(";") if text]
+    found: list[dict[str, Any]] = []
+    for index in range(max(len(sizes), len(types))):
+        output: dict[str, Any] = {}
+        if tensors:
+            output = {"DataType": types[0] if types else _directml_name(tensors[0]), "Sizes": list(tensors[0].shape)}
+        for key, entries in (("DataType", types), ("Sizes", sizes)):
+            if entries:
+                output[key] = entries[min(index, len(entries) - 1)]
+        found.append(output)
+    fields = cls.facts.of_kind("output")
+    if len(found) > len(fields) and not fields[-1].is_array:
+        raise InvalidParameter(
+            f"the query describes {len(found)} outputs, but {cls.operator_type} has {len(fields)}",
+            extra={"parameter": "output_sizes"},
+        )
+    for field, output in zip(fields, found, strict=False):
+        desc[field.name] = found[len(fields) - 1 :] if field.is_array else output
 
 
 def _query_value(text: str, *, array: bool) -> Any:
@@ -128,15 +177,19 @@ def _directml_name(tensor: AnnouncedTensor) -> str:
     return tensor.data_type.directml
 
 
-def _match_tensor(tensor: AnnouncedTensor, field: str, described: Any) -> None:
-    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8."""
-    blob = tensor.data_type.numpy_name == "uint8" and tensor.shape == (described.total_tensor_size_in_bytes,)
-    same = tensor.data_type.directml == described.data_type.name and tensor.shape == described.sizes
-    if blob or (same and described.is_packed):
+def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDesc) -> None:
+    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
+
+    Raises:
+        InvalidFrame: it is neither.
+    """
+    size, packed = described.total_tensor_size_in_bytes, described.is_packed
+    if tensor.data_type.directml == described.data_type.name and tensor.shape == described.sizes and packed:
         return
-    raw = f"U8 with shape [{described.total_tensor_size_in_bytes}]"
-    row = data_type(described.data_type.name)
-    expected = f"{row.safetensors} with shape {list(described.sizes)} or {raw}" if described.is_packed else raw
+    if tensor.data_type.numpy_name == "uint8" and tensor.shape == (size,):
+        return
+    raw, row = f"U8 with shape [{size}]", data_type(described.data_type.name)
+    expected = f"{row.safetensors} with shape {list(described.sizes)} or {raw}" if packed else raw
     raise InvalidFrame(
         f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
         f"{list(tensor.shape)}, but {field} describes {expected}"

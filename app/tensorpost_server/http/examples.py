@@ -73,7 +73,13 @@ def run_operator_openapi() -> dict[str, Any]:
         ("device", "query", "which device of the named backend, counted from 0; default the least busy one", "0"),
         ("feature_level", "query", "DirectML feature level to validate at; default the newest", "4_1"),
         ("repeats", "query", "tile: copies per dimension, for forms without an operator document", "1,1,3,3"),
-        ("output_sizes", "query", "sizes of the output tensor, where they do not follow from the rest", "1,1,6,9"),
+        (
+            "output_sizes",
+            "query",
+            "sizes of the output, where they do not follow; semicolons between outputs",
+            "1,1,6,9",
+        ),
+        ("output_data_type", "query", "DataType of the output, where it does not follow, likewise", "FLOAT32"),
     ]
     return _openapi("operator", "tile", "repeats=1,1,3,3", example, parameters)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from starlette.types import Receive, Scope, Send
@@ -79,7 +80,7 @@ class Execution:
         settings, fields = service.settings, header_fields(self._scope["headers"])
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
-        format_ = RequestFormat.of(fields)
+        format_ = RequestFormat.of(fields, length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole
         )
@@ -97,7 +98,7 @@ class Execution:
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
         stages.done("admit")
         if memory is None:
-            complete = body.complete if worker.is_small(plan) else None
+            complete = body.complete if prepared.aligned and worker.is_small(plan) else None
             memory = None if complete is None else tensors_in_place(complete, prepared.sizes)
         if memory is None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
@@ -173,8 +174,11 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
     slices = min(len(plan.slices), settings.slices_ahead + 2)
     memory_bytes = min(plan.output_bytes, slices * settings.slice_bytes) + (0 if read.memory else sum(sizes))
-    order = tuple(index_of[slot.name] for slot in plan.inputs)
-    return PreparedCall(read.call, read.id, plan, sizes, order, memory_bytes)
+    order = tuple([index_of[slot.name] for slot in plan.inputs])
+    item_sizes = {slot.name: slot.layout.data_type.item_size for slot in plan.inputs}
+    starts = itertools.accumulate(sizes, initial=0)
+    aligned = not any(start % item_sizes.get(each.name, 1) for each, start in zip(read.tensors, starts, strict=False))
+    return PreparedCall(read.call, read.id, plan, sizes, order, aligned, memory_bytes)
 
 
 async def _respond(

@@ -42,15 +42,16 @@ class RequestFormat(NamedTuple):
     response: MediaType
 
     @classmethod
-    def of(cls, headers: Mapping[bytes, bytes]) -> RequestFormat:
-        """The format that the header fields name.
+    def of(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:
+        """The format that the header fields name. An empty body needs no Content-Type; it counts as npy.
 
         Raises:
             UnsupportedMediaType: no Content-Type, one that is not read here, or a compressed body.
             InvalidParameter: Accept has a malformed quality.
             NotAcceptable: no media type in Accept can be written.
         """
-        request = _request_type(header_text(headers.get(b"content-type")))
+        content_type = header_text(headers.get(b"content-type"))
+        request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
         refuse_content_encoding(headers)
         return cls(request, _response_type(header_text(headers.get(b"accept")), request))
 

@@ -6,11 +6,15 @@ import asyncio
 from typing import Any, cast
 
 from fastapi import APIRouter
+from pydantic.fields import FieldInfo
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
+from tensorpost.descriptors.operator_desc import slot_name
 
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
+from tensorpost.operation import Operation, Slot
 from tensorpost.problems import InvalidDescriptor, Violation
 from tensorpost.strict_json import read_json
 
@@ -50,35 +54,41 @@ async def describe_operator(request: Request) -> JSONResponse:
 
 
 def catalogue_entry(cls: type[OperatorDesc]) -> dict[str, Any]:
-    """What the catalogue says about an operator."""
-    required = {name: info.is_required() for name, info in cls.model_fields.items()}
-    attributes = cls.attribute_fields()
-    tensors = (*cls.input_fields, *cls.output_fields)
+    """The description of an operator in the catalogue."""
+    facts = cls.facts
     return {
         "name": cls.operator_type.lower(),
         "type": f"DML_OPERATOR_{cls.operator_type}",
-        "value": cls.operator_value,
+        "value": facts.number,
+        "feature_level": str(facts.since),
         "summary": cls.summary,
-        "approximate": cls.approximate,
-        "fields": [
-            {
-                "name": info.alias or name,
-                "kind": "input" if name in cls.input_fields else "output" if name in tensors else "attribute",
-                "required": required[name],
-                **({"tensor": cls.slot_name(name)} if name in tensors else {}),
-                **({"query": name} if name in attributes else {}),
-            }
-            for name, info in cls.model_fields.items()
-        ],
-        "support": [
-            {
-                "feature_level": str(row.since),
-                "dimension_counts": {"lowest": row.dimension_counts[0], "highest": row.dimension_counts[1]},
-                "data_types": [data_type.name for data_type in row.data_types],
-            }
-            for row in cls.support
-        ],
+        "approximate": cls.approximation,
+        "fields": [_field_entry(facts, field, cls.model_fields[field.attribute_name]) for field in facts.fields],
     }
+
+
+def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> dict[str, Any]:
+    """A field: an attribute with its query parameter, or a tensor with its name in a frame and what it may be."""
+    entry = {"name": field.name, "kind": field.kind, "required": info.is_required(), "array": field.is_array}
+    if field.kind == "attribute":
+        return entry | {"query": field.attribute_name}
+    support = [
+        {
+            "feature_level": str(row.since),
+            "dimension_counts": {"lowest": row.dimension_counts[0], "highest": row.dimension_counts[1]},
+            "data_types": [data_type.name for data_type in row.data_types],
+            **({"functions": list(row.functions)} if row.functions else {}),
+        }
+        for name, rows in facts.tables()
+        if name == field.name
+        for row in rows
+    ]
+    name = slot_name(field.attribute_name)
+    if field.is_array:
+        name += "_0"
+    elif field.kind == "output" and len(facts.of_kind("output")) == 1:
+        name = "output"
+    return entry | {"optional": field.optional, "tensor": name, "support": support}
 
 
 @router.post(
@@ -138,7 +148,7 @@ _VALIDATE_OPENAPI = {
     "/v1/validate", summary="Validate an operator document", tags=["operators"], openapi_extra=_VALIDATE_OPENAPI
 )
 async def validate(request: Request) -> JSONResponse:
-    """The verdict, every violation, the output's description, byte sizes, and the lowest feature level.
+    """The verdict, every violation, the bytes of each tensor, the output's description, and the lowest feature level.
 
     The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
     "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
@@ -174,20 +184,42 @@ def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = N
         "lowest_feature_level": None,
         "op": None,
         "output": None,
+        "inputs": None,
+        "outputs": None,
         "input_bytes": None,
         "output_bytes": None,
     }
     if desc is not None:
         lowest = desc.lowest_feature_level()
-        output = getattr(desc, desc.output_fields[0])
+        outputs = [tensor for _, tensor in desc.tensors("output")]
         verdict |= {
             "lowest_feature_level": None if lowest is None else str(lowest),
             "op": desc.to_document(),
-            "output": output.to_json(),
-            "input_bytes": sum(getattr(desc, name).layout.size_in_bytes for name in desc.input_fields),
-            "output_bytes": output.layout.size_in_bytes,
+            "output": outputs[0].to_json(),
+            **_sizes(desc),
         }
     return verdict
+
+
+def _sizes(operation: Operation) -> dict[str, Any]:
+    """The tensors of an operation, in binding order, with their bytes and the sums of those."""
+
+    def entry(slot: Slot) -> dict[str, Any]:
+        layout = slot.layout
+        return {
+            "name": slot.name,
+            "dtype": layout.data_type.numpy_name,
+            "shape": list(layout.sizes),
+            "size_in_bytes": layout.size_in_bytes,
+        }
+
+    inputs, outputs = [entry(slot) for slot in operation.inputs], [entry(slot) for slot in operation.outputs]
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "input_bytes": sum([each["size_in_bytes"] for each in inputs]),
+        "output_bytes": sum([each["size_in_bytes"] for each in outputs]),
+    }
 
 
 def _is_node(document: object) -> bool:
@@ -206,8 +238,7 @@ def _node_verdict(level: FeatureLevel, document: object) -> dict[str, Any]:
         "lowest_feature_level": None if lowest is None else str(lowest),
         "op": node.to_json(),
         "output": node.output.to_json(),
-        "input_bytes": node.input.size_in_bytes,
-        "output_bytes": node.output.size_in_bytes,
+        **_sizes(node),
         "warnings": list(node.warnings),
         "lowering": {
             "verdict": lowering.verdict.value,

@@ -93,11 +93,11 @@ class CallParser(Protocol):
     """Parses calls of one operator in one dialect."""
 
     @property
-    def npy_tensor(self) -> str:
-        """The name of the tensor in an npy body.
+    def npy_tensor(self) -> str | None:
+        """The name of the tensor in an npy body; None if the operator takes no tensor, and the body is empty.
 
         Raises:
-            InvalidFrame: the operator takes another number of tensors than one.
+            InvalidFrame: the operator requires several tensors.
         """
         ...
 
@@ -137,7 +137,7 @@ class ReadCall(NamedTuple):
         call: what is asked for.
         id: the caller's id of the call.
         tensors: what the body announces, in the order of its bytes.
-        memory: the bytes of these tensors, if they had to be read to parse the call; else None.
+        memory: the bytes of these tensors, if they were read to parse the call; else None.
     """
 
     call: Call
@@ -171,10 +171,14 @@ async def read_call(
     if not head_has_arrived:
         reserve(min(body.length, settings.max_head_bytes))
     if media_type is MediaType.NPY:
+        name = parser.npy_tensor
+        if name is None:
+            await body.receive_into([])  # refuses a body that is not empty
+            return ReadCall(parser.parse(query, [], None, {}), None, [], [])
         npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.feed(npy)
         head = npy.finish()
-        tensors = [AnnouncedTensor(parser.npy_tensor, head.data_type, head.shape, head.body_bytes)]
+        tensors = [AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes)]
         return ReadCall(parser.parse(query, tensors, None, {}), None, tensors, None)
     reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
     await body.feed(reader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from starlette.types import Message, Receive, Send
 
 from tensorpost import datatypes, frame
+from tensorpost.operation import Slot
 from tensorpost.problems import LimitExceeded, NotAcceptable
 
 from ..engine import Stages, Worker
@@ -30,9 +32,8 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
 
     Raises:
         LimitExceeded: output bytes, work or JSON elements are above their limits.
-        NotAcceptable: the media type has no such data type, or no strides and padding.
+        NotAcceptable: the media type cannot hold several outputs, a data type, or strides and padding.
     """
-    layout = plan.outputs[0].layout
     if plan.output_bytes > settings.max_output_bytes:
         raise LimitExceeded.of(
             "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
@@ -41,20 +42,27 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
         raise LimitExceeded.of(
             "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
         )
-    row = layout.data_type
-    if (
-        (media_type is MediaType.NPY and row.numpy_name == "bfloat16")
-        or (media_type is MediaType.FRAME and row.safetensors is None)
-        or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
-    ):
-        raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another form")
-    if media_type is not MediaType.FRAME and not layout.packed:
+    if media_type is MediaType.NPY and len(plan.outputs) != 1:
+        names = ", ".join([slot.name for slot in plan.outputs])
         raise NotAcceptable(
-            f"{media_type.value} holds packed tensors only, and OutputTensor has strides or padding; "
+            f"{media_type.value} holds one tensor, and {plan.operator} has the outputs {names}; "
             f"accept {MediaType.FRAME.value}"
         )
+    for slot in plan.outputs:
+        row = slot.layout.data_type
+        if (
+            (media_type is MediaType.NPY and row.numpy_name == "bfloat16")
+            or (media_type is MediaType.FRAME and row.safetensors is None)
+            or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
+        ):
+            raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another form")
+        if media_type is not MediaType.FRAME and not slot.layout.packed:
+            raise NotAcceptable(
+                f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
+                f"accept {MediaType.FRAME.value}"
+            )
     if media_type is MediaType.JSON:
-        elements = plan.output_bytes // max(1, layout.data_type.item_size)
+        elements = sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
         if elements > settings.max_json_elements:
             raise LimitExceeded.of(
                 "the output as JSON numbers", elements, settings.max_json_elements,
@@ -64,24 +72,30 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
 
 
 def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> ResponseHead:
-    """The head of an npy or frame response that this worker computes."""
+    """The head of an npy or frame response that this worker computes. A frame has its tensors in binding order."""
     plan = prepared.plan
-    layout = plan.outputs[0].layout
     if media_type is MediaType.NPY:
+        layout = plan.outputs[0].layout
         body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
     else:
-        row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
-        body_head = frame.encode_head([(plan.outputs[0].name, row, sizes)], _metadata(prepared, worker))
+        body_head = frame.encode_head([_frame_entry(slot) for slot in plan.outputs], _metadata(prepared, worker))
     return _head(worker, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
 
 
-def json_response(prepared: PreparedCall, worker: Worker, output: bytes) -> tuple[ResponseHead, bytes]:
-    """Head and body of a JSON response; `output` holds the bytes of the output."""
-    slot = prepared.plan.outputs[0]
-    document = _metadata(prepared, worker) | {
-        "op": json.loads(prepared.call.document),
-        "tensors": {slot.name: frame.tensor_to_json(slot.layout.view(output))},
-    }
+def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
+    """A tensor in a frame; one with strides or padding travels as its raw bytes."""
+    layout = slot.layout
+    return (slot.name, layout.data_type, layout.sizes) if layout.packed else (slot.name, _U8, (layout.size_in_bytes,))
+
+
+def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[ResponseHead, bytes]:
+    """Head and body of a JSON response; `outputs` holds the bytes of the outputs, one after the other."""
+    tensors: dict[str, Any] = {}
+    data = memoryview(outputs)
+    for slot in prepared.plan.outputs:
+        tensors[slot.name] = frame.tensor_to_json(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        data = data[slot.layout.size_in_bytes :]
+    document = _metadata(prepared, worker) | {"op": json.loads(prepared.call.document), "tensors": tensors}
     body = json.dumps(document, allow_nan=False).encode()
     return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
 
