@@ -60,7 +60,7 @@ WAYS = pytest.mark.parametrize(
 
 
 def tensors(desc: OperatorDesc) -> tuple[BufferTensorDesc, BufferTensorDesc]:
-    source, target = desc.tensors().values()
+    (_, source), (_, target) = desc.tensors()
     return source, target
 
 
