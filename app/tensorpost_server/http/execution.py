@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,7 +21,7 @@ from .call_cache import (
     body_head_length,
     tensors_in_place,
 )
-from .headers import content_length, header_fields
+from .headers import content_length
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
 from .receive_into import receive_into
@@ -38,17 +38,20 @@ class Execution:
     Args:
         service: of the application.
         scope: the ASGI scope of the request, with its id.
+        fields: the header fields in it, by name.
         dialect: of the path.
         operator: name in the path.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
     """
 
-    __slots__ = ("_dialect", "_operator", "_place", "_scope", "_service", "_ticket", "_whole", "sender")
+    __slots__ = ("_dialect", "_fields", "_operator", "_place", "_scope", "_service", "_ticket", "_whole", "sender")
 
     def __init__(
-        self, service: Service, scope: Scope, dialect: Dialect, operator: str, whole: WholeMessages | None
-    ) -> None:
-        self._service, self._scope, self._dialect, self._operator = service, scope, dialect, operator
+        self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
+        whole: WholeMessages | None,
+    ) -> None:  # fmt: skip
+        self._service, self._scope, self._fields = service, scope, fields
+        self._dialect, self._operator = dialect, operator
         self._whole = whole
         self._ticket: Ticket | None = None
         self._place: Place | None = None
@@ -77,7 +80,7 @@ class Execution:
 
     async def _run(self, receive: Receive, send: Send) -> None:
         service, stages = self._service, Stages()
-        settings, fields = service.settings, header_fields(self._scope["headers"])
+        settings, fields = service.settings, self._fields
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = RequestFormat.of(fields, length)

@@ -7,6 +7,7 @@ operators exist for the OpenAPI document; they answer with `OperatorResponse`, w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -46,12 +47,13 @@ class OperatorDispatch:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        id_ = scope["tensorpost.request_id"] = request_id(header_fields(scope["headers"]).get(b"x-request-id"))
+        fields = header_fields(scope["headers"])
+        id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         if scope["method"] == "POST":
             path, _, name = scope["path"].removeprefix(scope.get("root_path", "")).rpartition("/")
             dialect = DIALECTS.get(path)
             if dialect is not None and name:
-                await _run_operator(self._service, dialect, name, scope, receive, send)
+                await _run_operator(self._service, dialect, name, fields, scope, receive, send)
                 return
 
         async def send_with_id(message: Message) -> None:
@@ -72,14 +74,15 @@ class OperatorResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the operator and send the response."""
-        await _run_operator(*self._operator, scope, receive, send)
+        await _run_operator(*self._operator, header_fields(scope["headers"]), scope, receive, send)
 
 
 async def _run_operator(
-    service: Service, dialect: Dialect, name: str, scope: Scope, receive: Receive, send: Send
+    service: Service, dialect: Dialect, name: str, fields: Mapping[bytes, bytes],
+    scope: Scope, receive: Receive, send: Send,
 ) -> None:  # fmt: skip
     """Run an operator, and answer errors that are refusals; unexpected ones are the application's to answer."""
-    execution = Execution(service, scope, dialect, name, whole_messages(scope) if service.replays else None)
+    execution = Execution(service, scope, fields, dialect, name, whole_messages(scope) if service.replays else None)
     try:
         await execution.run(receive, send)
         return
