@@ -7,11 +7,10 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, cast
 
-from tensorpost.descriptors.catalogue import pascal_case
-from tensorpost.descriptors.operator_desc import slot_name
-
 from tensorpost.datatypes import DATA_TYPES, data_type
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.operator_desc import TensorPath, slot_name
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
@@ -61,7 +60,8 @@ class DirectmlParser:
         del values
         cls = self._cls
         attributes, arrays = cls.attribute_fields(), cls.fields_with_arrays()
-        sent, options = parse_query(query, [*attributes, *_OUTPUT_PARAMETERS], ["backend", "device", "feature_level"])
+        known = [*attributes, "output_sizes", "output_data_type"]
+        sent, options = parse_query(query, known, ["backend", "device", "feature_level"])
         read = parse_document(document, sent)
         described: Mapping[str, Any] = {"type": cls.operator_type, "desc": {}} if read is None else read
         if not isinstance(described.get("type"), str) or not isinstance(described.get("desc"), Mapping):
@@ -71,15 +71,16 @@ class DirectmlParser:
                 f"the path names {cls.operator_type} but the document's type is {described['type'][:60]!r}; "
                 "post to the operator that the document describes"
             )
-        _match_fields(cls, tensors)
         desc: dict[str, Any] = {**described["desc"]}
         for key in sent.keys() & attributes.keys():
             desc[pascal_case(key)] = _query_value(sent[key], array=key in arrays)
         _describe_inputs(cls, desc, tensors)
-        _describe_outputs(cls, desc, tensors, sent)
+        if "output_sizes" in sent or "output_data_type" in sent:
+            _describe_outputs(cls, desc, tensors, sent)
         parsed = parse_operator({**described, "desc": desc}, complete=True)
         slots = parsed.inputs
-        match_names(tensors, [slot.name for slot in slots])
+        if len(slots) != len(tensors):
+            match_names(tensors, [slot.name for slot in slots])
         announced = {tensor.name: tensor for tensor in tensors}
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
@@ -90,35 +91,28 @@ class DirectmlParser:
         return Call(parsed, parsed.to_document_text(), options)
 
 
-_OUTPUT_PARAMETERS = ("output_sizes", "output_data_type")
-
-
-def _match_fields(cls: type[OperatorDesc], tensors: Sequence[AnnouncedTensor]) -> None:
-    """Compare the tensors' names with the fields of the operator, before they are described.
+def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
+    """Add to the fields what the body announces about inputs that they leave out.
 
     Raises:
         InvalidFrame: a required tensor is missing, or a name is of no field.
     """
-    paths = [cls.path_of_slot(tensor.name) for tensor in tensors]
+    by_field: dict[str, list[tuple[TensorPath, AnnouncedTensor]]] = {}
+    for tensor in tensors:
+        path = cls.path_of_slot(tensor.name)
+        if path is not None:
+            by_field.setdefault(path[0], []).append((path, tensor))
     required: list[str] = []
     optional: list[str] = []
     for field in cls.facts.of_kind("input"):
-        name = slot_name(field.attribute_name)
-        count = len([path for path in paths if path is not None and path[0] == field.attribute_name])
-        names = [f"{name}_{index}" for index in range(max(1, count))] if field.is_array else [name]
+        name, own = slot_name(field.attribute_name), by_field.get(field.attribute_name, [])
+        names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
         (optional if field.optional else required).extend(names)
-    match_names(tensors, required, optional)
-
-
-def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
-    """Add to the fields what the body announces about inputs that they leave out."""
-    for field in cls.facts.of_kind("input"):
-        if not {field.name, field.attribute_name} & desc.keys():
-            own = [(cls.path_of_slot(tensor.name) or ("",), tensor) for tensor in tensors]
-            own = sorted([(path, tensor) for path, tensor in own if path[0] == field.attribute_name], key=itemgetter(0))
+        if own and not {field.name, field.attribute_name} & desc.keys():
+            own.sort(key=itemgetter(0))
             found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
-            if found:
-                desc[field.name] = found if field.is_array else found[0]
+            desc[field.name] = found if field.is_array else found[0]
+    match_names(tensors, required, optional)
 
 
 def _describe_outputs(
@@ -128,8 +122,6 @@ def _describe_outputs(
 
     What the query leaves out of a description is that of the first tensor in the body.
     """
-    if not sent.keys() & set(_OUTPUT_PARAMETERS):
-        return
     sizes = [_query_value(text, array=True) for text in sent.get("output_sizes", "").split(";") if text]
     types = [text.strip() for text in sent.get("output_data_type", "").split(";") if text]
     found: list[dict[str, Any]] = []

@@ -337,7 +337,7 @@ def match_names(tensors: Sequence[AnnouncedTensor], required: Sequence[str], opt
         InvalidFrame: one is missing, or unknown.
     """
     names = [tensor.name for tensor in tensors]
-    if any(name not in (*required, *optional) for name in names) or any(name not in names for name in required):
+    if not {*required} <= {*names} <= {*required, *optional}:
         sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""

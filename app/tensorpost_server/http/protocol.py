@@ -43,7 +43,7 @@ from uvicorn.server import ServerState
 from ..settings import ENVIRONMENT_PREFIX
 from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
-from .timeouts import ConnectionLimits, ConnectionMonitor, MonitoredConnection, RateMeter
+from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
 __all__ = ["TRANSITIONS", "DirectProtocol", "Event", "Reading", "protocol_class"]
 
@@ -139,7 +139,7 @@ class _Refused(Exception):
     """Raised in a callback of the parser, to stop it."""
 
 
-class DirectProtocol(HttpToolsProtocol, MonitoredConnection):
+class DirectProtocol(HttpToolsProtocol):
     """See the module. `uvicorn.Config(http=DirectProtocol)` uses the default limits.
 
     Attributes:
@@ -565,7 +565,7 @@ class DirectProtocol(HttpToolsProtocol, MonitoredConnection):
         return scope is not None and (cycle is None or cycle.scope is not scope)
 
     def check(self, now: float) -> None:
-        """Close the connection if the caller is too slow."""
+        """Close the connection if the caller is too slow; called by the monitor with the loop's time, seconds."""
         phase = self._phase()
         if phase is None:
             self._meter.reset()

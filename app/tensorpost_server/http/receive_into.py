@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from starlette.types import Scope
 
 if TYPE_CHECKING:  # other ASGI servers do without uvicorn
-    from uvicorn.protocols.http.flow_control import FlowControl
+    from .protocol import DirectProtocol
 
 __all__ = ["RECEIVE_INTO", "MemoryReceiver", "ReceiveInto", "move_bytes", "receive_into"]
 
@@ -56,42 +56,6 @@ def receive_into(scope: Scope) -> ReceiveInto | None:
     return extensions.get(RECEIVE_INTO, {}).get("receive_into")
 
 
-class ReceivingProtocol(Protocol):
-    """The protocol of a connection, in whose place a `MemoryReceiver` stands."""
-
-    loop: asyncio.AbstractEventLoop
-    flow: FlowControl
-
-    @property
-    def unread(self) -> int:
-        """Bytes of the current body that have not arrived."""
-        ...
-
-    def body_received(self, count: int) -> None:
-        """So many bytes of the body were written to the application's memory."""
-        ...
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came while the application waited for none in its memory."""
-        ...
-
-    def eof_received(self) -> None:
-        """The caller sends no more."""
-        ...
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
-        ...
-
-    def pause_writing(self) -> None:
-        """The transport's buffer is full."""
-        ...
-
-    def resume_writing(self) -> None:
-        """The transport's buffer has room again."""
-        ...
-
-
 class MemoryReceiver(asyncio.BufferedProtocol):
     """Stands in the place of a connection's protocol while a body may be received into the application's memory.
 
@@ -100,7 +64,7 @@ class MemoryReceiver(asyncio.BufferedProtocol):
     byte after the end of the body is asked for.
     """
 
-    def __init__(self, protocol: ReceivingProtocol) -> None:
+    def __init__(self, protocol: DirectProtocol) -> None:
         self._protocol = protocol
         self._views: deque[memoryview] = deque()
         self._filled_of_first = 0  # bytes of the first view

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 from starlette.types import Receive
 
-from tensorpost.frame import BodyWriter
+from tensorpost.frame import BodyWriter, HeadReader, NpyHeadReader
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from .receive_into import ReceiveInto
@@ -21,14 +20,6 @@ _EMPTY = memoryview(b"")
 
 class ClientDisconnected(Exception):
     """The caller closed the connection; no response can be delivered."""
-
-
-class HeadParser(Protocol):
-    """Parses the head of a body; `feed` returns how many bytes it took. `head` is None until it is complete."""
-
-    head: Any
-
-    def feed(self, data: memoryview) -> int: ...  # described by the class
 
 
 class RequestBody:
@@ -85,10 +76,10 @@ class RequestBody:
         """All bytes that are unread, if no more will come; else None."""
         return None if self._more else self._buffered
 
-    async def feed(self, parser: HeadParser) -> None:
-        """Feed a parser until it has its head; the bytes after the head stay unread."""
-        while parser.head is None and (part := await self.peek()):
-            self._buffered = part[parser.feed(part) :]
+    async def feed(self, reader: HeadReader | NpyHeadReader) -> None:
+        """Feed a reader until it has its head; the bytes after the head stay unread."""
+        while reader.head is None and (part := await self.peek()):
+            self._buffered = part[reader.feed(part) :]
 
     async def receive_into(self, views: Sequence[memoryview]) -> None:
         """Receive the rest of the body into memory.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..settings import Settings
 
-__all__ = ["ConnectionLimits", "ConnectionMonitor", "MonitoredConnection", "RateMeter"]
+__all__ = ["ConnectionLimits", "ConnectionMonitor", "RateMeter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,11 @@ class ConnectionLimits:
         return min(1.0, max(0.01, min(self.head_seconds, self.receive_seconds, self.send_seconds) / 4))
 
 
-class MonitoredConnection:
-    """A connection that a `ConnectionMonitor` checks."""
-
-    def check(self, now: float) -> None:
-        """Close the connection if it is too slow; called once per interval.
-
-        Args:
-            now: the loop's time, seconds.
-        """
-        raise NotImplementedError
-
-
 class ConnectionMonitor:
     """Checks all connections of a server once per interval, as long as there are any.
 
     Args:
-        connections: of the server; those that are not a `MonitoredConnection` (WebSockets) are passed over.
+        connections: of the server. Each has `check(now)`, except WebSockets, which are passed over.
         loop: of the server.
         interval: seconds between two checks.
     """
@@ -90,7 +78,7 @@ class ConnectionMonitor:
         self._timer = None
         now = self._now()
         for connection in [*self._connections]:
-            if isinstance(connection, MonitoredConnection):
+            if hasattr(connection, "check"):
                 connection.check(now)
         if self._connections:
             self._timer = self._schedule()
