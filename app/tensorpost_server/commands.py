@@ -47,7 +47,7 @@ def serve(
 
     When it takes requests it prints one line with its address to standard output. Everything else goes to standard
     error: a warning if others than this machine can reach it, one for each environment variable that looks like a
-    setting but is none, and what goes wrong later.
+    setting but is none, and later errors.
 
     Args:
         host: address to listen on. Default: the setting `host`.
@@ -82,12 +82,12 @@ def serve(
 
 
 def doctor() -> list[dict[str, object]]:
-    """Open every device there is, and say what came of it.
+    """Open every device there is and report the result.
 
     Returns:
         One row per device, in the order `auto` prefers them: `name` of the backend; `index` of the device, None for a
         backend that could not be opened at all; `available`; `version` of the library that computes, None if there is
-        none; `device` in words and `reason`, of which one is None; `auto`, whether `auto` may choose it;
+        none; `device`, a description, and `reason`, of which one is None; `auto`, whether `auto` may choose it;
         `minimum_work`, how many elements an operator must read for that; `gauges`, by name; `folder` where its compiled
         kernels are, None if it has none. The last row, `http`, has the protocol and event loop of a server here.
 

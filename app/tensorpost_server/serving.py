@@ -119,7 +119,7 @@ def choose_protocol(settings: Settings) -> ProtocolChoice:
 
 
 class Listener:
-    """A bound socket. A Unix socket's file goes with it.
+    """A bound socket. Closing it removes the file of a Unix socket.
 
     Raises:
         InvalidParameter: the system refuses the address.
@@ -237,7 +237,7 @@ def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: s
         log_level=log_level if log_level != "info" else "warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nothing here depends on who the caller is
+        proxy_headers=False,  # nothing here depends on the caller's address
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=settings.shutdown_seconds,
     )

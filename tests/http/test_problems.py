@@ -98,7 +98,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     "unknown operator": (
         "/v1/operators/tyle", npy_bytes(X), NPY, 404, "unknown-operator", None, "did you mean 'TILE'?"
     ),
-    "operator of nothing we know": ("/v1/operators/%F0%9F%98%80", b"", NPY, 404, "unknown-operator", None, "GET /v1/operators"),
+    "operator of nothing we know": ("/v1/operators/%F0%9F%98%80", b"", NPY, 404, "unknown-operator", None, "lists"),
     "an endless operator": ("/v1/operators/" + "t" * 5000, b"", NPY, 404, "unknown-operator", None, "there is no"),
     "nothing there": ("/v1/operator/tile", npy_bytes(X), NPY, 404, "not-found", None, "/v1/operator/tile"),
     "unknown parameter": (TILE + "?repeat=1,2", npy_bytes(X), NPY, 400, "invalid-parameter", None, "mean 'repeats'"),

@@ -78,10 +78,9 @@ class DirectmlParser:
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
         parsed = parse_operator({**described, "desc": desc}, complete=True)
-        slots = parsed.inputs
-        if len(slots) != len(tensors):
+        slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
+        if {slot.name for slot in slots} != announced.keys():
             match_names(tensors, [slot.name for slot in slots])
-        announced = {tensor.name: tensor for tensor in tensors}
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
         try:

@@ -59,7 +59,7 @@ class Execution:
 
     @property
     def begun(self) -> bool:
-        """Whether the response has; from then on its status cannot change."""
+        """Whether the response has begun; from then on its status cannot change."""
         return self.sender is not None and self.sender.begun
 
     async def run(self, receive: Receive, send: Send) -> None:

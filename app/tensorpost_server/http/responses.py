@@ -127,7 +127,7 @@ class ResponseSender:
         whole: the server's extension; None if it has none, or middleware may want to see the messages.
 
     Attributes:
-        begun: whether the response has; from then on its status cannot change.
+        begun: whether the response has begun; from then on its status cannot change.
         replay: handed to the server with a small response; None if it cannot be replayed.
     """
 

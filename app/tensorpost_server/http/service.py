@@ -117,7 +117,7 @@ async def list_devices(request: Request) -> JSONResponse:
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
 async def list_limits(request: Request) -> JSONResponse:
-    """Each limit's value, the variable that sets it and its reason; beside it, the memory lent out and kept now."""
+    """Each limit's value, the variable that sets it and its reason; beside it, the memory in use and kept for reuse."""
     service = service_of(request)
     values = service.settings.model_dump()
     if service.inline is not None:
