@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from tensorpost.problems import TensorpostError
 
 from .backends import DeviceOptions
-from .engine import Admission, Inline, Pool, measure_inline
+from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import examples, operator_routes
 from .http import service as service_routes
@@ -35,17 +35,6 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
     curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
       --data-binary @x.npy -o y.npy
 """
-
-
-async def _inline(settings: Settings) -> Inline:
-    """What is computed on the event loop's thread: as the settings say, or as measured."""
-    if settings.inline_bytes is not None and settings.inline_work is not None:
-        return Inline(settings.inline_bytes, settings.inline_work)
-    found = await measure_inline()
-    return Inline(
-        found.bytes if settings.inline_bytes is None else settings.inline_bytes,
-        found.work if settings.inline_work is None else settings.inline_work,
-    )
 
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
@@ -99,9 +88,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
-        service.inline = await _inline(settings)
         for worker in service.pool.workers.values():
-            worker.inline = service.inline
+            worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
         trimming = asyncio.ensure_future(_trim(blocks))
         try:
             yield

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from tensorpost.problems import NoBackend
 
-from ..engine import Place, Stages, Ticket, Worker
+from ..engine import QueueSlot, Stages, Ticket, Worker
 from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
@@ -44,7 +44,7 @@ class Execution:
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
     """
 
-    __slots__ = ("_dialect", "_fields", "_operator", "_place", "_scope", "_service", "_ticket", "_whole", "sender")
+    __slots__ = ("_dialect", "_fields", "_operator", "_queue_slot", "_scope", "_service", "_ticket", "_whole", "sender")
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
@@ -54,7 +54,7 @@ class Execution:
         self._dialect, self._operator = dialect, operator
         self._whole = whole
         self._ticket: Ticket | None = None
-        self._place: Place | None = None
+        self._queue_slot: QueueSlot | None = None
         self.sender: ResponseSender | None = None
 
     @property
@@ -73,8 +73,8 @@ class Execution:
         except ClientDisconnected:
             return
         finally:
-            if self._place is not None:
-                self._place.leave()
+            if self._queue_slot is not None:
+                self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
 
@@ -157,10 +157,10 @@ class Execution:
         return self._ticket
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
-        """Take a place in the queue of this worker, and leave the queue of the one before."""
-        place, self._place = self._place, worker.expect(plan)
-        if place is not None:
-            place.leave()
+        """Enter the queue of this worker, and leave that of the worker before."""
+        before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
+        if before is not None:
+            before.release()
 
 
 def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCall:

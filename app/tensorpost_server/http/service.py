@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 
 from tensorpost.problems import NotReady
 
-from ..engine import Admission, Inline, Pool
+from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .call_cache import BoundedCache, CallKey, PreparedCall
 
@@ -40,7 +40,6 @@ class Service:
         admission: the memory budget.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
-        inline: what is computed on the event loop's thread; None before the start.
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
@@ -50,7 +49,6 @@ class Service:
     admission: Admission
     pool: Pool | None = None
     draining: bool = False
-    inline: Inline | None = None
     calls: BoundedCache[CallKey, PreparedCall] = field(
         default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
     )
@@ -120,8 +118,6 @@ async def list_limits(request: Request) -> JSONResponse:
     """Each limit's value, the variable that sets it and its reason; beside it, the memory in use and kept for reuse."""
     service = service_of(request)
     values = service.settings.model_dump()
-    if service.inline is not None:
-        values |= {"inline_bytes": service.inline.bytes, "inline_work": service.inline.work}
     limits = [
         {
             "name": name,
