@@ -14,6 +14,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from tests.support.bodies_app import settle
 from tests.support.http_app import (
+    FRAME,
     NPY,
     Controlled,
     Serving,
@@ -24,11 +25,14 @@ from tests.support.http_app import (
     npy_bytes,
     request_bytes,
     serving,
+    split_frame,
     use_backend,
 )
 from tests.support.paper import Paper, answers, connect
 from uvicorn.server import ServerState
 
+from tensorpost.datatypes import data_type
+from tensorpost.frame import encode_head
 from tensorpost_server.http import protocol as protocol_module
 from tensorpost_server.http.call_cache import (
     MOST_KEY_BYTES,
@@ -300,6 +304,20 @@ def test_the_same_head_before_another_tensor(wire: Wire, replayed: list[bool]):
         x = np.random.default_rng(1).random(shape, np.float32)
         np.testing.assert_array_equal(npy_array(ask(wire, x, user="shapes").body), np.tile(x, (1, 2)))
     assert replayed == [False, True, False, True]
+
+
+def test_several_inputs_and_outputs_are_replayed(wire: Wire, replayed: list[bool]):
+    for number in range(3):
+        a, b = ones(2, 3) * number, ones(2, 3)
+        head = encode_head([(name, data_type("float32"), (2, 3)) for name in "ab"])  # padded, hence aligned
+        body = head + a.tobytes() + b.tobytes()
+        wire.send(request_bytes("POST", "/v1/operators/element_wise_add", body, FRAME))
+        assert split_frame(wire.answer().body)[1] == {"output": (a + b).tobytes()}
+        body = encode_head([("input", data_type("float32"), (2, 3))]) + a.tobytes()
+        wire.send(request_bytes("POST", "/v1/operators/split?axis=1&output_sizes=2,1;2,2", body, FRAME))
+        found = split_frame(wire.answer().body)[1]
+        assert found == {"output_0": a[:, :1].tobytes(), "output_1": a[:, 1:].tobytes()}
+    assert replayed == [True] * 4
 
 
 def test_the_same_head_before_nonsense(wire: Wire, replayed: list[bool]):
