@@ -1,4 +1,4 @@
-"""The one table from error to status, and the one place where an error becomes an answer (RFC 9457)."""
+"""Error responses: the status of each error class, and problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tensorpost import problems as p
 __all__ = [
     "MEDIA_TYPE",
     "STATUS",
+    "answer_disconnected",
     "answer_error",
     "answer_http_exception",
-    "answer_nobody",
     "answer_unexpected",
     "status_of",
 ]
@@ -61,7 +61,7 @@ def status_of(error: p.TensorpostError) -> int:
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """The problem document of one of our errors, with Retry-After where waiting helps."""
+    """The problem document of a `TensorpostError`, with Retry-After where waiting helps."""
     assert isinstance(error, p.TensorpostError)
     return _answer(request, error, status_of(error), {})
 
@@ -83,7 +83,7 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
 
 
 def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Refusals of the router, the framework or a middleware, in our shape; status and headers stay theirs.
+    """A refusal of the router, the framework or a middleware as a problem document; status and headers stay.
 
     The problem is of the family that the status belongs to: `invalid-request`, `unavailable` (503) or
     `internal-error`.
@@ -112,19 +112,19 @@ def _allowed_methods(request: Request) -> list[str]:
     ]
 
 
-class _Nothing(Response):
+class _NoResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send nothing at all."""
+        """Send nothing."""
 
 
-def answer_nobody(request: Request, error: Exception) -> Response:
-    """The caller hung up: there is nobody to answer, and nothing went wrong here."""
+def answer_disconnected(request: Request, error: Exception) -> Response:
+    """The caller closed the connection: no response is sent, and nothing is logged."""
     del request, error
-    return _Nothing()
+    return _NoResponse()
 
 
 def answer_unexpected(request: Request, error: Exception) -> Response:
-    """A fault of ours, or of the machine: the caller learns that it was one; what it was is in the log."""
+    """A fault of the server or of the machine, as 500 or 503 without details, which are in the log."""
     # The server logs the traceback; this line ties it to the request.
     _log.error("request %s failed: %r", request.scope.get("tensorpost.request_id"), error)
     if isinstance(error, MemoryError):
