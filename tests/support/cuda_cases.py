@@ -37,7 +37,7 @@ class Strided:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def of(self, xp: Any, memory: Any) -> Any:
+    def array(self, xp: Any, memory: Any) -> Any:
         """The array in this block, or in a copy of it."""
         strides = [stride * self.memory.itemsize for stride in self.strides]
         return xp.lib.stride_tricks.as_strided(memory[self.first :], self.shape, strides)
@@ -48,7 +48,7 @@ class Strided:
     @property
     def view(self) -> NDArray[Any]:
         """The array."""
-        return self.of(np, self.memory)
+        return self.array(np, self.memory)
 
 
 def packed(array: NDArray[Any]) -> Strided:
@@ -75,7 +75,7 @@ class Call:
     def expected(self) -> NDArray[Any]:
         """The output's whole memory as NumPy leaves it."""
         memory = self.out.memory.copy()
-        self.kernel.fill(np, [self.x.view], self.box, self.out.of(np, memory))
+        self.kernel.fill(np, [self.x.view], self.box, self.out.source(np, memory))
         return memory
 
 
@@ -85,9 +85,9 @@ def agree(call: Call, memory: NDArray[Any], *, exactly: bool) -> None:
     if exactly:
         np.testing.assert_array_equal(memory.view(np.uint8), expected.view(np.uint8))
         return
-    got, want = call.out.of(np, memory).copy(), call.out.of(np, expected).copy()
+    got, want = call.out.array(np, memory).copy(), call.out.array(np, expected).copy()
     for block in (memory, expected):
-        call.out.of(np, block)[...] = 0
+        call.out.array(np, block)[...] = 0
     assert memory.tobytes() == expected.tobytes(), "something was written outside of the output"
     # Sums in float32, in whatever order, are off by a few roundings of the largest term each.
     largest = max(1.0, float(np.abs(call.x.view.astype(np.float64)).max()) if call.x.view.size else 1.0)

@@ -72,7 +72,7 @@ class Emulator:
             fresh.replace(library)
         return library
 
-    def run(self, launch: Launch, of: int, into: int, tables: Mapping[str, int] | None = None) -> None:
+    def run(self, launch: Launch, source: int, target: int, tables: Mapping[str, int] | None = None) -> None:
         """Run a launch.
 
         Args:
@@ -84,7 +84,7 @@ class Emulator:
         parameters = launch.parameters.copy()
         for name, at in (tables or {}).items():
             parameters[name] = at
-        places = [of + launch.of, into + launch.into]
+        places = [source + launch.source, target + launch.target]
         self.call(launch.variant, launch.grid, launch.block, launch.shared, places, parameters)
 
     def call(

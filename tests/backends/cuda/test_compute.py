@@ -37,7 +37,7 @@ def compute(emulation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def run(compute: Any, call: Call) -> None:
     x, memory = (compute.cupy.asarray(side.memory) for side in (call.x, call.out))
 
-    compute.fill(call.kernel, [call.x.of(compute.cupy, x)], call.box, call.out.of(compute.cupy, memory))
+    compute.fill(call.kernel, [call.x.array(compute.cupy, x)], call.box, call.out.array(compute.cupy, memory))
 
     agree(call, np.asarray(memory), exactly=is_exact(call))
     assert x.tobytes() == call.x.memory.tobytes()

@@ -28,7 +28,7 @@ from tests.support.cuda_cases import Call, Strided, agree, is_exact, packed, res
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends.cuda import planning
+from tensorpost_server.backends.cuda import launch_plan
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant
 from tensorpost_server.forms import Box
 from tensorpost_server.forms.separable import Separable
@@ -83,7 +83,7 @@ def test_every_variant_compiles(variant: Variant):
 def run(call: Call) -> NDArray[Any]:
     """The output's memory after the call on the device."""
     x, out = cupy.asarray(call.x.memory.view(np.uint8)), cupy.asarray(call.out.memory.view(np.uint8))
-    views = [side.of(cupy, memory.view(side.memory.dtype)) for side, memory in ((call.x, x), (call.out, out))]
+    views = [side.array(cupy, memory.view(side.memory.dtype)) for side, memory in ((call.x, x), (call.out, out))]
     compute.fill(call.kernel, [views[0]], call.box, views[1])
     assert (cupy.asnumpy(x) == call.x.memory.view(np.uint8)).all(), "the input was written to"
     return cupy.asnumpy(out).view(call.out.memory.dtype)
@@ -337,8 +337,8 @@ def test_what_our_kernels_do_not_do_cupy_does(make: Callable[[], Separable], dty
     kernel = make()
     x = np.random.default_rng(4).random((50,) * len(kernel.axes)).astype(dtype)
     strides = tuple(8 * 100**i for i in reversed(range(x.ndim)))
-    into = planning.Layout(x.dtype, strides, 0)
-    assert planning.plan(kernel, planning.Layout(x.dtype, x.strides, 0), ((0, 100),) * x.ndim, into) is None
+    target = planning.Layout(x.dtype, strides, 0)
+    assert planning.plan(kernel, planning.Layout(x.dtype, x.strides, 0), ((0, 100),) * x.ndim, target) is None
     expected = np.empty((100,) * x.ndim, dtype)
     kernel.fill(np, [x], ((0, 100),) * x.ndim, expected)
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tests.support.cuda_cases import Call, agree, is_exact, packed, resample_calls, tile_calls
 from tests.support.cuda_emulation import COMPILER, Emulator, address
 
-from tensorpost_server.backends.cuda import geometry, resampling, staging, tables, tiling, variants
-from tensorpost_server.backends.cuda.planning import Layout, plan
-from tensorpost_server.backends.cuda.tables import array_of
+from tensorpost_server.backends.cuda import geometry, resample_kernels, staged_resample, tables, copy_kernels, variants
+from tensorpost_server.backends.cuda.launch_plan import Layout, plan
+from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import LinearAxis
 
@@ -40,19 +40,19 @@ def run(emulator: Emulator, call: Call) -> NDArray[Any]:
     aligned = np.zeros(call.out.memory.nbytes + 16, np.uint8)
     memory = aligned[-aligned.ctypes.data % 16 :][: call.out.memory.nbytes].view(call.out.memory.dtype)
     memory[:] = call.out.memory
-    x, out = call.x.view, call.out.of(np, memory)
+    x, out = call.x.view, call.out.array(np, memory)
     steps = plan(call.kernel, layout(x), call.box, layout(out))
     assert steps is not None, "our kernels can do all of these"
-    of, kept = address(x), list[Any]()
+    source, kept = address(x), list[Any]()
     for step in steps:
         assert step.launch.variant in variants.VARIANTS
         arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
         target = np.full(max(1, step.made), 0xA5, np.uint8)
         kept += [arrays, target]
         places = {name: address(array) for name, array in arrays.items()}
-        emulator.run(step.launch, of, address(target) if step.made else address(out), places)
+        emulator.run(step.launch, source, address(target) if step.made else address(out), places)
         if step.made:
-            of = address(target)
+            source = address(target)
     return memory
 
 
@@ -66,7 +66,7 @@ def test_tile(emulator: Emulator, call: Call):
 @EXAMPLES
 def test_tile_with_wide_offsets(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
+        patch.setattr(copy_kernels, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
         agree(call, run(emulator, call), exactly=True)
 
 
@@ -74,7 +74,7 @@ def test_tile_with_wide_offsets(emulator: Emulator, call: Call):
 @EXAMPLES
 def test_tile_in_several_launches(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "LARGEST_COUNT", 1000)  # as beyond 2 GiB
+        patch.setattr(copy_kernels, "LARGEST_COUNT", 1000)  # as beyond 2 GiB
         agree(call, run(emulator, call), exactly=True)
 
 
@@ -92,8 +92,8 @@ def test_resample_in_any_tiles(emulator: Emulator, width: int, rows: int, shared
     largest = staging._largest_tile  # pyright: ignore[reportPrivateUsage] # rows here are far shorter than a block's
     with pytest.MonkeyPatch.context() as patched:
         for name, value in constants.items():
-            patched.setattr(staging, name, value)
-        patched.setattr(staging, "_largest_tile", lambda slots, *of: largest(min(slots, width), *of))
+            patched.setattr(staged_resample, name, value)
+        patched.setattr(staged_resample, "_largest_tile", lambda slots, *source: largest(min(slots, width), *source))
         agree(call, run(emulator, call), exactly=is_exact(call))
 
 
@@ -106,7 +106,7 @@ def test_tall_and_narrow(emulator: Emulator, dtype: str):
     call = Call(kernel, packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, dtype)))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(staging, "ENOUGH_BLOCKS", 1)
+        patched.setattr(staged_resample, "ENOUGH_BLOCKS", 1)
         steps = plan(kernel, layout(x), call.box, layout(call.out.view))
         agree(call, run(emulator, call), exactly=False)
 
@@ -133,7 +133,7 @@ def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Cal
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "WHOLE_AXIS", 0)  # as beyond 65536 outputs
         patch.setattr(tables, "AT_ONCE", 4)
-        patch.setattr(tables, "_TAPS", tables.Kept(0))
+        patch.setattr(tables, "_TAPS", tables.ByteCache(0))
         agree(call, run(emulator, call), exactly=is_exact(call))
 
 

@@ -46,8 +46,8 @@ def offsets(loops: list[Loop]) -> list[tuple[int, int]]:
     turns = itertools.product(*(range(loop.extent) for loop in loops))
     found = [
         (
-            sum(i * loop.into for i, loop in zip(turn, loops, strict=True)),
-            sum(i * loop.of for i, loop in zip(turn, loops, strict=True)),
+            sum(i * loop.target for i, loop in zip(turn, loops, strict=True)),
+            sum(i * loop.source for i, loop in zip(turn, loops, strict=True)),
         )
         for turn in turns
     ]

@@ -9,11 +9,11 @@ from typing import Any
 
 from .geometry import Loop, alignment, axis_row
 from .launches import Launch
-from .tables import Reach, Span, Table, Taps, reach_of
+from .tap_tables import Reach, Span, Taps, TapTable, reach_of
 from .variants import Variant
 
 __all__ = ["MOST_OUTER", "THREADS", "Dimension", "Planes", "Step", "TablePart", "columns_of", "outputs_of"]
-__all__ += ["planes_of", "there", "writes_words"]
+__all__ += ["planes_of", "present", "writes_words"]
 
 THREADS = 128  # of a block of every kernel in resample.cu
 MOST_OUTER = 8  # of resample.cu
@@ -28,7 +28,7 @@ class TablePart:
         first: bytes from its start.
     """
 
-    table: Table
+    table: TapTable
     first: int = 0
 
 
@@ -53,8 +53,8 @@ class Dimension:
 
     Attributes:
         extent: outputs.
-        into: bytes between them in the output.
-        of: bytes between the input's elements.
+        target: bytes between them in the output.
+        source: bytes between the input's elements.
         start: first output, counted in the span's table.
         span: its table's; None where the dimension is copied, or its one index is already in the input's offset.
         taps: of the span.
@@ -62,8 +62,8 @@ class Dimension:
     """
 
     extent: int
-    into: int
-    of: int
+    target: int
+    source: int
     start: int = 0
     span: Span | None = None
     taps: Taps | None = None
@@ -83,7 +83,7 @@ class Dimension:
         """The table of so many taps for each output, from its first output on; None where an index is the output's."""
         if self.span is None:
             return None
-        table = Table((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
+        table = TapTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
         return TablePart(table, self.start * table.item)
 
     def reach(self) -> Reach | None:
@@ -117,14 +117,14 @@ class Planes:
         return math.prod(loop.extent for loop in self.loops)
 
     @property
-    def of(self) -> list[int]:
+    def source(self) -> list[int]:
         """Strides in the input."""
-        return [loop.of for loop in self.loops]
+        return [loop.source for loop in self.loops]
 
     @property
-    def into(self) -> list[int]:
+    def target(self) -> list[int]:
         """Strides in the output."""
-        return [loop.into for loop in self.loops]
+        return [loop.target for loop in self.loops]
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def planes_of(dimensions: list[Dimension]) -> Planes | None:
             first.append(length + dimension.start)
             spans.append(dimension.span)
             length += outputs_of(dimension.span)
-    loops = [Loop(dimension.extent, dimension.into, dimension.of) for dimension in reversed(dimensions)]
-    return Planes(loops, first, TablePart(Table(tuple(spans), "indices")) if spans else None)
+    loops = [Loop(dimension.extent, dimension.target, dimension.source) for dimension in reversed(dimensions)]
+    return Planes(loops, first, TablePart(TapTable(tuple(spans), "indices")) if spans else None)
 
 
 def columns_of(variant: Variant) -> int:
@@ -153,12 +153,12 @@ def columns_of(variant: Variant) -> int:
     return int(dict(variant.defines)["COLUMNS"])
 
 
-def writes_words(x: Dimension, into: Sequence[int], columns: int, item: int, into_address: int) -> bool:
+def writes_words(x: Dimension, target: Sequence[int], columns: int, item: int, target_address: int) -> bool:
     """Whether every group of columns is one aligned word of the output."""
     word = columns * item
-    return x.into == item and x.extent % columns == 0 and alignment([word, into_address, *into]) == word
+    return x.target == item and x.extent % columns == 0 and alignment([word, target_address, *target]) == word
 
 
-def there(tables: dict[str, TablePart | None]) -> dict[str, TablePart]:
+def present(tables: dict[str, TablePart | None]) -> dict[str, TablePart]:
     """Those that are not None."""
     return {name: part for name, part in tables.items() if part is not None}

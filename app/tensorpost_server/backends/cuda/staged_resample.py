@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .dimensions import MOST_OUTER, THREADS, Dimension, Planes, Step, TablePart, columns_of, there, writes_words
+from .dimensions import MOST_OUTER, THREADS, Dimension, Planes, Step, TablePart, columns_of, present, writes_words
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, alignment, divisor_row
 from .launches import ENOUGH_BLOCKS, Launch, structure
-from .tables import TAP, Table
+from .tap_tables import TAP, TapTable
 from .variants import Variant
 
 __all__ = ["TILES", "plan_staged"]
@@ -34,10 +34,10 @@ TILES = np.dtype(
         ("planes_of_tile", "<u4"), ("planes", "<u4"), ("width", "<u4"), ("height", "<u4"), ("in_width", "<u4"),
         ("vector", "<u4"), ("in_vector", "<u4"), ("paired", "<u4"), ("loads", DIVISOR), ("staged_rows", DIVISOR),
         ("pitch", "<u4"), ("sources_at", "<u4"), ("offsets_at", "<u4"), ("taps_at", "<u4"), ("repeat", DIVISOR),
-        ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"), ("of_y", "<i8"), ("into_y", "<i8"), ("size_z", DIVISOR),
-        ("size_w", DIVISOR), ("of_z", "<i8"), ("of_w", "<i8"), ("into_z", "<i8"), ("into_w", "<i8"),
-        ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"), ("rows_y", "<u8"),
-        ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
+        ("outer", "<u4"), ("source_x", "<i4"), ("target_x", "<i4"), ("source_y", "<i8"), ("target_y", "<i8"),
+        ("size_z", DIVISOR), ("size_w", DIVISOR), ("source_z", "<i8"), ("source_w", "<i8"), ("target_z", "<i8"),
+        ("target_w", "<i8"), ("table_x", "<u8"), ("table_y", "<u8"), ("table_z", "<u8"), ("table_w", "<u8"),
+        ("rows_y", "<u8"), ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
     ],
     align=True,
 )  # fmt: skip
@@ -138,9 +138,9 @@ def plan_staged(
     planes: Planes,
     item: int,
     staged_item: int,
-    of: int,
-    of_address: int,
-    into_address: int,
+    source: int,
+    source_address: int,
+    target_address: int,
 ) -> Step | None:
     """The launch of resample_staged for a box.
 
@@ -152,22 +152,21 @@ def plan_staged(
         planes: all others.
         item: bytes per element.
         staged_item: bytes per element in shared memory.
-        of: bytes to the input's first element.
-        of_address: where they count from, modulo 16.
-        into_address: where the output's first element is, modulo 16.
+        source: bytes to the input's first element.
+        source_address: where they count from, modulo 16.
+        target_address: where the output's first element is, modulo 16.
 
     Returns:
         None if what a tile reads is no window that moves with it, or there are too many tiles.
     """
     defines = dict(variant.defines)
     columns, taps_x, taps_y = columns_of(variant), int(defines["TAPS_X"]), int(defines["TAPS_Y"])
-    of_x, of_y = _window(x, ranked=False), _window(y, ranked=True)
-    if of_x is None or of_y is None or _step(x) > MOST_STEP:
+    window_x, window_y = _window(x, ranked=False), _window(y, ranked=True)
+    if window_x is None or window_y is None or _step(x) > MOST_STEP:
         return None
-    window_x, window_y = of_x, of_y
     word = VECTOR // item
-    strides = [of_address + of, y.of, *planes.of, *(one.of for one in blended)]
-    reads_words = x.of == item and x.elements % word == 0 and alignment(strides) == VECTOR
+    strides = [source_address + source, y.source, *planes.source, *(one.source for one in blended)]
+    reads_words = x.source == item and x.elements % word == 0 and alignment(strides) == VECTOR
 
     def shared_by(tile: _Tile) -> _Shared:
         width = window_x.widest(tile.slots * columns, word if reads_words else 1)
@@ -197,7 +196,7 @@ def plan_staged(
     tiles_y = -(-y.extent // tile.height)
     tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
     grid, shared = blocks(tile), shared_by(tile)
-    if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.of), abs(x.into)) > LARGEST_COUNT:
+    if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.source), abs(x.target)) > LARGEST_COUNT:
         return None
 
     z, w = (*blended, None, None)[:2]
@@ -213,7 +212,9 @@ def plan_staged(
         width=x.extent,
         height=y.extent,
         in_width=x.elements,
-        vector=writes_words(x, [y.into, *planes.into, *(one.into for one in blended)], columns, item, into_address),
+        vector=writes_words(
+            x, [y.target, *planes.target, *(one.target for one in blended)], columns, item, target_address
+        ),
         in_vector=reads_words,
         paired=staged_item == 2 and taps_x == 2 and _paired(x),
         loads=divisor_row(shared.loads),
@@ -223,16 +224,16 @@ def plan_staged(
         offsets_at=shared.offsets_at,
         taps_at=shared.taps_at,
         repeat=divisor_row(x.repeat),
-        of_x=x.of,
-        into_x=x.into,
-        of_y=y.of,
-        into_y=y.into,
+        source_x=x.source,
+        target_x=x.target,
+        source_y=y.source,
+        target_y=y.target,
         size_z=divisor_row(z.extent if z else 1),
         size_w=divisor_row(w.extent if w else 1),
-        of_z=z.of if z else 0,
-        of_w=w.of if w else 0,
-        into_z=z.into if z else 0,
-        into_w=w.into if w else 0,
+        source_z=z.source if z else 0,
+        source_w=w.source if w else 0,
+        target_z=z.target if z else 0,
+        target_w=w.target if w else 0,
         **planes.fields,
     )
     tables = {
@@ -243,7 +244,7 @@ def plan_staged(
         "rows_y": _rows_with_gaps(y),
         "lists": planes.lists,
     }
-    return Step(Launch(variant, grid, THREADS, parameters, of, 0, shared.bytes), there(tables))
+    return Step(Launch(variant, grid, THREADS, parameters, ((0, source),), 0, shared.bytes), present(tables))
 
 
 def _up_to(multiple: int, size: int) -> int:
@@ -301,4 +302,4 @@ def _rows_with_gaps(dimension: Dimension) -> TablePart | None:
     if dimension.span is None:
         return None
     reach = dimension.reach()
-    return TablePart(Table((dimension.span,), "rows")) if reach is not None and reach.has_gaps else None
+    return TablePart(TapTable((dimension.span,), "rows")) if reach is not None and reach.has_gaps else None
