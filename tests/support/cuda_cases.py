@@ -12,13 +12,15 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tensorpost_server.forms import Box, Form
+from tensorpost_server.forms import Box, Copies, Copy, Form, Loop, Pointwise
 from tensorpost_server.forms.axes import AxisMap, Taps
+from tensorpost_server.forms.expression import Expression, call, operand, where
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
-from tensorpost_server.operators.tile import TileKernel
+from tensorpost_server.operators.tile import tile
 
-__all__ = ["Call", "Strided", "agree", "is_exact", "packed", "resample_calls", "tile_calls"]
+__all__ = ["EXPRESSIONS", "GELU", "Call", "Strided", "agree", "copy_calls", "is_exact", "packed", "pointwise_calls"]
+__all__ += ["resample_calls", "tile_calls"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,24 +60,30 @@ def packed(array: NDArray[Any]) -> Strided:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a kernel's fill.
+    """One call of a form's fill.
 
     Attributes:
-        kernel: the operator.
-        x: the input.
+        form: what is computed.
+        inputs: the input arrays.
         box: part of the output.
         out: where it goes; its memory holds other bytes.
+        want: the box as another formula gives it; None for what NumPy makes of the form.
     """
 
-    kernel: Form
-    x: Strided
+    form: Form
+    inputs: tuple[Strided, ...]
     box: Box
     out: Strided
+    want: NDArray[Any] | None = None
 
     def expected(self) -> NDArray[Any]:
         """The output's whole memory as NumPy leaves it."""
         memory = self.out.memory.copy()
-        self.kernel.fill(np, [self.x.view], self.box, self.out.source(np, memory))
+        out = self.out.array(np, memory)
+        if self.want is None:
+            self.form.fill(np, [x.view for x in self.inputs], self.box, out)
+        else:
+            out[...] = self.want
         return memory
 
 
@@ -89,19 +97,30 @@ def agree(call: Call, memory: NDArray[Any], *, exactly: bool) -> None:
     for block in (memory, expected):
         call.out.array(np, block)[...] = 0
     assert memory.tobytes() == expected.tobytes(), "something was written outside of the output"
+    if isinstance(call.form, Pointwise):
+        # NaN of any bits; functions of either library are within 2 units in the last place of the exact value.
+        off = 4 if call.form.expression.functions() & {"exp", "log", "tanh", "erf"} else 0
+        finest = float(np.finfo(want.dtype).eps) if want.dtype.kind == "f" else 0
+        least = float(np.finfo(want.dtype).smallest_subnormal) if want.dtype.kind == "f" else 0
+        if want.dtype.kind in "fc":
+            np.testing.assert_allclose(got, want, rtol=off * finest, atol=off * least, equal_nan=True)
+        else:
+            np.testing.assert_array_equal(got, want)
+        return
     # Sums in float32, in whatever order, are off by a few roundings of the largest term each.
-    largest = max(1.0, float(np.abs(call.x.view.astype(np.float64)).max()) if call.x.view.size else 1.0)
-    off = 16 * 2.0**-24 * largest * _sum_of_weights(call.kernel)
+    (x,) = [one.view for one in call.inputs]
+    largest = max(1.0, float(np.abs(x.astype(np.float64)).max()) if x.size else 1.0)
+    off = 16 * 2.0**-24 * largest * _sum_of_weights(call.form)
     if want.dtype.kind == "f":
         finest = np.finfo(want.dtype).eps
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2 * finest, atol=off)
         return
     # Integers are what is left of some number that near the exact sum.
-    assert isinstance(call.kernel, Separable)
-    assert call.kernel.rounding is Rounding.TRUNCATE
+    assert isinstance(call.form, Separable)
+    assert call.form.rounding is Rounding.TRUNCATE
     exact = np.empty(want.shape)
-    in_float64 = replace(call.kernel, accumulate="float64", rounding=Rounding.NONE)
-    in_float64.fill(np, [call.x.view.astype(np.float64)], call.box, exact)
+    in_float64 = replace(call.form, accumulate="float64", rounding=Rounding.NONE)
+    in_float64.fill(np, [x.astype(np.float64)], call.box, exact)
     limits = np.iinfo(want.dtype)
     least, most = (np.clip(np.trunc(exact + far), limits.min, limits.max) for far in (-off, off))
     assert ((least <= got) & (got <= most)).all()
@@ -163,7 +182,105 @@ def tile_calls(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Call:
     x = draw(strided(tuple(sizes), dtype, shares=True))
     box = draw(boxes([size * repeat for size, repeat in zip(sizes, repeats, strict=True)]))
     out = draw(strided(tuple(stop - start for start, stop in box), dtype, shares=False))
-    return Call(TileKernel(tuple(sizes)), x, box, out)
+    want = np.tile(x.view, repeats)[tuple(slice(*span) for span in box)]
+    return Call(tile(sizes, repeats), (x,), box, out, want)
+
+
+@st.composite
+def copy_calls(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Call:
+    """Transposes with any steps, joins and paddings of some thousands of elements, against NumPy's own functions."""
+    dtype = np.dtype(draw(st.sampled_from(dtypes)))
+    kind = draw(st.sampled_from(["transposed", "transposed", "joined", "padded", "mirrored"]))
+    sizes, left = list[int](), 6_000
+    for _ in range(draw(st.integers(1, 5))):
+        sizes.append(min(left, draw(st.sampled_from([1, 2, 3, 4, 8, 16, 31, 33, 64, 130, 400]))))
+        left //= sizes[-1]
+    x = draw(strided(tuple(sizes), dtype, shares=True))
+    inputs = (x,)
+    match kind:
+        case "transposed":
+            form, want = _transposed(draw, x)
+        case "joined":
+            axis = draw(st.integers(0, len(sizes) - 1))
+            shapes = [(*sizes[:axis], draw(st.sampled_from([1, 2, 5, 16])), *sizes[axis + 1 :]) for _ in range(2)]
+            inputs = (x, *(draw(strided(shape, dtype, shares=True)) for shape in shapes))
+            starts = np.cumsum([0, *(one.shape[axis] for one in inputs)])
+            parts = [
+                Copy.of(
+                    one.shape, target_start=[int(start) if i == axis else 0 for i in range(len(sizes))], input=number
+                )
+                for number, (one, start) in enumerate(zip(inputs, starts, strict=False))
+            ]
+            form = Copies((len(sizes),) * len(inputs), (tuple(parts),))
+            want = np.concatenate([one.view for one in inputs], axis)
+        case "padded":
+            pads = [draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 3), (2, 5)])) for _ in sizes]
+            value = draw(st.sampled_from([0, 1, 7]))
+            part = Copy.of(sizes, target_start=[before for before, _ in pads])
+            form, want = Copies((len(sizes),), ((part,),), value), np.pad(x.view, pads, constant_values=value)
+        case _:
+            form, want = _mirrored(x)
+    box = draw(boxes(list(want.shape)))
+    out = draw(strided(tuple(stop - start for start, stop in box), dtype, shares=False))
+    return Call(form, inputs, box, out, want[tuple(slice(*span) for span in box)])
+
+
+def _transposed(draw: st.DrawFn, x: Strided) -> tuple[Copies, NDArray[Any]]:
+    """A slice with any steps, its axes in any order."""
+    order = draw(st.permutations(range(len(x.shape))))
+    loops, start, index = list[Loop](), list[int](), list[Any]()
+    for axis, size in enumerate(x.shape):
+        step = draw(st.sampled_from([1, 1, 1, 1, -1, 2, -3, 0]))
+        first = 0 if step >= 0 else size - 1
+        count = size if step == 0 else -(-size // abs(step))
+        start.append(first)
+        index.append([first + i * step for i in range(count)])
+        loops.append(Loop(count, (order.index(axis), 1), ((axis, step),)))
+    copy = Copy(0, tuple(start), (0,) * len(start), tuple(loop for loop in loops if loop.extent > 1))
+    return Copies((len(start),), ((copy,),)), x.view[np.ix_(*index)].transpose(order)
+
+
+def _mirrored(x: Strided) -> tuple[Copies, NDArray[Any]]:
+    """The first axis with its mirror image before it and its last element behind it."""
+    size, rest = x.shape[0], x.shape[1:]
+    zeros = (0,) * len(rest)
+    ones = (1,) * len(rest)
+    parts = (
+        Copy.of((size, *rest), source_start=(size - 1, *zeros), source_steps=(-1, *ones)),
+        Copy.of((size, *rest), target_start=(size, *zeros)),
+        Copy.of((3, *rest), source_start=(size - 1, *zeros), source_steps=(0, *ones), target_start=(2 * size, *zeros)),
+    )
+    return Copies((len(x.shape),), (parts,)), np.concatenate([x.view[::-1], x.view, np.repeat(x.view[-1:], 3, 0)])
+
+
+_X, _Y = operand(0), operand(1)
+GELU = _X * 0.5 * (1.0 + call("erf", _X * 0.7071067811865476))
+EXPRESSIONS: dict[str, Expression] = {
+    "add": _X + _Y,
+    "gelu": GELU,
+    "clip": call("minimum", call("maximum", _X, 3), 100),
+    "if": where(_X < _Y, _X, _Y * 2),
+}
+"""Expressions of numbers; `gelu` of floating-point ones alone."""
+
+
+@st.composite
+def pointwise_calls(draw: st.DrawFn, names: tuple[str, ...], types: tuple[tuple[str, str, str], ...]) -> Call:
+    """Expressions of arrays with any strides, by (stored, computed, result) types."""
+    expression = EXPRESSIONS[draw(st.sampled_from(names))]
+    stored, computed, result = draw(st.sampled_from(types))
+    sizes, left = list[int](), 2_000
+    for _ in range(draw(st.integers(1, 4))):
+        sizes.append(min(left, draw(st.sampled_from([1, 2, 3, 8, 16, 33, 64, 500]))))
+        left //= sizes[-1]
+    count = 2 if expression in (EXPRESSIONS["add"], EXPRESSIONS["if"]) else 1
+    inputs = tuple(draw(strided(tuple(sizes), np.dtype(stored), shares=True)) for _ in range(count))
+    if np.dtype(result).kind in "iu" and np.dtype(computed).kind == "f":
+        for x in inputs:
+            x.memory[:] = np.random.default_rng(x.memory.size).integers(-100, 100, x.memory.size).astype(stored)
+    box = draw(boxes(sizes))
+    out = draw(strided(tuple(stop - start for start, stop in box), np.dtype(result), shares=False))
+    return Call(Pointwise(expression, (computed,) * count, computed), inputs, box, out)
 
 
 @dataclass(frozen=True)
@@ -253,12 +370,12 @@ def resample_calls(draw: st.DrawFn, dtypes: tuple[str, ...], kinds: tuple[str, .
     outputs = [size if axis is None else axis.output_size for size, axis in zip(sizes, axes, strict=True)]
     box = draw(boxes(outputs))
     out = draw(strided(tuple(stop - start for start, stop in box), dtype, shares=False))
-    return Call(Separable(tuple(axes), rounding=rounding), x, box, out)
+    return Call(Separable(tuple(axes), rounding=rounding), (x,), box, out)
 
 
 def is_exact(call: Call) -> bool:
     """Whether nothing is summed, so that every bit must be NumPy's."""
-    return isinstance(call.kernel, TileKernel) or all(
+    return isinstance(call.form, Copies) or all(
         axis is None or isinstance(axis, NearestAxis)
-        for axis in call.kernel.axes  # type: ignore[attr-defined] # every other kernel of these cases has axes
+        for axis in call.form.axes  # type: ignore[attr-defined] # every other form of these cases has axes
     )

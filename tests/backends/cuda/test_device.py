@@ -28,7 +28,6 @@ from tests.support.cuda_cases import Call, Strided, agree, is_exact, packed, res
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends.cuda import launch_plan
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant
 from tensorpost_server.forms import Box
 from tensorpost_server.forms.separable import Separable
