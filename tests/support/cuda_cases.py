@@ -375,7 +375,10 @@ def resample_calls(draw: st.DrawFn, dtypes: tuple[str, ...], kinds: tuple[str, .
 
 def is_exact(call: Call) -> bool:
     """Whether nothing is summed, so that every bit must be NumPy's."""
-    return isinstance(call.form, Copies) or all(
-        axis is None or isinstance(axis, NearestAxis)
-        for axis in call.form.axes  # type: ignore[attr-defined] # every other form of these cases has axes
-    )
+    match call.form:
+        case Copies():
+            return True
+        case Separable(axes):
+            return all(axis is None or isinstance(axis, NearestAxis) for axis in axes)
+        case _:
+            return False
