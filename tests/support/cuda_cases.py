@@ -5,6 +5,8 @@ The expected elements are NumPy's, by the same kernel object; tests/operators ho
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +16,14 @@ from numpy.typing import NDArray
 
 from tensorpost_server.forms import Box, Copies, Copy, Form, Loop, Pointwise
 from tensorpost_server.forms.axes import AxisMap, Taps
-from tensorpost_server.forms.expression import Expression, call, operand, where
+from tensorpost_server.forms.expression import FUNCTIONS, Expression, call, operand, where
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
 from tensorpost_server.operators.tile import tile
 
-__all__ = ["EXPRESSIONS", "GELU", "Call", "Strided", "agree", "copy_calls", "is_exact", "packed", "pointwise_calls"]
-__all__ += ["resample_calls", "tile_calls"]
+__all__ = ["CONVERSIONS", "EXPRESSIONS", "FUNCTION_TYPES", "TOLERANCES", "Call", "Strided", "agree", "choice_of_halves"]
+__all__ += ["conversion", "copy_calls", "function_cases", "is_exact", "packed", "pointwise_calls", "resample_calls"]
+__all__ += ["tile_calls"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +90,16 @@ class Call:
         return memory
 
 
-def agree(call: Call, memory: NDArray[Any], *, exactly: bool) -> None:
-    """This memory holds NumPy's answer, and outside the output what was there before."""
+def agree(call: Call, memory: NDArray[Any], *, exactly: bool, tolerance: int | None = None, name: str = "") -> None:
+    """This memory holds NumPy's answer, and outside the output what was there before.
+
+    Args:
+        call: what was called.
+        memory: the output's, afterwards.
+        exactly: whether every bit must be NumPy's.
+        tolerance: of expressions, units in the last place; None for 4 where functions are not rounded correctly.
+        name: for the message.
+    """
     expected = call.expected()
     if exactly:
         np.testing.assert_array_equal(memory.view(np.uint8), expected.view(np.uint8))
@@ -99,13 +110,14 @@ def agree(call: Call, memory: NDArray[Any], *, exactly: bool) -> None:
     assert memory.tobytes() == expected.tobytes(), "something was written outside of the output"
     if isinstance(call.form, Pointwise):
         # NaN of any bits; functions of either library are within 2 units in the last place of the exact value.
-        off = 4 if call.form.expression.functions() & {"exp", "log", "tanh", "erf"} else 0
+        inexact = 4 if call.form.expression.functions() & set(TOLERANCES) else 0
+        off = inexact if tolerance is None else tolerance
         finest = float(np.finfo(want.dtype).eps) if want.dtype.kind == "f" else 0
         least = float(np.finfo(want.dtype).smallest_subnormal) if want.dtype.kind == "f" else 0
         if want.dtype.kind in "fc":
-            np.testing.assert_allclose(got, want, rtol=off * finest, atol=off * least, equal_nan=True)
+            np.testing.assert_allclose(got, want, rtol=off * finest, atol=off * least, equal_nan=True, err_msg=name)
         else:
-            np.testing.assert_array_equal(got, want)
+            np.testing.assert_array_equal(got, want, err_msg=name)
         return
     # Sums in float32, in whatever order, are off by a few roundings of the largest term each.
     (x,) = [one.view for one in call.inputs]
@@ -253,7 +265,78 @@ def _mirrored(x: Strided) -> tuple[Copies, NDArray[Any]]:
     return Copies((len(x.shape),), (parts,)), np.concatenate([x.view[::-1], x.view, np.repeat(x.view[-1:], 3, 0)])
 
 
+# ---- expressions -----------------------------------------------------------------------------------------------------
+
 _X, _Y = operand(0), operand(1)
+TOLERANCES = {"exp": 4, "log": 4, "tanh": 4, "erf": 4}
+"""Units in the last place that NumPy's results and a device's may be apart, by function; 0 for all others."""
+FUNCTION_TYPES = ("float32", "float64", "float16", "int8", "uint8", "int64", "bool")
+_NUMBERS = {
+    "f": [0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.0, 3.0, *np.linspace(-9, 9, 25)],
+    "i": [0, 1, -1, 127, -128, 100, 3, 90, -90, 5, 64, 2],
+    "u": [0, 1, 255, 127, 128, 100, 3, 90, 200, 5, 64, 2],
+    "b": [True, False] * 6,
+}
+_OF_FLOATS = frozenset({"divide", "exp", "log", "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint"})
+_OF_INTEGERS = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "invert", "divide_integers"})
+_NOT_OF_BOOL = frozenset({"negative", "subtract", "divide_integers"})
+
+
+def function_cases(dtype: str) -> Iterator[tuple[str, Call]]:
+    """Every function for pairs of numbers, infinities and NaN among them: one expression that chooses by an operand."""
+    kind = np.dtype(dtype).kind
+    left_out = {"f": _OF_INTEGERS, "b": _OF_FLOATS | _NOT_OF_BOOL}.get(kind, _OF_FLOATS)
+    names = [name for name in FUNCTIONS if name not in left_out]
+    counts = [FUNCTIONS[name].c.count("{") if name != "divide_integers" else 2 for name in names]
+    expression: Expression = operand(0)
+    for number, (name, count) in enumerate(zip(names, counts, strict=True)):
+        part = where(_X < _Y, _X, _Y) if name == "where" else call(name, *[_X, _Y][: 1 if count == 1 else 2])
+        expression = where(call("equal", operand(2), number), part, expression)
+    form = Pointwise(expression, (dtype, dtype, "uint8"), "uint8" if kind == "b" else dtype)
+    numbers = np.array(_NUMBERS[kind], dtype)
+    a, b = (grid.reshape(-1) for grid in np.meshgrid(numbers, numbers))
+    for number, name in enumerate(names):
+        inputs = tuple(packed(x) for x in (a, b, np.full(a.shape, number, np.uint8)))
+        with np.errstate(all="ignore"):
+            match name:
+                case "where":
+                    want = np.where(a < b, a, b)
+                case "erf":
+                    want = np.array([math.erf(value) for value in a.astype(float)])
+                case "divide_integers":
+                    want = np.where(b == 0, 0, np.trunc(a.astype(float) / b.astype(float)))
+                case _:
+                    want = getattr(np, name)(*[a, b][: 1 if counts[number] == 1 else 2])
+            yield name, Call(form, inputs, ((0, a.size),), packed(np.zeros_like(a)), want.astype(dtype))
+
+
+CONVERSIONS = [
+    ("float16", "float32", "float16"), ("float16", "float32", "float32"), ("float64", "float64", "float16"),
+    ("float32", "float32", "uint8"), ("float32", "float32", "int64"), ("float64", "float64", "uint64"),
+    ("int32", "int32", "int8"), ("int64", "int64", "float16"), ("uint16", "float32", "float32"),
+    ("uint64", "uint64", "bool"), ("bool", "float32", "int16"), ("uint32", "uint32", "float64"),
+]  # fmt: skip
+"""Types of an input, of the expression and of the output."""
+
+
+def conversion(stored: str, computed_in: str, result: str) -> Call:
+    """Numbers that all three types have room for."""
+    least, most = (0, 250) if stored[0] in "ub" or result[0] == "u" else (-120, 120)
+    x = (np.random.default_rng(3).random(1001) * (most - least) + least).astype(stored)
+    form = Pointwise(_X, (computed_in,), computed_in)
+    want = x.astype(computed_in).astype(result)
+    return Call(form, (packed(x),), ((0, x.size),), packed(np.zeros(x.shape, result)), want)
+
+
+def choice_of_halves() -> Call:
+    """One of two float16 elements, of all their bits."""
+    a, b = (np.arange(1 << 16, dtype=np.uint16)[::step].copy().view(np.float16) for step in (1, -1))
+    pick = np.arange(1 << 16).astype(np.uint8)
+    form = Pointwise(where(_X, _Y, operand(2)), ("uint8", "float16", "float16"), "float16")
+    inputs = (packed(pick), packed(a), packed(b))
+    return Call(form, inputs, ((0, a.size),), packed(np.zeros_like(a)), np.where(pick, a, b))
+
+
 GELU = _X * 0.5 * (1.0 + call("erf", _X * 0.7071067811865476))
 EXPRESSIONS: dict[str, Expression] = {
     "add": _X + _Y,

@@ -17,10 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support.cuda_cases import (
+    CONVERSIONS,
+    FUNCTION_TYPES,
+    TOLERANCES,
     Call,
     Strided,
     agree,
+    choice_of_halves,
+    conversion,
     copy_calls,
+    function_cases,
     is_exact,
     packed,
     pointwise_calls,
@@ -42,7 +48,7 @@ from tensorpost_server.backends.cuda.launch_plan import plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
-from tensorpost_server.forms.expression import FUNCTIONS, Expression, call, operand, where
+from tensorpost_server.forms.expression import operand
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import LinearAxis
 from tensorpost_server.operators.tile import tile
@@ -163,8 +169,8 @@ def test_every_copying_kernel_is_used(emulator: Emulator, monkeypatch: pytest.Mo
     used: set[variants.Variant] = set()
     for fits in (True, False):
         monkeypatch.setattr(copy_kernels, "fits_in_32_bits", lambda _, fits=fits: fits)
-        for call in every_copy():
-            agree(call, run(emulator, call, used), exactly=True)
+        for copy in every_copy():
+            agree(copy, run(emulator, copy, used), exactly=True)
 
     assert {str(v) for v in variants.VARIANTS if v.file == "copy.cu"} == {str(v) for v in used}
 
@@ -188,86 +194,23 @@ def test_pointwise_in_several_launches_with_wide_offsets(emulator: Emulator, cal
         agree(call, run(emulator, call), exactly=False)
 
 
-def computed(emulator: Emulator, expression: Expression, types: tuple[str, str], arrays: list[Any], result: str) -> Any:
-    """An expression of packed arrays, computed in types[0] (constants in types[1])."""
-    form = Pointwise(expression, (types[0],) * len(arrays), types[1])
-    shape = arrays[0].shape
-    call = Call(form, tuple(packed(x) for x in arrays), ((0, shape[0]),), packed(np.zeros(shape, result)))
-    return run(emulator, call)
-
-
-SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.0, 3.0]
-NUMBERS = {
-    "f": [*SPECIAL, *np.linspace(-9, 9, 25)],
-    "i": [0, 1, -1, 127, -128, 100, 3, 90, -90, 5, 64, 2],
-    "u": [0, 1, 255, 127, 128, 100, 3, 90, 200, 5, 64, 2],
-    "b": [True, False] * 6,
-}
-NOT_OF_INTEGERS = {"divide", "exp", "log", "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint"}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("dtype", FUNCTION_TYPES)
 def test_every_function_of_expressions(emulator: Emulator, dtype: str):
-    """All functions in one kernel for each type: a chain that chooses one by the second operand."""
-    kind = np.dtype(dtype).kind
-    x = np.array(NUMBERS[kind], dtype)
-    names = [
-        name
-        for name in FUNCTIONS
-        if (kind == "f" or name not in NOT_OF_INTEGERS)
-        and (kind != "f" or not name.startswith(("bitwise", "invert")))
-        and (kind != "b" or name not in {"negative", "subtract"})
-    ]
-    x0, x1, x2 = operand(0), operand(1), operand(2)
-    parts = [
-        where(x0 < x1, x0, x1) if name == "where" else call(name, *[x0, x1][: FUNCTIONS[name].c.count("{")])
-        for name in names
-    ]
-    chain: Expression = x0
-    for number, part in enumerate(parts):
-        chain = where(call("equal", x2, number), part, chain)
-    form = Pointwise(chain, (dtype, dtype, "uint8"), "uint8" if kind == "b" else dtype)
-    first, second = (a.reshape(-1) for a in np.meshgrid(x, x))
-    for number, name in enumerate(names):
-        chosen = np.full(first.shape, number, np.uint8)
-        one = Call(
-            form, (packed(first), packed(second), packed(chosen)), ((0, first.size),), packed(np.zeros_like(first))
-        )
-        arguments = [first, second][: FUNCTIONS[name].c.count("{")]
-        with np.errstate(all="ignore"):
-            if name == "where":
-                want = np.minimum(first, second) if kind != "f" else np.where(first < second, first, second)
-            elif name == "erf":
-                want = np.array([math.erf(v) for v in first.astype(float)]).astype(dtype)
-            else:
-                want = getattr(np, name)(*arguments).astype(dtype)
-        got = run(emulator, one)
-        if name in {"exp", "log", "tanh", "erf"}:
-            finest = np.finfo(want.dtype)
-            np.testing.assert_allclose(
-                got.astype(float), want.astype(float), rtol=4 * float(finest.eps), atol=float(finest.tiny), err_msg=name
-            )
-        else:
-            np.testing.assert_array_equal(got, want, err_msg=name)
+    for name, case in function_cases(dtype):
+        agree(case, run(emulator, case), exactly=False, tolerance=TOLERANCES.get(name, 0), name=name)
 
 
-@pytest.mark.parametrize(
-    ("stored", "computed_in", "result"),
-    [
-        ("float16", "float32", "float16"), ("float16", "float32", "float32"), ("float64", "float64", "float16"),
-        ("float32", "float32", "uint8"), ("float32", "float32", "int64"), ("float64", "float64", "uint64"),
-        ("int32", "int32", "int8"), ("int64", "int64", "float16"), ("uint16", "float32", "float32"),
-        ("uint64", "uint64", "bool"), ("bool", "float32", "int16"), ("uint32", "uint32", "float64"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stored", "computed_in", "result"), CONVERSIONS)
 def test_types_are_converted_as_numpy_converts_them(emulator: Emulator, stored: str, computed_in: str, result: str):
-    rng = np.random.default_rng(3)
-    least, most = (0, 250) if stored[0] in "ub" or result[0] == "u" else (-120, 120)
-    x = (rng.random(1001) * (most - least) + least).astype(stored)
+    case = conversion(stored, computed_in, result)
 
-    got = computed(emulator, operand(0), (computed_in, computed_in), [x], result)
+    agree(case, run(emulator, case), exactly=True)
 
-    assert got.tobytes() == x.astype(computed_in).astype(result).tobytes()
+
+def test_a_choice_between_halves_keeps_every_bit(emulator: Emulator):
+    case = choice_of_halves()
+
+    agree(case, run(emulator, case), exactly=True)
 
 
 def test_constants_are_parameters_of_one_kernel(emulator: Emulator):

@@ -135,7 +135,9 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
 def compile_variant(variant: Variant) -> Any:
     """The variant's kernel, compiled for the current device. The compiler's message is part of what it raises."""
     function = _function(cupy.cuda.runtime.getDevice(), variant)
-    return function.kernel if isinstance(function, cupy.RawKernel) else function
+    if not variant.prelude:
+        function.compile()  # others have been when they are made
+    return function
 
 
 def clear_caches() -> None:

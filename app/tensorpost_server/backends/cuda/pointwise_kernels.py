@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -78,6 +78,13 @@ def plan_pointwise(form: Pointwise, inputs: Sequence[ArrayLayout], box: Box, out
         None if there is no kernel: a type without C++ type (complex numbers), an element that is not aligned to its
         size, or more operands or loops than a kernel has room for.
     """
+    if form.computed_in == out.dtype.name == "float16" and _only_moves(form):
+        # A choice between elements, which as numbers would lose the bits of some NaN.
+        bits = np.dtype("uint16")
+        types = tuple(["uint16" if name == "float16" else name for name in form.types])
+        form = replace(form, types=types, computed_in="uint16")
+        inputs = [replace(one, dtype=bits) if one.dtype.name == "float16" else one for one in inputs]
+        out = replace(out, dtype=bits)
     operands = [*inputs, out]
     formula = _formula(form.expression, form.types, form.computed_in)
     if formula is None or len(inputs) > MOST_OPERANDS or any(one.dtype.name not in STORED for one in operands):
@@ -90,6 +97,21 @@ def plan_pointwise(form: Pointwise, inputs: Sequence[ArrayLayout], box: Box, out
     if unaligned or len(loops) > MOST_LOOPS:
         return None
     return _plan(form, formula, operands, loops, starts)
+
+
+def _only_moves(form: Pointwise) -> bool:
+    """Whether the expression is a float16 operand, or one of several by operands of other types."""
+
+    def moves(part: Expression) -> bool:
+        match part:
+            case Operand(index):
+                return form.types[index] == "float16"
+            case Call("where", (Operand(index), if_true, if_false)):
+                return form.types[index] != "float16" and moves(if_true) and moves(if_false)
+            case _:
+                return False
+
+    return moves(form.expression)
 
 
 def _merged(axes: Sequence[_Loop]) -> list[_Loop]:

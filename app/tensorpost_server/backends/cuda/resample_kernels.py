@@ -3,9 +3,9 @@
 Every dimension of the box is a loop with a stride in the output and one in the input, and those that are resampled have
 taps. The loop with the smallest output stride is the row of a thread (x), and one more its column (y).
 
-If every output has a single tap of weight 1, elements are gathered: those of 1 and 2 bytes by staged_resample.py, larger
-ones where they are. If there are at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and what
-outputs read moves along with them, staged_resample.py blends them in one launch. Anything else goes axis by axis
+If every output has a single tap of weight 1, elements are gathered: those of 1 and 2 bytes by staged_resample.py,
+larger ones where they are. If there are at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and
+what outputs read moves along with them, staged_resample.py blends them in one launch. Anything else goes axis by axis
 through arrays of float32.
 """
 
