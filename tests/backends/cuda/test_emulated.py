@@ -160,9 +160,10 @@ def every_copy() -> Iterator[Call]:
             )
         yield copied(Copies((2,), ((Copy.of((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
         yield copied(Copies((2,), ((),), 7), at((1, 1), dtype), (3, 5), skip=1 if item < 16 else 0)
-        for columns in (40, 37):
-            loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(20, (0, 1), ((1, 1),)))
-            yield copied(Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),)), at((columns, 20), dtype), (20, columns))
+        for rows, columns in ((40, 40), (44, 44), (42, 42), (37, 37), (3, 88), (88, 3), (6, 88), (90, 6), (3, 5000)):
+            loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
+            form = Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),))
+            yield copied(form, at((columns, rows), dtype), (rows, columns))
 
 
 def test_every_copying_kernel_is_used(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):

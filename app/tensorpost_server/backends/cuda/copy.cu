@@ -269,40 +269,39 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 #ifdef TRANSPOSED
 // Where the axis `a` is contiguous in the output and another one, `b`, in the input. A block copies a tile: it reads lines
-// along b into shared memory, and writes lines along a, both in words of WORD bytes. A word holds PER_WORD items of ITEM
-// bytes, so as many lines are exchanged at once in registers. Lines that follow each other along a are kept in PER_WORD
-// planes of shared memory, whose odd pitch lets neighbouring threads use different banks.
+// along b into shared memory, and writes lines along a, both in words of WORD bytes with PER_WORD items of ITEM bytes. The
+// steps in shared memory let neighbouring threads use different banks. Where a tile's lines follow each other in memory, a
+// word may begin in one and end in the next; then items that are neighbours there are neighbours in shared memory too.
 
 #define THREADS 256
 #define AHEAD 4
-#define PER_WORD (WORD / ITEM)
+#define PER_WORD ((u32)(WORD / ITEM))
 
 struct Transpose {
-  u32 tile_a, tile_b;        // items
   u32 extent_a, extent_b;
   Divisor tiles_a, tiles_b;  // blocks: along a first, then along b, then the other loops
-  Divisor words_a, words_b;  // of a tile's lines
-  u32 pitch, plane;          // words of shared memory
+  Divisor tile_a, tile_b;    // items
+  u32 step_a, step_b;        // items of shared memory
   u32 axes;
   i64 source_a, target_b;    // bytes from line to line
   Axis axis[MOST_AXES];
 };
 
-typedef WordOf<WORD>::type Word;
+typedef WordOf<ITEM>::type Item;
 union Items {
-  Word word;
-  WordOf<ITEM>::type item[PER_WORD];
+  WordOf<WORD>::type word;
+  Item item[PER_WORD];
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     transpose(const u8 *__restrict__ input, u8 *__restrict__ output, const Transpose p) {
   SHARED_MEMORY(uint4, shared);
-  Word *const tile = reinterpret_cast<Word *>(shared);
+  Item *const tile = reinterpret_cast<Item *>(shared);
   const u32 row = divide(blockIdx.x, p.tiles_a);
   u32 rest = divide(row, p.tiles_b);
-  const u32 first_a = (blockIdx.x - row * p.tiles_a.value) * p.tile_a;
-  const u32 first_b = (row - rest * p.tiles_b.value) * p.tile_b;
-  const u32 height = min(p.tile_a, p.extent_a - first_a), width = min(p.tile_b, p.extent_b - first_b);
+  const u32 first_a = (blockIdx.x - row * p.tiles_a.value) * p.tile_a.value;
+  const u32 first_b = (row - rest * p.tiles_b.value) * p.tile_b.value;
+  const u32 height = min(p.tile_a.value, p.extent_a - first_a), width = min(p.tile_b.value, p.extent_b - first_b);
   offset source = (offset)first_a * (offset)p.source_a + (offset)first_b * ITEM;
   offset target = (offset)first_b * (offset)p.target_b + (offset)first_a * ITEM;
   for (u32 a = 0; a < p.axes; ++a) {
@@ -312,38 +311,47 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     rest = quotient;
   }
 
-  const u32 loads = height * p.words_b.value;
-  for (u32 next = threadIdx.x; next < loads; next += AHEAD * THREADS) {
-    Word word[AHEAD];
-    u32 to[AHEAD];
-    bool inside[AHEAD];
+  const u32 loads = height * p.tile_b.value;
+  for (u32 next = threadIdx.x * PER_WORD; next < loads; next += AHEAD * THREADS * PER_WORD) {
+    Items word[AHEAD];
+    u32 place[AHEAD], count[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const u32 number = next + i * THREADS, line = divide(number, p.words_b), at = number - line * p.words_b.value;
-      inside[i] = number < loads && at * PER_WORD < width;
-      to[i] = line % PER_WORD * p.plane + line / PER_WORD * p.pitch + at;
-      if (inside[i]) word[i] = read<Word>(input + source + (offset)line * (offset)p.source_a + (offset)(at * WORD));
+      const u32 number = next + i * THREADS * PER_WORD, line = divide(number, p.tile_b);
+      const u32 at = number - line * p.tile_b.value;
+      const u8 *const from = input + source + (offset)line * (offset)p.source_a + (offset)(at * ITEM);
+      place[i] = line * p.step_a + at * p.step_b;
+      count[i] = number < loads && at < width ? min(loads - number, PER_WORD) : 0;
+      if (count[i] == PER_WORD) {
+        word[i].word = read<decltype(word[i].word)>(from);
+      } else {
+#pragma unroll
+        for (u32 k = 0; k + 1 < PER_WORD; ++k)
+          if (k < count[i]) word[i].item[k] = read<Item>(from + k * ITEM);
+      }
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i)
-      if (inside[i]) tile[to[i]] = word[i];
+#pragma unroll
+      for (u32 k = 0; k < PER_WORD; ++k)
+        if (k < count[i]) tile[place[i] + k * p.step_b] = word[i].item[k];
   }
   __syncthreads();
 
-  const u32 stores = p.words_a.value * p.words_b.value;
-#pragma unroll 4
-  for (u32 next = threadIdx.x; next < stores; next += THREADS) {
-    const u32 column = divide(next, p.words_a), at = next - column * p.words_a.value;
-    if (at * PER_WORD >= height || column * PER_WORD >= width) continue;
-    Items line[PER_WORD];
+  const u32 stores = width * p.tile_a.value;
+#pragma unroll 2
+  for (u32 number = threadIdx.x * PER_WORD; number < stores; number += THREADS * PER_WORD) {
+    const u32 line = divide(number, p.tile_a), at = number - line * p.tile_a.value;
+    if (at >= height) continue;
+    u8 *const to = output + target + (offset)line * (offset)p.target_b + (offset)(at * ITEM);
+    const Item *const place = tile + (line * p.step_b + at * p.step_a);
+    if (number + PER_WORD <= stores) {
+      Items word;
 #pragma unroll
-    for (int k = 0; k < PER_WORD; ++k) line[k].word = tile[k * p.plane + at * p.pitch + column];
-#pragma unroll
-    for (int k = 0; k < PER_WORD; ++k) {
-      Items exchanged;
-#pragma unroll
-      for (int j = 0; j < PER_WORD; ++j) exchanged.item[j] = line[j].item[k];
-      write(output + target + (offset)(column * PER_WORD + k) * (offset)p.target_b + (offset)(at * WORD), exchanged.word);
+      for (u32 k = 0; k < PER_WORD; ++k) word.item[k] = place[k * p.step_a];
+      write(to, word.word);
+    } else {
+      for (u32 k = 0; k < stores - number; ++k) write(to + k * ITEM, place[k * p.step_a]);
     }
   }
 }

@@ -50,6 +50,7 @@ TILE = {
     8: 32,
     16: 32,
 }  # items of a line of a tile, by bytes of an item: lines of 128 bytes or more
+WIDEST_WORD = 8  # bytes that a thread of a transpose moves at once; items are exchanged one by one in shared memory
 LEAST_TILE = 64  # items; below it there is nothing to win
 
 COPY = np.dtype(
@@ -76,9 +77,9 @@ ROWS = np.dtype(
 """`Rows` of copy.cu."""
 TRANSPOSE = np.dtype(
     [
-        ("tile_a", "<u4"), ("tile_b", "<u4"), ("extent_a", "<u4"), ("extent_b", "<u4"), ("tiles_a", DIVISOR),
-        ("tiles_b", DIVISOR), ("words_a", DIVISOR), ("words_b", DIVISOR), ("pitch", "<u4"), ("plane", "<u4"),
-        ("axes", "<u4"), ("source_a", "<i8"), ("target_b", "<i8"), ("axis", AXIS, (MOST_LOOPS,)),
+        ("extent_a", "<u4"), ("extent_b", "<u4"), ("tiles_a", DIVISOR), ("tiles_b", DIVISOR), ("tile_a", DIVISOR),
+        ("tile_b", DIVISOR), ("step_a", "<u4"), ("step_b", "<u4"), ("axes", "<u4"), ("source_a", "<i8"),
+        ("target_b", "<i8"), ("axis", AXIS, (MOST_LOOPS,)),
     ],
     align=True,
 )  # fmt: skip
@@ -240,7 +241,7 @@ def _plan_nest(nest: list[Loop], item: int, start: _Start) -> Iterator[Launch]:
             yield _units(nest, item, start) or _words(nest, item, item, False, start)
         return
     same = alignment([row, start.source_at, *(loop.source for loop in outer)])
-    if same < VECTOR and row >= LEAST_ROW and all(loop.source for loop in outer):
+    if min(word, same) < VECTOR and row >= LEAST_ROW and all(loop.source for loop in outer):
         rows_of_words = _rows(nest, min(word, same, 8), start)
         if rows_of_words is not None:
             yield rows_of_words
@@ -368,31 +369,34 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     if b is None or a.target != item or a.extent * b.extent < LEAST_TILE:
         return None
     others = [loop for loop in nest[:-1] if loop is not b]
-    word = max(4, item)
-    starts = [start.source_at, start.target_at, a.source, b.target, a.extent * item, b.extent * item]
-    if alignment([word, *starts, *(loop.source for loop in others), *(loop.target for loop in others)]) < word:
-        word = item
-    per_word, most = word // item, TILE[item]
-    tile_a, tile_b = min(most, a.extent), min(most, b.extent)
-    if tile_a < most:
-        tile_b = min(b.extent, most * most // tile_a // per_word * per_word)
-    elif tile_b < most:
-        tile_a = min(a.extent, most * most // tile_b // per_word * per_word)
-    pitch = tile_b // per_word | 1
-    plane = tile_a // per_word * pitch
+    tile_a, tile_b = _tile(a.extent, b.extent, TILE[item])
+    # Whether a tile's lines follow each other in memory.
+    follow_source = tile_b == b.extent and a.source == b.extent * item
+    follow_target = tile_a == a.extent and b.target == a.extent * item
+    places = [start.source_at, start.target_at, *(stride for one in others for stride in (one.source, one.target))]
+    word = alignment(places, WIDEST_WORD)
+    while word > item:
+        per_word = word // item
+        crosses_a, crosses_b = tile_a % per_word > 0, tile_b % per_word > 0
+        whole_source = follow_source or (b.extent % per_word == 0 and a.source % word == 0)
+        whole_target = follow_target or (a.extent % per_word == 0 and b.target % word == 0)
+        if whole_source and whole_target and not (crosses_a and crosses_b):
+            break
+        word //= 2
+    else:
+        word, crosses_a, crosses_b = item, False, False
+    step_a, step_b = (1, tile_a) if crosses_a else (tile_b if crosses_b else tile_b | 1, 1)
     tiles_a, tiles_b = -(-a.extent // tile_a), -(-b.extent // tile_b)
     parameters = structure(
         TRANSPOSE,
-        tile_a=tile_a,
-        tile_b=tile_b,
         extent_a=a.extent,
         extent_b=b.extent,
         tiles_a=divisor_row(tiles_a),
         tiles_b=divisor_row(tiles_b),
-        words_a=divisor_row(tile_a // per_word),
-        words_b=divisor_row(tile_b // per_word),
-        pitch=pitch,
-        plane=plane,
+        tile_a=divisor_row(tile_a),
+        tile_b=divisor_row(tile_b),
+        step_a=step_a,
+        step_b=step_b,
         axes=len(others),
         source_a=a.source,
         target_b=b.target,
@@ -400,7 +404,18 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     )
     grid = tiles_a * tiles_b * math.prod(loop.extent for loop in others)
     variant = transpose_variant(item, word, wide=not fits_in_32_bits(nest))
-    return _launch(variant, grid, TRANSPOSE_THREADS, parameters, start, per_word * plane * word)
+    shared = item * ((tile_a - 1) * step_a + (tile_b - 1) * step_b + 1)
+    return _launch(variant, grid, TRANSPOSE_THREADS, parameters, start, shared)
+
+
+def _tile(extent_a: int, extent_b: int, most: int) -> tuple[int, int]:
+    """The items of a tile along both axes: a square, or as many where one axis is short; of 32 or more, multiples."""
+    a, b = min(most, extent_a), min(most, extent_b)
+    if a < most:
+        b = min(extent_b, most * most // a // 32 * 32)
+    elif b < most:
+        a = min(extent_a, most * most // b // 32 * 32)
+    return a, b
 
 
 def _launch(

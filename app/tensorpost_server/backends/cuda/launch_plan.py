@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...forms import Box, Copies, Form, Pointwise
+from ...forms import Box, Copies, Copy, Form, Pointwise
+from ...forms.expression import Operand
 from ...forms.separable import Separable
 from ...operators.onnx_resize import OnnxResize
 from .copy_kernels import plan_copies
@@ -44,6 +45,9 @@ def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, 
     match form:
         case Copies():
             launches = plan_copies(form, inputs, box, out, output)
+        case Pointwise() if _is_copy(form, inputs, out):
+            whole = Copy.of([stop for _, stop in box])
+            launches = plan_copies(Copies((len(box),), ((whole,),)), inputs, box, out)
         case Pointwise():
             launches = plan_pointwise(form, inputs, box, out)
         case Separable():
@@ -54,6 +58,13 @@ def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, 
         case _:
             return None
     return None if launches is None else [Step(launch, {}) for launch in launches]
+
+
+def _is_copy(form: Pointwise, inputs: Sequence[ArrayLayout], out: ArrayLayout) -> bool:
+    """Whether elements stay what they are, only their layout changes: there is a better kernel for transposes."""
+    if form.expression != Operand(0) or inputs[0].dtype != out.dtype:
+        return False
+    return form.types[0] == out.dtype.name or (form.types[0], out.dtype.name) == ("float32", "float16")
 
 
 def _plan_separable(form: Separable, x: ArrayLayout, box: Box, out: ArrayLayout) -> list[Step] | None:
