@@ -76,7 +76,7 @@ class Dimension:
 
     @property
     def elements(self) -> int:
-        """Of the input along it."""
+        """Elements of the input along the dimension."""
         return self.extent if self.span is None else self.span.mapping.input_size * self.repeat
 
     def part(self, width: int, *, ranked: bool = False) -> TablePart | None:
@@ -87,13 +87,13 @@ class Dimension:
         return TablePart(table, self.start * table.item)
 
     def reach(self) -> Reach | None:
-        """Of its span, which there must be."""
+        """What the outputs of the span read; there must be a span."""
         assert self.span is not None
         return reach_of(self.span)
 
 
 def outputs_of(span: Span) -> int:
-    """How many there are."""
+    """The number of outputs of a span."""
     return span.stop - span.start
 
 
@@ -102,9 +102,9 @@ class Planes:
     """Loops over planes, innermost first, and where each reads.
 
     Attributes:
-        loops: the loops.
-        first: where in the common table the indices of each begin; -1 for none.
-        lists: that table; None if no loop is resampled.
+        loops: a loop for each dimension.
+        first: where in the table `lists` the indices of each loop begin; -1 for a loop that is copied.
+        lists: the table of indices of all loops; None if no loop is resampled.
     """
 
     loops: list[Loop]
@@ -113,27 +113,27 @@ class Planes:
 
     @property
     def count(self) -> int:
-        """Of planes."""
+        """The number of planes."""
         return math.prod(loop.extent for loop in self.loops)
 
     @property
     def source(self) -> list[int]:
-        """Strides in the input."""
+        """Strides of the loops in the input, in bytes."""
         return [loop.source for loop in self.loops]
 
     @property
     def target(self) -> list[int]:
-        """Strides in the output."""
+        """Strides of the loops in the output, in bytes."""
         return [loop.target for loop in self.loops]
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of a kernel's structure."""
+        """The fields of a kernel's structure that describe the planes."""
         return {"outer": len(self.loops), "axis": [axis_row(loop) for loop in self.loops], "first": self.first}
 
 
 def planes_of(dimensions: list[Dimension]) -> Planes | None:
-    """None if there are more loops than a launch has room for."""
+    """The dimensions as loops over planes; None if there are more of them than a launch has room for."""
     if len(dimensions) > MOST_OUTER:
         return None
     first, spans, length = list[int](), list[Span](), 0
@@ -149,7 +149,7 @@ def planes_of(dimensions: list[Dimension]) -> Planes | None:
 
 
 def columns_of(variant: Variant) -> int:
-    """Neighbouring columns of a thread."""
+    """The number of neighbouring columns that a thread of this kernel computes."""
     return int(dict(variant.defines)["COLUMNS"])
 
 
@@ -160,5 +160,5 @@ def writes_words(x: Dimension, target: Sequence[int], columns: int, item: int, t
 
 
 def present(tables: dict[str, TablePart | None]) -> dict[str, TablePart]:
-    """Those that are not None."""
+    """The tables of a kernel without those that it does not need."""
     return {name: part for name, part in tables.items() if part is not None}

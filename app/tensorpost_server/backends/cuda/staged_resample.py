@@ -82,8 +82,8 @@ class _Tile:
     Attributes:
         slots: groups of columns.
         groups: groups of rows.
-        rows: of each of them.
-        planes: of the output.
+        rows: rows of a group.
+        planes: planes of the output.
     """
 
     slots: int
@@ -97,7 +97,7 @@ class _Tile:
         return self.groups * self.rows
 
     def smaller(self) -> _Tile | None:
-        """One that reads less; fewer columns last, since then threads have nothing to do. None if it is least."""
+        """A tile that reads less; fewer columns last, since then threads have nothing to do. None below the least tile."""
         if self.planes > 1:
             return replace(self, planes=self.planes // 2)
         if self.rows > 1:
@@ -113,12 +113,12 @@ class _Shared:
 
     Attributes:
         loads: words, or elements, of a staged row.
-        rows: of a plane.
+        rows: staged rows of a plane.
         pitch: bytes from row to row.
-        sources_at: where the table of planes begins.
-        offsets_at: where that of the input's rows begins.
-        taps_at: where that of the output's rows begins.
-        bytes: all of it.
+        sources_at: where the table of planes begins, in bytes.
+        offsets_at: where the table of the input's rows begins.
+        taps_at: where the table of the output's rows begins.
+        bytes: size of the shared memory.
     """
 
     loads: int
@@ -128,6 +128,149 @@ class _Shared:
     offsets_at: int
     taps_at: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A box to resample by resample_staged.
+
+    Attributes:
+        variant: which compilation.
+        x: the dimension along rows.
+        y: the dimension along columns.
+        blended: up to two more weighted dimensions, z and w.
+        planes: all other dimensions.
+        item: bytes per element.
+        staged_item: bytes per element in shared memory.
+        source: bytes from the input's first element to the first one that counts.
+        source_address: of the input's first element, modulo 16.
+        target_address: of the output's first element, modulo 16.
+        window_x: what tiles read along x.
+        window_y: what tiles read along y.
+    """
+
+    variant: Variant
+    x: Dimension
+    y: Dimension
+    blended: Sequence[Dimension]
+    planes: Planes
+    item: int
+    staged_item: int
+    source: int
+    source_address: int
+    target_address: int
+    window_x: _Window
+    window_y: _Window
+
+    def define(self, name: str) -> int:
+        """A number that the kernel was compiled with."""
+        return int(dict(self.variant.defines)[name])
+
+    @property
+    def columns(self) -> int:
+        """Neighbouring columns of a thread."""
+        return columns_of(self.variant)
+
+    @property
+    def slots(self) -> int:
+        """Groups of columns in a row of the output."""
+        return -(-self.x.extent // self.columns)
+
+    @property
+    def count(self) -> int:
+        """Planes of the output."""
+        return self.planes.count * math.prod(one.extent for one in self.blended)
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the input is read in words of 16 bytes, which are aligned then."""
+        starts = [self.source_address + self.source, self.y.source, *self.planes.source]
+        aligned = alignment([*starts, *(one.source for one in self.blended)]) == VECTOR
+        return self.x.source == self.item and self.x.elements % (VECTOR // self.item) == 0 and aligned
+
+    def shared(self, tile: _Tile) -> _Shared:
+        """The shared memory that a tile needs."""
+        word = VECTOR // self.item if self.reads_words else 1
+        rows = self.window_y.widest(tile.height)
+        loads = -(-self.window_x.widest(tile.slots * self.columns, word) // word)
+        banks = -(-loads * word * self.staged_item // 4)
+        pitch = 4 * (banks + banks // 32 + 1)  # see staged_at of resample.cu
+        sources_at = _up_to(VECTOR, tile.planes * rows * pitch)
+        offsets_at = sources_at + tile.planes * (8 * self.define("PLANES") + 16)
+        taps_at = _up_to(VECTOR, offsets_at + rows * 8)
+        size = taps_at + tile.height * self.define("TAPS_Y") * TAP.itemsize
+        return _Shared(loads, rows, pitch, sources_at, offsets_at, taps_at, size)
+
+    def blocks(self, tile: _Tile) -> int:
+        """Tiles that the box consists of."""
+        return -(-self.slots // tile.slots) * -(-self.y.extent // tile.height) * -(-self.count // tile.planes)
+
+    def tile(self) -> _Tile | None:
+        """The largest tile with room in shared memory that leaves enough blocks; None if not even the least has room."""
+        tile = _largest_tile(self.slots, self.y.extent, self.count)
+        while self.shared(tile).bytes > MOST_SHARED:
+            smaller = tile.smaller()
+            if smaller is None:
+                return None
+            tile = smaller
+        while self.blocks(tile) < ENOUGH_BLOCKS and (fewer := _less_work(tile)) is not None:
+            tile = fewer
+        tiles_y = -(-self.y.extent // tile.height)
+        return replace(tile, rows=-(-self.y.extent // (tiles_y * tile.groups)))
+
+    def parameters(self, tile: _Tile, shared: _Shared) -> NDArray[Any]:
+        """The kernel's structure."""
+        x, y = self.x, self.y
+        z, w = (*self.blended, None, None)[:2]
+        targets = [y.target, *self.planes.target, *(one.target for one in self.blended)]
+        return structure(
+            TILES,
+            tiles_x=divisor_row(-(-self.slots // tile.slots)),
+            tiles_y=divisor_row(-(-y.extent // tile.height)),
+            slots=divisor_row(tile.slots),
+            groups=divisor_row(tile.groups),
+            rows=tile.rows,
+            planes_of_tile=tile.planes,
+            planes=self.count,
+            width=x.extent,
+            height=y.extent,
+            in_width=x.elements,
+            vector=writes_words(x, targets, self.columns, self.item, self.target_address),
+            in_vector=self.reads_words,
+            paired=self.staged_item == 2 and self.define("TAPS_X") == 2 and _paired(x),
+            loads=divisor_row(shared.loads),
+            staged_rows=divisor_row(shared.rows),
+            pitch=shared.pitch,
+            sources_at=shared.sources_at,
+            offsets_at=shared.offsets_at,
+            taps_at=shared.taps_at,
+            repeat=divisor_row(x.repeat),
+            source_x=x.source,
+            target_x=x.target,
+            source_y=y.source,
+            target_y=y.target,
+            size_z=divisor_row(z.extent if z else 1),
+            size_w=divisor_row(w.extent if w else 1),
+            source_z=z.source if z else 0,
+            source_w=w.source if w else 0,
+            target_z=z.target if z else 0,
+            target_w=w.target if w else 0,
+            **self.planes.fields,
+        )
+
+    def tables(self) -> dict[str, TablePart]:
+        """What the structure's table fields point to."""
+        z, w = (*self.blended, None, None)[:2]
+        return present(
+            {
+                "table_x": self.x.part(self.define("TAPS_X")),
+                "table_y": self.y.part(self.define("TAPS_Y"), ranked=True),
+                "table_z": z.part(2) if z else None,
+                "table_w": w.part(2) if w else None,
+                "rows_y": _rows_with_gaps(self.y),
+                "lists": self.planes.lists,
+            }
+        )
 
 
 def plan_staged(
@@ -142,109 +285,24 @@ def plan_staged(
     source_address: int,
     target_address: int,
 ) -> Step | None:
-    """The launch of resample_staged for a box.
-
-    Args:
-        variant: which compilation.
-        x: the dimension of rows.
-        y: the one of columns.
-        blended: up to two more weighted ones, z and w.
-        planes: all others.
-        item: bytes per element.
-        staged_item: bytes per element in shared memory.
-        source: bytes to the input's first element.
-        source_address: where they count from, modulo 16.
-        target_address: where the output's first element is, modulo 16.
+    """The launch of resample_staged for a box; the arguments are those of `_Box`.
 
     Returns:
         None if what a tile reads is no window that moves with it, or there are too many tiles.
     """
-    defines = dict(variant.defines)
-    columns, taps_x, taps_y = columns_of(variant), int(defines["TAPS_X"]), int(defines["TAPS_Y"])
     window_x, window_y = _window(x, ranked=False), _window(y, ranked=True)
     if window_x is None or window_y is None or _step(x) > MOST_STEP:
         return None
-    word = VECTOR // item
-    strides = [source_address + source, y.source, *planes.source, *(one.source for one in blended)]
-    reads_words = x.source == item and x.elements % word == 0 and alignment(strides) == VECTOR
-
-    def shared_by(tile: _Tile) -> _Shared:
-        width = window_x.widest(tile.slots * columns, word if reads_words else 1)
-        rows = window_y.widest(tile.height)
-        loads = -(-width // word) if reads_words else width
-        banks = -(-loads * (word if reads_words else 1) * staged_item // 4)
-        pitch = 4 * (banks + banks // 32 + 1)  # see staged_at of resample.cu
-        sources_at = _up_to(VECTOR, tile.planes * rows * pitch)
-        offsets_at = sources_at + tile.planes * (8 * int(defines["PLANES"]) + 16)
-        taps_at = _up_to(VECTOR, offsets_at + rows * 8)
-        size = taps_at + tile.height * taps_y * TAP.itemsize
-        return _Shared(loads, rows, pitch, sources_at, offsets_at, taps_at, size)
-
-    slots, count = -(-x.extent // columns), planes.count * math.prod(one.extent for one in blended)
-    tile = _largest_tile(slots, y.extent, count)
-    while shared_by(tile).bytes > MOST_SHARED:
-        smaller = tile.smaller()
-        if smaller is None:
-            return None
-        tile = smaller
-
-    def blocks(tile: _Tile) -> int:
-        return -(-slots // tile.slots) * -(-y.extent // tile.height) * -(-count // tile.planes)
-
-    while blocks(tile) < ENOUGH_BLOCKS and (fewer := _less_work(tile)) is not None:
-        tile = fewer
-    tiles_y = -(-y.extent // tile.height)
-    tile = replace(tile, rows=-(-y.extent // (tiles_y * tile.groups)))
-    grid, shared = blocks(tile), shared_by(tile)
-    if max(grid, x.extent, y.extent, x.elements, window_y.size, count, abs(x.source), abs(x.target)) > LARGEST_COUNT:
+    addresses = source, source_address, target_address
+    box = _Box(variant, x, y, blended, planes, item, staged_item, *addresses, window_x, window_y)
+    tile = box.tile()
+    if tile is None:
         return None
-
-    z, w = (*blended, None, None)[:2]
-    parameters = structure(
-        TILES,
-        tiles_x=divisor_row(-(-slots // tile.slots)),
-        tiles_y=divisor_row(-(-y.extent // tile.height)),
-        slots=divisor_row(tile.slots),
-        groups=divisor_row(tile.groups),
-        rows=tile.rows,
-        planes_of_tile=tile.planes,
-        planes=count,
-        width=x.extent,
-        height=y.extent,
-        in_width=x.elements,
-        vector=writes_words(
-            x, [y.target, *planes.target, *(one.target for one in blended)], columns, item, target_address
-        ),
-        in_vector=reads_words,
-        paired=staged_item == 2 and taps_x == 2 and _paired(x),
-        loads=divisor_row(shared.loads),
-        staged_rows=divisor_row(shared.rows),
-        pitch=shared.pitch,
-        sources_at=shared.sources_at,
-        offsets_at=shared.offsets_at,
-        taps_at=shared.taps_at,
-        repeat=divisor_row(x.repeat),
-        source_x=x.source,
-        target_x=x.target,
-        source_y=y.source,
-        target_y=y.target,
-        size_z=divisor_row(z.extent if z else 1),
-        size_w=divisor_row(w.extent if w else 1),
-        source_z=z.source if z else 0,
-        source_w=w.source if w else 0,
-        target_z=z.target if z else 0,
-        target_w=w.target if w else 0,
-        **planes.fields,
-    )
-    tables = {
-        "table_x": x.part(taps_x),
-        "table_y": y.part(taps_y, ranked=True),
-        "table_z": z.part(2) if z else None,
-        "table_w": w.part(2) if w else None,
-        "rows_y": _rows_with_gaps(y),
-        "lists": planes.lists,
-    }
-    return Step(Launch(variant, grid, THREADS, parameters, ((0, source),), 0, shared.bytes), present(tables))
+    grid, shared, counts = box.blocks(tile), box.shared(tile), (window_y.size, box.count)
+    if max(grid, x.extent, y.extent, x.elements, *counts, abs(x.source), abs(x.target)) > LARGEST_COUNT:
+        return None
+    launch = Launch(variant, grid, THREADS, box.parameters(tile, shared), ((0, source),), 0, shared.bytes)
+    return Step(launch, box.tables())
 
 
 def _up_to(multiple: int, size: int) -> int:
@@ -270,7 +328,7 @@ def _less_work(tile: _Tile) -> _Tile | None:
 
 
 def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
-    """None if the ends of what outputs read fall somewhere. `ranked` counts only the elements that are read."""
+    """What outputs read; None if its ends do not rise with the outputs. `ranked` counts only elements that are read."""
     if dimension.span is None:
         return _Window(dimension.extent, dimension.extent)
     reach = dimension.reach()
@@ -298,7 +356,7 @@ def _paired(dimension: Dimension) -> bool:
 
 
 def _rows_with_gaps(dimension: Dimension) -> TablePart | None:
-    """The table of the input's rows that are read; None if those are all of the first ones."""
+    """The table of the input rows that are read; None if they follow each other from the first on."""
     if dimension.span is None:
         return None
     reach = dimension.reach()

@@ -186,7 +186,10 @@ _REACHES: ByteCache[Reach | None] = ByteCache(budget=16 << 20)
 
 
 def reach_of(span: Span) -> Reach | None:
-    """None if the ends fall somewhere or an output reads nothing. The span must have taps."""
+    """What the outputs of a span read; None if an end falls from one output to the next, or an output reads nothing.
+
+    The span must have taps.
+    """
 
     def make() -> tuple[int, Reach | None]:
         taps = taps_of(span)
