@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ class _Tile:
         return self.groups * self.rows
 
     def smaller(self) -> _Tile | None:
-        """A tile that reads less; fewer columns last, since then threads have nothing to do. None below the least tile."""
+        """A tile that reads less, None below the least; fewer columns last, since then threads have nothing to do."""
         if self.planes > 1:
             return replace(self, planes=self.planes // 2)
         if self.rows > 1:
@@ -206,7 +207,7 @@ class _Box:
         return -(-self.slots // tile.slots) * -(-self.y.extent // tile.height) * -(-self.count // tile.planes)
 
     def tile(self) -> _Tile | None:
-        """The largest tile with room in shared memory that leaves enough blocks; None if not even the least has room."""
+        """The largest tile that has room in shared memory and leaves enough blocks; None if not even the least has."""
         tile = _largest_tile(self.slots, self.y.extent, self.count)
         while self.shared(tile).bytes > MOST_SHARED:
             smaller = tile.smaller()
