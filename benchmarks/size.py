@@ -90,10 +90,10 @@ def _reachable(node: ast.AST, functions: dict[str, ast.FunctionDef]) -> set[str]
 def way_of_a_small_tile() -> tuple[int, set[str]]:
     """Calls of our functions, and the files they are in, for the first request of a server that has just started."""
     import numpy as np
-    from tensorpost_server.main import create_app
-    from tensorpost_server.settings import Settings
 
     from tensorpost.npy import encode_npy_head
+    from tensorpost_server.main import create_app
+    from tensorpost_server.settings import Settings
 
     x = np.ones((1, 1, 2, 3), np.float32)
     from tensorpost.datatypes import data_type
