@@ -121,6 +121,11 @@ class Copies(BoxForm):
             [((0, 0),) * rank if ends is None else tuple(ends) for rank, ends in zip(self.ranks, found, strict=True)]
         )
 
+    def fill_element(self, dtype: np.dtype[Any]) -> Any:
+        """The fill value, which there must be, as an element of this type."""
+        assert self.fill_value is not None
+        return _element(self.fill_value, dtype)
+
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: one read per element."""
         del output

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...forms.axes import AxisMap, CountsReads, Windowed
 
-__all__ = ["TAP", "Kept", "Reach", "Span", "Table", "Taps", "array_of", "reach_of", "span_of", "taps_of"]
+__all__ = ["TAP", "ByteCache", "Reach", "Span", "TapTable", "Taps", "array_of", "reach_of", "span_of", "taps_of"]
 
 TAP = np.dtype([("index", "<i4"), ("weight", "<f4")])
 """`Tap` of resample.cu."""
@@ -30,7 +30,7 @@ WIDEST = 1 << 20  # taps of one output; its kernel takes fewer, but how many the
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class ByteCache(Generic[T]):
     """The values made last, up to a budget of bytes; the oldest go first. For any number of threads."""
 
     def __init__(self, budget: int) -> None:
@@ -39,7 +39,7 @@ class Kept(Generic[T]):
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, key: Hashable, make: Callable[[], tuple[int, T]]) -> T:
+    def get(self, key: Hashable, make: Callable[[], tuple[int, T]]) -> T:
         """The value of a key, made if it is not there; `make` gives its size in bytes too."""
         with self._lock:
             found = self._kept.pop(key, None)
@@ -108,7 +108,7 @@ def span_of(mapping: AxisMap, start: int, stop: int) -> Span:
     return Span(mapping, 0, mapping.output_size) if mapping.output_size <= WHOLE_AXIS else Span(mapping, start, stop)
 
 
-_TAPS: Kept[Taps | None] = Kept(budget=32 << 20)
+_TAPS: ByteCache[Taps | None] = ByteCache(budget=32 << 20)
 
 
 def taps_of(span: Span) -> Taps | None:
@@ -118,7 +118,7 @@ def taps_of(span: Span) -> Taps | None:
         taps = _taps_of(span)
         return (64 if taps is None else taps.starts.nbytes + taps.index.nbytes + taps.weight.nbytes), taps
 
-    return _TAPS.of(span, make)
+    return _TAPS.get(span, make)
 
 
 def _taps_of(span: Span) -> Taps | None:
@@ -182,11 +182,14 @@ class Reach:
         return int(np.diff(self.low).max(initial=0))
 
 
-_REACHES: Kept[Reach | None] = Kept(budget=16 << 20)
+_REACHES: ByteCache[Reach | None] = ByteCache(budget=16 << 20)
 
 
 def reach_of(span: Span) -> Reach | None:
-    """None if the ends fall somewhere or an output reads nothing. The span must have taps."""
+    """What the outputs of a span read; None if an end falls from one output to the next, or an output reads nothing.
+
+    The span must have taps.
+    """
 
     def make() -> tuple[int, Reach | None]:
         taps = taps_of(span)
@@ -200,11 +203,11 @@ def reach_of(span: Span) -> Reach | None:
         rows = np.unique(taps.index)
         return low.nbytes + high.nbytes + rows.nbytes, Reach(low, high, rows)
 
-    return _REACHES.of(span, make)
+    return _REACHES.get(span, make)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TapTable:
     """One array that a kernel reads.
 
     Attributes:
@@ -228,12 +231,12 @@ class Table:
         return TAP.itemsize * self.width if self.form == "padded" else 4
 
 
-def array_of(table: Table) -> NDArray[Any]:
+def array_of(table: TapTable) -> NDArray[Any]:
     """The array. Its spans must have taps."""
     return np.concatenate([_array_of(table, span) for span in table.spans])
 
 
-def _array_of(table: Table, span: Span) -> NDArray[Any]:
+def _array_of(table: TapTable, span: Span) -> NDArray[Any]:
     taps = taps_of(span)
     assert taps is not None
     if table.form == "rows" or table.ranked:

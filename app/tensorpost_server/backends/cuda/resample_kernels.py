@@ -3,10 +3,10 @@
 Every dimension of the box is a loop with a stride in the output and one in the input, and those that are resampled have
 taps. The loop with the smallest output stride is the row of a thread (x), and one more its column (y).
 
-If every output has a single tap of weight 1, elements are gathered: those of 1 and 2 bytes by staging.py, larger ones
-where they are. If there are at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and what outputs
-read moves along with them, staging.py blends them in one launch. Anything else goes axis by axis through arrays of
-float32.
+If every output has a single tap of weight 1, elements are gathered: those of 1 and 2 bytes by staged_resample.py,
+larger ones where they are. If there are at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and
+what outputs read moves along with them, staged_resample.py blends them in one launch. Anything else goes axis by axis
+through arrays of float32.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .dimensions import (
     columns_of,
     outputs_of,
     planes_of,
-    there,
+    present,
     writes_words,
 )
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, merged
-from .launches import ENOUGH_BLOCKS, Launch, structure
-from .staging import plan_staged
-from .tables import Table, span_of, taps_of
+from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
+from .staged_resample import plan_staged
+from .tap_tables import TapTable, span_of, taps_of
 from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, gather_variant, move_variant, pass_variant
 
 __all__ = ["GATHER", "PASS", "plan_resample"]
@@ -52,9 +52,9 @@ _FLOATS = frozenset({"float32", "float16", "bfloat16"})
 GATHER = np.dtype(
     [
         ("count", "<u4"), ("slots", DIVISOR), ("second", DIVISOR), ("chunks_first", "<u4"), ("width", "<u4"),
-        ("height", "<u4"), ("rows", "<u4"), ("vector", "<u4"), ("outer", "<u4"), ("of_x", "<i4"), ("into_x", "<i4"),
-        ("of_y", "<i8"), ("into_y", "<i8"), ("list_x", "<u8"), ("list_y", "<u8"), ("lists", "<u8"),
-        ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
+        ("height", "<u4"), ("rows", "<u4"), ("vector", "<u4"), ("outer", "<u4"), ("source_x", "<i4"),
+        ("target_x", "<i4"), ("source_y", "<i8"), ("target_y", "<i8"), ("list_x", "<u8"), ("list_y", "<u8"),
+        ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
     ],
     align=True,
 )  # fmt: skip
@@ -62,8 +62,8 @@ GATHER = np.dtype(
 PASS = np.dtype(
     [
         ("count", "<u4"), ("inner", DIVISOR), ("outputs", DIVISOR), ("along_inner", "<u4"), ("inner_size", "<u4"),
-        ("outer_size", "<u4"), ("apart", "<u4"), ("anchored", "<u4"), ("outer", "<u4"), ("of_inner", "<i4"),
-        ("into_inner", "<i4"), ("of_axis", "<i8"), ("into_axis", "<i8"), ("starts", "<u8"), ("taps", "<u8"),
+        ("outer_size", "<u4"), ("apart", "<u4"), ("anchored", "<u4"), ("outer", "<u4"), ("source_inner", "<i4"),
+        ("target_inner", "<i4"), ("source_axis", "<i8"), ("target_axis", "<i8"), ("starts", "<u8"), ("taps", "<u8"),
         ("axis", AXIS, (MOST_OUTER,)),
     ],
     align=True,
@@ -72,15 +72,7 @@ PASS = np.dtype(
 
 
 def plan_resample(
-    axes: Sequence[AxisMap | None],
-    rounding: Rounding,
-    box: Box,
-    dtype: str,
-    item: int,
-    of_strides: Sequence[int],
-    into_strides: Sequence[int],
-    of_address: int = 0,
-    into_address: int = 0,
+    axes: Sequence[AxisMap | None], rounding: Rounding, box: Box, dtype: str, x: ArrayLayout, out: ArrayLayout
 ) -> list[Step] | None:
     """The steps that fill a box, in order.
 
@@ -88,25 +80,23 @@ def plan_resample(
         axes: one map per dimension; None copies it.
         rounding: of integers.
         box: part of the output; not empty.
-        dtype: of input and output, its NumPy name. Only its size matters where elements are gathered.
-        item: bytes per element.
-        of_strides: of the input, in bytes.
-        into_strides: of the output, in bytes; one-to-one.
-        of_address: where the input's first element is, at least modulo 16.
-        into_address: the same for the output.
+        dtype: NumPy name of the type that is summed. Only its size matters where elements are gathered.
+        x: the input array.
+        out: the array that holds the box, of the same type; its strides are one-to-one.
 
     Returns:
         None if our kernels cannot do it: elements not aligned to their size, sums of a type that has no kernel,
         integers that are not to be truncated, very many taps, or more than a launch has room for.
     """
-    if alignment([item, of_address, into_address, *of_strides, *into_strides]) < item or item > 16:
+    item = out.dtype.itemsize
+    if alignment([item, x.address, out.address, *x.strides, *out.strides]) < item or item > 16:
         return None
-    of, dimensions = 0, list[Dimension]()
-    for mapping, (start, stop), of_stride, into_stride in zip(axes, box, of_strides, into_strides, strict=True):
+    source, dimensions = 0, list[Dimension]()
+    for mapping, (start, stop), source_stride, target_stride in zip(axes, box, x.strides, out.strides, strict=True):
         extent = stop - start
         if mapping is None:
-            of += start * of_stride
-            dimensions.append(Dimension(extent, into_stride, of_stride))
+            source += start * source_stride
+            dimensions.append(Dimension(extent, target_stride, source_stride))
             continue
         span = span_of(mapping, start, stop)
         taps = taps_of(span)
@@ -114,30 +104,34 @@ def plan_resample(
             return None
         first = start - span.start
         if taps.copies and extent == 1:
-            of += int(taps.index[first]) * of_stride
-            dimensions.append(Dimension(1, into_stride, of_stride))
+            source += int(taps.index[first]) * source_stride
+            dimensions.append(Dimension(1, target_stride, source_stride))
         else:
-            dimensions.append(Dimension(extent, into_stride, of_stride, first, span, taps))
+            dimensions.append(Dimension(extent, target_stride, source_stride, first, span, taps))
     dimensions = _joined(dimensions)
     if not any(dimension.weighted for dimension in dimensions):
-        return _gather(dimensions, item, of, of_address, into_address)
+        return _gather(dimensions, item, source, x.address, out.address)
     if dtype not in PASS_TYPES or (dtype not in _FLOATS and rounding is not Rounding.TRUNCATE):
         return None
     if dtype in BLEND_TYPES:
-        blended = _blend(dimensions, dtype, item, of, of_address, into_address)
+        blended = _blend(dimensions, dtype, item, source, x.address, out.address)
         if blended is not None:
             return [blended]
-    return _passes(dimensions, dtype, of)
+    return _passes(dimensions, dtype, source)
 
 
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
     """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
     found: list[Dimension] = []
     there = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
-    for inner in sorted(there, key=lambda dimension: -abs(dimension.into)):
+    for inner in sorted(there, key=lambda dimension: -abs(dimension.target)):
         outer = found[-1] if found else None
         copied = outer is not None and outer.span is None and inner.span is None
-        if outer and copied and (outer.into, outer.of) == (inner.extent * inner.into, inner.extent * inner.of):
+        if (
+            outer
+            and copied
+            and (outer.target, outer.source) == (inner.extent * inner.target, inner.extent * inner.source)
+        ):
             found[-1] = replace(inner, extent=outer.extent * inner.extent)
         else:
             found.append(inner)
@@ -153,21 +147,23 @@ def _take_x(dimensions: list[Dimension], item: int) -> Dimension:
     dimensions.remove(x)
     if x.span is None and x.extent * item < SHORT and len(long) > 1:
         next_one = long[-2]
-        follows = (next_one.into, next_one.of) == (x.extent * x.into, x.extent * x.of)
+        follows = (next_one.target, next_one.source) == (x.extent * x.target, x.extent * x.source)
         if follows and next_one.span is not None and outputs_of(next_one.span) * x.extent <= MOST_REPEATED:
             dimensions.remove(next_one)
             return replace(
                 next_one,
                 extent=next_one.extent * x.extent,
-                into=x.into,
-                of=x.of,
+                target=x.target,
+                source=x.source,
                 start=next_one.start * x.extent,
                 repeat=x.extent,
             )
     return x
 
 
-def _gather(dimensions: list[Dimension], item: int, of: int, of_address: int, into_address: int) -> list[Step] | None:
+def _gather(
+    dimensions: list[Dimension], item: int, source: int, source_address: int, target_address: int
+) -> list[Step] | None:
     dimensions = list(dimensions)
     x = _take_x(dimensions, item)
     y = dimensions.pop() if dimensions else Dimension(1, item, item)
@@ -175,7 +171,7 @@ def _gather(dimensions: list[Dimension], item: int, of: int, of_address: int, in
     if planes is None:
         return None
     if item <= 2:
-        staged = plan_staged(move_variant(item), x, y, [], planes, item, item, of, of_address, into_address)
+        staged = plan_staged(move_variant(item), x, y, [], planes, item, item, source, source_address, target_address)
         if staged is not None:
             return [staged]
     variant = gather_variant(item)
@@ -188,7 +184,7 @@ def _gather(dimensions: list[Dimension], item: int, of: int, of_address: int, in
     chunks = -(-y.extent // rows)
     chunks_first = slots >= 32  # then a warp has one chunk or two; narrower planes are better off side by side
     count = slots * chunks * planes.count
-    widest = max(x.elements * abs(x.of), x.extent * abs(x.into))
+    widest = max(x.elements * abs(x.source), x.extent * abs(x.target))
     if max(count, widest, x.extent, y.extent, planes.count) > LARGEST_COUNT:
         return None
     parameters = structure(
@@ -200,19 +196,19 @@ def _gather(dimensions: list[Dimension], item: int, of: int, of_address: int, in
         width=x.extent,
         height=y.extent,
         rows=rows,
-        vector=writes_words(x, [y.into, *planes.into], columns, item, into_address),
-        of_x=x.of,
-        into_x=x.into,
-        of_y=y.of,
-        into_y=y.into,
+        vector=writes_words(x, [y.target, *planes.target], columns, item, target_address),
+        source_x=x.source,
+        target_x=x.target,
+        source_y=y.source,
+        target_y=y.target,
         **planes.fields,
     )
     tables = {"list_x": x.part(1), "list_y": y.part(1), "lists": planes.lists}
-    return [Step(Launch(variant, -(-count // THREADS), THREADS, parameters, of, 0), there(tables))]
+    return [Step(Launch(variant, -(-count // THREADS), THREADS, parameters, ((0, source),), 0), present(tables))]
 
 
 def _blend(
-    dimensions: list[Dimension], dtype: str, item: int, of: int, of_address: int, into_address: int
+    dimensions: list[Dimension], dtype: str, item: int, source: int, source_address: int, target_address: int
 ) -> Step | None:
     """One launch for all axes; None if there is no such kernel.
 
@@ -243,7 +239,7 @@ def _blend(
         return None
     variant = blend_variant(dtype, taps_x, taps_y, planes)
     staged_item = item if dtype in _FLOATS and planes == 1 else 4  # Staged of resample.cu
-    return plan_staged(variant, x, y, weighted, loops, item, staged_item, of, of_address, into_address)
+    return plan_staged(variant, x, y, weighted, loops, item, staged_item, source, source_address, target_address)
 
 
 def _width(dimension: Dimension) -> int | None:
@@ -256,7 +252,7 @@ def _width(dimension: Dimension) -> int | None:
     return 2 if dimension.taps.most <= 2 else 4
 
 
-def _passes(dimensions: list[Dimension], dtype: str, of: int) -> list[Step] | None:
+def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] | None:
     """One pass along each resampled dimension, those that shrink most first; float32 arrays in between."""
     anchored = dtype not in _FLOATS
     # The current array holds so many entries of each dimension, the first of them being entry `low` of the input's.
@@ -265,8 +261,8 @@ def _passes(dimensions: list[Dimension], dtype: str, of: int) -> list[Step] | No
         if dimension.taps is not None:
             low[i], stop = dimension.taps.reads(dimension.start, dimension.start + dimension.extent)
             held[i] = stop - low[i]
-    strides = [dimension.of for dimension in dimensions]
-    offset = of + sum(first * stride for first, stride in zip(low, strides, strict=True))
+    strides = [dimension.source for dimension in dimensions]
+    offset = source + sum(first * stride for first, stride in zip(low, strides, strict=True))
     order = sorted(
         (i for i, dimension in enumerate(dimensions) if dimension.span is not None),
         key=lambda i: _growth(dimensions[i]),
@@ -274,7 +270,7 @@ def _passes(dimensions: list[Dimension], dtype: str, of: int) -> list[Step] | No
     current, steps = dtype, list[Step]()
     for along in order:
         last = along == order[-1]
-        made, targets = 0, [dimension.into for dimension in dimensions]
+        made, targets = 0, [dimension.target for dimension in dimensions]
         held[along] = dimensions[along].extent
         if not last:
             made = 4
@@ -288,8 +284,8 @@ def _passes(dimensions: list[Dimension], dtype: str, of: int) -> list[Step] | No
         span = dimensions[along].span
         if launch is None or span is None:
             return None
-        starts = TablePart(Table((span,), "starts"), dimensions[along].start * 4)
-        steps.append(Step(launch, {"starts": starts, "taps": TablePart(Table((span,), "taps"))}, made))
+        starts = TablePart(TapTable((span,), "starts"), dimensions[along].start * 4)
+        steps.append(Step(launch, {"starts": starts, "taps": TablePart(TapTable((span,), "taps"))}, made))
         current, strides, offset = "float32", targets, 0
     return steps
 
@@ -299,18 +295,20 @@ def _growth(dimension: Dimension) -> float:
     return dimension.span.mapping.output_size / dimension.span.mapping.input_size
 
 
-def _pass(loops: list[Loop], along: int, of_type: str, into_type: str, of: int, anchored: bool) -> Launch | None:
+def _pass(
+    loops: list[Loop], along: int, source_type: str, target_type: str, source: int, anchored: bool
+) -> Launch | None:
     """The launch that runs along one of the loops."""
     axis = loops[along]
     others = merged([*loops[:along], *loops[along + 1 :]])
     inner = Loop(1, 0, 0)
-    along_inner = bool(others) and (abs(others[-1].into) < abs(axis.into) or axis.extent == 1)
+    along_inner = bool(others) and (abs(others[-1].target) < abs(axis.target) or axis.extent == 1)
     if along_inner:
         inner = others.pop()
     outer_size = math.prod(loop.extent for loop in others)
     apart = -(-(inner.extent if along_inner else outer_size) // PASS_GROUPS)
     count = axis.extent * (apart * outer_size if along_inner else apart)
-    widest = inner.extent * max(abs(inner.of), abs(inner.into))
+    widest = inner.extent * max(abs(inner.source), abs(inner.target))
     if len(others) > MOST_OUTER or max(count, widest, outer_size) > LARGEST_COUNT:
         return None
     parameters = structure(
@@ -324,10 +322,10 @@ def _pass(loops: list[Loop], along: int, of_type: str, into_type: str, of: int, 
         apart=apart,
         anchored=anchored,
         outer=len(others),
-        of_inner=inner.of,
-        into_inner=inner.into,
-        of_axis=axis.of,
-        into_axis=axis.into,
+        source_inner=inner.source,
+        target_inner=inner.target,
+        source_axis=axis.source,
+        target_axis=axis.target,
         axis=[axis_row(loop) for loop in reversed(others)],
     )
-    return Launch(pass_variant(of_type, into_type), -(-count // THREADS), THREADS, parameters, of, 0)
+    return Launch(pass_variant(source_type, target_type), -(-count // THREADS), THREADS, parameters, ((0, source),), 0)
