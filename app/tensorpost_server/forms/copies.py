@@ -22,7 +22,7 @@ import numpy as np
 
 from .base import Box, BoxForm, Reads, extents
 
-__all__ = ["Copies", "Copy", "Loop", "Move", "byte_loops", "moves"]
+__all__ = ["ByteLoops", "Copies", "Copy", "Loop", "Move", "byte_loops", "moves", "uncovered"]
 
 LONG_ROW = 256  # bytes; from here on NumPy's loop over a row's elements is no slower than one move of the row
 FEW_COPIES = 16  # up to this many copies of a short row, a loop over copies beats an inner loop of that length
@@ -126,10 +126,20 @@ class Copies(BoxForm):
         del output
         return math.prod(extents(box))
 
+    def fill_element(self, dtype: np.dtype[Any]) -> Any:
+        """The fill value as an element of this type, 0 if there is none.
+
+        Of a 64-bit integer every digit counts, so it does not pass through a float.
+        """
+        value = self.fill_value or 0
+        return dtype.type(value) if isinstance(value, int) else np.float64(value).astype(dtype)
+
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`."""
         if self.fill_value is not None:
-            out[...] = _element(self.fill_value, out.dtype)
+            value = self.fill_element(out.dtype)
+            for part in uncovered(box, list(moves(self, box, output))):
+                out[tuple([slice(*span) for span in part])] = value
         if out.dtype.kind == "O":
             _copy_objects(self, inputs, box, out, output)
             return
@@ -177,6 +187,15 @@ class Move:
                 high[axis] += max(0, reach)
         return [(first, last + 1) for first, last in zip(low, high, strict=True)]
 
+    def target_box(self, rank: int) -> Box | None:
+        """The box of the output that is written to, as `target_start` counts; None if only parts of it are."""
+        last, written = list(self.target_start), 1
+        for loop in self.loops:
+            last[loop.target[0]] += (loop.extent - 1) * loop.target[1]
+            written *= loop.extent
+        spans = tuple([(first, last[axis] + 1) for axis, first in zip(range(rank), self.target_start, strict=True)])
+        return spans if math.prod(extents(spans)) == written else None
+
 
 def moves(form: Copies, box: Box, output: int = 0) -> Iterator[Move]:
     """The parts of an output's copies that fall into a box: what every backend runs."""
@@ -211,6 +230,42 @@ def _moves(copy: Copy, box: Box) -> Iterator[Move]:
                 if high - low > 1:
                     loops[index] = Loop(high - low, loop.target, loop.source)
         yield Move(copy.input, tuple(source), tuple(target), tuple([loop for loop in loops if loop is not None]))
+
+
+MOST_FILLED = 64  # boxes that are filled one by one; more are filled together with what is copied over them
+
+
+def uncovered(box: Box, found: Sequence[Move]) -> list[Box]:
+    """Boxes, counted from the first coordinate of `box`, that hold every element which no move writes to.
+
+    They are disjoint. Where the moves leave too many boxes, or write to some elements of a box only, parts that are
+    copied over afterwards may be among them: fill first.
+    """
+    left: list[Box] = [tuple([(0, stop - start) for start, stop in box])]
+    for move in found:
+        dense = move.target_box(len(box))
+        if dense is None:
+            continue
+        rest: list[Box] = []
+        for part in left:
+            rest += _outside(part, dense)
+        if len(rest) > MOST_FILLED:
+            break
+        left = rest
+    return left
+
+
+def _outside(box: Box, hole: Box) -> Iterator[Box]:
+    """The box without the hole, as disjoint boxes."""
+    if any([high <= first or last <= low for (low, high), (first, last) in zip(box, hole, strict=True)]):
+        yield box
+        return
+    for axis, ((low, high), (first, last)) in enumerate(zip(box, hole, strict=True)):
+        if low < first:
+            yield (*box[:axis], (low, first), *box[axis + 1 :])
+        if last < high:
+            yield (*box[:axis], (last, high), *box[axis + 1 :])
+        box = (*box[:axis], (max(low, first), min(high, last)), *box[axis + 1 :])
 
 
 _Part = tuple[tuple[int, int], ...]
@@ -323,8 +378,3 @@ def _copy_objects(form: Copies, inputs: Sequence[Any], box: Box, out: Any, outpu
         part = source[tuple([slice(at, None) for at in move.source_start])]
         goal = target[tuple([slice(at, None) for at in move.target_start])]
         as_strided(goal, shape, [loop[1] for loop in loops])[...] = as_strided(part, shape, [loop[2] for loop in loops])
-
-
-def _element(value: float, dtype: np.dtype[Any]) -> Any:
-    """The fill value as an element; of a 64-bit integer every digit counts, so it does not pass through a float."""
-    return dtype.type(value) if isinstance(value, int) else np.float64(value).astype(dtype)

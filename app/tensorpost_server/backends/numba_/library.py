@@ -26,7 +26,7 @@ from ..base import CannotOpen
 
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
 
-NAMES = ("tile", "gather", "columns_first", "rows_first")
+NAMES = ("runs", "transpose", "gather", "columns_first", "rows_first", "expression")
 SYMBOL = "tensorpost_{}"
 _HERE = Path(__file__).parent
 _X86_NAMES = ("x86_64", "amd64")
@@ -125,8 +125,8 @@ def object_file() -> Path:
     key = hashlib.sha256()
     for part in (sys.platform, platform.machine().lower(), goal.cpu, _version("numba"), _version("llvmlite")):
         key.update(part.encode() + b"\0")
-    for source in ("kernels.py", "library.py"):
-        key.update((_HERE / source).read_bytes())
+    for source in (_HERE / "library.py", *sorted((_HERE / "kernels").glob("*.py"))):
+        key.update(source.read_bytes())
     return cache_folder() / f"kernels-{goal.cpu}-{key.hexdigest()[:16]}.bin"
 
 
@@ -184,7 +184,7 @@ def _compile(goal: Target) -> bytes:
         used = importlib.import_module("numba.core.registry").cpu_target.target_context.codegen().magic_tuple()
         if used[1:3] != (goal.cpu, ""):
             raise CannotOpen("numba has compiled for another CPU in this process: run `tensorpost warmup` instead")
-        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").FORMS
+        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").KERNELS
         signature = numba.types.void(numba.types.CPointer(numba.types.int64))
         whole: Any = None
         for name in NAMES:

@@ -1,0 +1,237 @@
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false  # as memory.py, and why
+# ruff: noqa: ARG001  # as memory.py
+"""Functions of one float32 that LLVM can turn into vector code: no branches, no tables, no calls.
+
+The polynomials are least-maximum fits of our own in float64, rounded to float32. Largest errors in units in the last
+place of the result, over all float32 numbers (`tests/backends/numba/test_expressions.py` holds them to it):
+exp 1.0, log 1.0, tanh 2.1, erf 2.6. NaN gives NaN; infinities, zeros and subnormal numbers give what C's functions do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .memory import inlined
+
+__all__ = ["absolute", "ceil", "erf", "exp", "floor", "log", "maximum", "minimum", "rint", "sqrt", "tanh", "trunc"]
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+
+
+def _number(value):
+    return np.float32(value)
+
+
+def _intrinsic_of_one(name):
+    """LLVM's own function of one float32."""
+
+    @intrinsic
+    def function(_typing, value):
+        def code(_context, builder, _signature, arguments):
+            return builder.call(builder.module.declare_intrinsic(name, [_FLOAT]), arguments)
+
+        return types.float32(types.float32), code
+
+    return function
+
+
+absolute, sqrt, floor, ceil, trunc, rint = map(
+    _intrinsic_of_one, ("llvm.fabs", "llvm.sqrt", "llvm.floor", "llvm.ceil", "llvm.trunc", "llvm.rint")
+)
+
+
+@intrinsic
+def fma(_typing, x, y, z):
+    """x * y + z, rounded once."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), code
+
+
+@intrinsic
+def with_sign(_typing, magnitude, sign):
+    """The magnitude of one number with the sign of another one."""
+
+    def code(_context, builder, _signature, arguments):
+        signature = ir.FunctionType(_FLOAT, [_FLOAT, _FLOAT])
+        return builder.call(builder.module.declare_intrinsic("llvm.copysign", [_FLOAT], signature), arguments)
+
+    return types.float32(types.float32, types.float32), code
+
+
+ROUNDER = _number(1.5 * 2**23)  # added to a small number, it leaves the nearest integer in the lowest bits
+
+
+@intrinsic
+def times_power(_typing, value, rounded):
+    """The value times 2^n, n being the integer in the lowest bits of `rounded`, in two steps that do not overflow."""
+
+    def code(_context, builder, _signature, arguments):
+        value, rounded = arguments
+        bits = int(ROUNDER.view(np.int32))
+        n = builder.sub(builder.bitcast(rounded, _INT), _INT(bits))
+        half = builder.ashr(n, _INT(1))
+        for part in (half, builder.sub(n, half)):
+            power = builder.bitcast(builder.shl(builder.add(part, _INT(127)), _INT(23)), _FLOAT)
+            value = builder.fmul(value, power)
+        return value
+
+    return types.float32(types.float32, types.float32), code
+
+
+@intrinsic
+def exponent(_typing, value):
+    """The n for which value / 2^n lies between the roots of 1/2 and 2; of a positive normal number."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.sitofp(_exponent(builder, arguments[0]), _FLOAT)
+
+    return types.float32(types.float32), code
+
+
+@intrinsic
+def mantissa(_typing, value):
+    """value / 2^n for the n of `exponent`."""
+
+    def code(_context, builder, _signature, arguments):
+        shifted = builder.shl(_exponent(builder, arguments[0]), _INT(23))
+        return builder.bitcast(builder.sub(builder.bitcast(arguments[0], _INT), shifted), _FLOAT)
+
+    return types.float32(types.float32), code
+
+
+def _exponent(builder, value):
+    root = int(_number(math.sqrt(0.5)).view(np.int32))
+    return builder.ashr(builder.sub(builder.bitcast(value, _INT), _INT(root)), _INT(23))
+
+
+# ---- exp and tanh ----------------------------------------------------------------------------------------------------
+
+ZERO, ONE, TWO = map(_number, (0, 1, 2))
+LOG2_E = _number(1 / math.log(2))
+LN2_HIGH = _number(0.693145751953125)  # 15 bits, so that products with small integers are exact
+LN2_LOW = _number(math.log(2) - 0.693145751953125)
+E2, E3, E4, E5, E6 = map(
+    _number, (0.4999999403953552, 0.1666651964187622, 0.041668400168418884, 0.008368851616978645, 0.0013814320554956794)
+)
+
+
+@inlined
+def expm1_reduced(r):
+    """e^r - 1 for |r| up to ln(2) / 2."""
+    q = fma(fma(fma(fma(E6, r, E5), r, E4), r, E3), r, E2)
+    return fma(q * r, r, r)
+
+
+@inlined
+def reduced(x, rounded):
+    """x - n ln(2) for the integer n in `rounded`."""
+    n = rounded - ROUNDER
+    return fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+
+
+EXP_LOW, EXP_HIGH = _number(-104), _number(89)  # from there on 0 and infinity
+
+
+@inlined
+def exp(x):
+    clipped = EXP_LOW if x < EXP_LOW else x
+    clipped = EXP_HIGH if clipped > EXP_HIGH else clipped
+    rounded = fma(clipped, LOG2_E, ROUNDER)
+    return times_power(expm1_reduced(reduced(clipped, rounded)) + ONE, rounded)
+
+
+TANH_HIGH = _number(20)  # of twice the number; tanh is 1 from 9.02 on
+
+
+@inlined
+def tanh(x):
+    """(e^2x - 1) / (e^2x + 1)."""
+    twice = TWO * absolute(x)
+    twice = TANH_HIGH if twice > TANH_HIGH else twice
+    rounded = fma(twice, LOG2_E, ROUNDER)
+    power = times_power(ONE, rounded)
+    above_one = fma(expm1_reduced(reduced(twice, rounded)), power, power - ONE)
+    return with_sign(above_one / (above_one + TWO), x)
+
+
+# ---- log -------------------------------------------------------------------------------------------------------------
+
+SMALLEST_NORMAL, INFINITY = _number(2.0**-126), _number(math.inf)
+NAN = _number(math.nan)
+TWO_TO_23, TWENTY_THREE = _number(2.0**23), _number(23)
+HALF = _number(0.5)
+L3, L4, L5, L6, L7, L8, L9, L10 = map(
+    _number,
+    (
+        0.3333333134651184, -0.2500082552433014, 0.20001235604286194, -0.1662314385175705,
+        0.14201368391513824, -0.13162004947662354, 0.1276543289422989, -0.07634391635656357,
+    ),
+)  # fmt: skip
+
+
+@inlined
+def log(x):
+    subnormal = x < SMALLEST_NORMAL
+    scaled = x * TWO_TO_23 if subnormal else x
+    n = exponent(scaled)
+    n = n - TWENTY_THREE if subnormal else n
+    f = mantissa(scaled) - ONE
+    g = fma(fma(fma(fma(fma(fma(fma(L10, f, L9), f, L8), f, L7), f, L6), f, L5), f, L4), f, L3)
+    square = f * f
+    tail = fma(g * f, square, fma(n, LN2_LOW, -HALF * square))
+    result = fma(n, LN2_HIGH, f + tail)
+    result = result if x < INFINITY else x  # infinity and NaN
+    result = result if x != ZERO else -INFINITY
+    return NAN if x < ZERO else result
+
+
+# ---- erf -------------------------------------------------------------------------------------------------------------
+
+ERF_HIGH = _number(3.93)  # erf is 1 from there on
+P0, P1, P2, P3, P4, P5, P6 = map(
+    _number,
+    (
+        1.128379225730896, 0.18514761328697205, 0.05425473675131798, 0.0038402918726205826,
+        0.0003771678020711988, 4.6200661927287e-06, -1.2858006215310525e-08,
+    ),
+)  # fmt: skip
+Q1, Q2, Q3, Q4, Q5 = map(
+    _number,
+    (0.497416228055954, 0.11388693004846573, 0.015434837900102139, 0.0013024095678701997, 6.250093429116532e-05),
+)
+
+
+@inlined
+def erf(x):
+    """x P(x^2) / Q(x^2)."""
+    clipped = ERF_HIGH if x > ERF_HIGH else x
+    clipped = -ERF_HIGH if clipped < -ERF_HIGH else clipped
+    t = clipped * clipped
+    p = fma(fma(fma(fma(fma(fma(P6, t, P5), t, P4), t, P3), t, P2), t, P1), t, P0)
+    q = fma(fma(fma(fma(fma(Q5, t, Q4), t, Q3), t, Q2), t, Q1), t, ONE)
+    ratio = clipped * p / q
+    ratio = ONE if ratio > ONE else ratio
+    return -ONE if ratio < -ONE else ratio
+
+
+# ---- of two numbers --------------------------------------------------------------------------------------------------
+
+
+@inlined
+def maximum(x, y):
+    larger = x if x > y else y
+    return larger if x == x else x  # noqa: PLR0124 # NaN wins
+
+
+@inlined
+def minimum(x, y):
+    smaller = x if x < y else y
+    return smaller if x == x else x  # noqa: PLR0124 # NaN wins
