@@ -122,8 +122,12 @@ class NumbaBackend(HostBackend):
         recipe = self._recipe(plan)
         if recipe.planner is None:
             return NumpyBackend().start(plan, inputs)
-        views = [slot.layout.view(memory) for slot, memory in zip(plan.inputs, inputs, strict=True)]
-        return NumbaRun(recipe, views, [_address(view) for view in views])
+        run = NumbaRun(recipe, [], [])
+        for slot, memory in zip(plan.inputs, inputs, strict=True):
+            view = slot.layout.view(memory)
+            run.views.append(view)
+            run.addresses.append(view.__array_interface__["data"][0])  # a third of the time of `ctypes.data`
+        return run
 
     def close(self) -> None:
         """Forget what is known about plans."""
@@ -173,16 +177,12 @@ class NumbaRun:
         """See `Run.compute`."""
         size, launch_plan = self.recipe.launch_plan(index)
         block = (np.zeros if self.recipe.plan.slices.has_gaps else np.empty)(size, np.uint8)
-        launch_plan.run(_address(block), *self.addresses)
+        launch_plan.run(block.__array_interface__["data"][0], *self.addresses)
         return block.data
 
     def close(self) -> None:
         """Forget the inputs, so that their memory is free as soon as its owner lets go."""
         self.views = []
-
-
-def _address(block: Any) -> int:
-    return block.__array_interface__["data"][0]  # a third of the time of `ctypes.data`
 
 
 @lru_cache(maxsize=1024)

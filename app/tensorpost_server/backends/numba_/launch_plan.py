@@ -147,7 +147,8 @@ class LaunchPlan:
         parameters += [0] * (HEAD - len(parameters))
         for axis in axes:
             parameters += axis
-        self.launch(kernel, parameters, ((AT_TARGET, target[0]), (AT_SOURCE, source[0]), (AT_SCRATCH, SCRATCH)))
+        blocks = [(AT_TARGET, target[0]), (AT_SOURCE, source[0])]
+        self.launch(kernel, parameters, [*blocks, (AT_SCRATCH, SCRATCH)] if self.scratch else blocks)
 
 
 class Planner(Protocol):

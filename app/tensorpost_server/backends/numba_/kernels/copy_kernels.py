@@ -54,11 +54,15 @@ def _runs_of(width):
         for row in range(extent):
             first, out = source + source_offset(p, axis, row), target + row * step
             if size * copies < LONG_FILL:
-                for _ in range(copies):
-                    copy(out, first, width)
-                    if last:
+                if last:
+                    for _ in range(copies):
+                        copy(out, first, width)
                         copy(out + last, first + last, width)
-                    out += size
+                        out += size
+                else:
+                    for _ in range(copies):
+                        copy(out, first, width)
+                        out += size
             else:
                 block = 0
                 while block < LONG_FILL // 2:

@@ -4,7 +4,7 @@
 
 The polynomials are least-maximum fits of our own in float64, rounded to float32. Largest errors in units in the last
 place of the result, over all float32 numbers (`tests/backends/numba/test_expressions.py` holds them to it):
-exp 1.0, log 1.0, tanh 2.1, erf 2.6. NaN gives NaN; infinities, zeros and subnormal numbers give what C's functions do.
+exp 1.1, log 1.0, tanh 2.6, erf 1.5. NaN gives NaN; infinities, zeros and subnormal numbers give what C's functions do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ....forms.special import ERF_FLOAT32
 from .memory import inlined
 
 __all__ = ["absolute", "ceil", "erf", "exp", "floor", "log", "maximum", "minimum", "rint", "sqrt", "tanh", "trunc"]
@@ -195,31 +196,22 @@ def log(x):
 
 # ---- erf -------------------------------------------------------------------------------------------------------------
 
-ERF_HIGH = _number(3.93)  # erf is 1 from there on
-P0, P1, P2, P3, P4, P5, P6 = map(
-    _number,
-    (
-        1.128379225730896, 0.18514761328697205, 0.05425473675131798, 0.0038402918726205826,
-        0.0003771678020711988, 4.6200661927287e-06, -1.2858006215310525e-08,
-    ),
-)  # fmt: skip
-Q1, Q2, Q3, Q4, Q5 = map(
-    _number,
-    (0.497416228055954, 0.11388693004846573, 0.015434837900102139, 0.0013024095678701997, 6.250093429116532e-05),
-)
+ERF_HIGH = _number(4)  # erf is 1 from there on
+P0, P1, P2, P3, P4, P5, P6 = map(_number, ERF_FLOAT32[0])
+Q0, Q1, Q2, Q3, Q4, Q5, Q6 = map(_number, ERF_FLOAT32[1])
 
 
 @inlined
 def erf(x):
-    """x P(x^2) / Q(x^2)."""
-    clipped = ERF_HIGH if x > ERF_HIGH else x
-    clipped = -ERF_HIGH if clipped < -ERF_HIGH else clipped
-    t = clipped * clipped
-    p = fma(fma(fma(fma(fma(fma(P6, t, P5), t, P4), t, P3), t, P2), t, P1), t, P0)
-    q = fma(fma(fma(fma(fma(Q5, t, Q4), t, Q3), t, Q2), t, Q1), t, ONE)
-    ratio = clipped * p / q
-    ratio = ONE if ratio > ONE else ratio
-    return -ONE if ratio < -ONE else ratio
+    """x P(x^2) near 0, 1 - e^Q(|x|) elsewhere: see `forms/special.py`."""
+    a = absolute(x)
+    a = ERF_HIGH if a > ERF_HIGH else a
+    t = a * a
+    near = fma(fma(fma(fma(fma(fma(P6, t, P5), t, P4), t, P3), t, P2), t, P1), t, P0) * x
+    q = fma(fma(fma(fma(fma(fma(Q6, a, Q5), a, Q4), a, Q3), a, Q2), a, Q1), a, Q0)
+    rounded = fma(q, LOG2_E, ROUNDER)
+    far = ONE - times_power(expm1_reduced(reduced(q, rounded)) + ONE, rounded)
+    return near if a < ONE else with_sign(far, x)
 
 
 # ---- of two numbers --------------------------------------------------------------------------------------------------
