@@ -149,7 +149,7 @@ class Job:
         else:
             self.desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (sent,)), (received // sent,))
         op = {"op": self.desc.to_document_text()}
-        (name,) = map(self.desc.slot_name, self.desc.input_fields)
+        (name,) = [slot.name for slot in self.desc.inputs]
         self.head = encode_head([(name, data_type("uint8"), self.x.shape)], op)
         self.body = [memoryview(self.head), self.x.reshape(-1).data]  # what the SDK sends as well
         self.bytes = b"".join(self.body)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ._checks import shown
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
+from .descriptors.operator_desc import slot_name
 from .layout import Layout
 from .onnx import OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
@@ -54,14 +55,14 @@ def input_tensors(subject: Subject) -> dict[str, Tensor]:
     """The tensors a call sends, by their names in a frame and in their order there."""
     if isinstance(subject, OnnxNode):
         return {subject.schema.data_input.name: subject.input}
-    return {subject.slot_name(field): getattr(subject, field) for field in subject.input_fields}
+    return {slot_name(field): getattr(subject, field) for field in subject.fields_of_kind("input")}
 
 
 def output_tensor(subject: Subject) -> Tensor:
     """The tensor a call answers with."""
     if isinstance(subject, OnnxNode):
         return subject.output
-    (field,) = subject.output_fields
+    (field,) = subject.fields_of_kind("output")
     return getattr(subject, field)
 
 
@@ -206,7 +207,7 @@ def tile_descriptor(x: object, repeats: Iterable[int]) -> TileOperatorDesc:
     if not isinstance(x, np.ndarray):
         raise InvalidParameter(f"x must be a NumPy array, not {type(x).__name__}; np.asarray(x, dtype=...) makes one")
     array = cast("NDArray[Any]", x)
-    allowed = TileOperatorDesc.support[-1].data_types
+    allowed = TileOperatorDesc.facts.rows("InputTensor")[-1].data_types
     name = array.dtype.name
     found = next((t for t in allowed if t.row.numpy_name == name), None)
     if found is None:
