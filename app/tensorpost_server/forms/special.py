@@ -56,7 +56,7 @@ def erf(xp: ModuleType, x: Any) -> Any:
     if x.dtype.type is np.float16:
         return erf(xp, x.astype(np.float32)).astype(np.float16)
     flat = np.ascontiguousarray(x).reshape(-1)
-    result = np.empty_like(flat)
+    result: Any = np.empty_like(flat)
     with np.errstate(under="ignore", invalid="ignore"):
         for start in range(0, flat.size, BLOCK):
             _erf_block(flat[start : start + BLOCK], result[start : start + BLOCK])

@@ -6,7 +6,8 @@ are computed in float32. NumPy computes everything else, exactly as the numpy ba
 `auto` never has a reason to prefer that one.
 
 Copies are the same to the bit; sums are made of the same indices, the same float32 weights and in the same order of
-taps as NumPy's; exp, log, tanh and erf differ from NumPy's by a few units in the last place (`kernels/float32_math.py`).
+taps as NumPy's; exp, log, tanh and erf differ from NumPy's by a few units in the last place
+(`kernels/float32_math.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import numpy as np
 
 from tensorpost.layout import Layout
 
-from ...forms import Copies, Form, Pointwise
+from ...forms import Copies, Copy, Form, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
-from ...forms.expression import is_boolean
+from ...forms.expression import Operand, is_boolean
 from ...forms.separable import Rounding, Separable
 from ...operators.onnx_resize import FilterMap, OnnxResize
 from ...operators.resample import AdjointAxis
@@ -33,7 +34,7 @@ from ..base import HostBackend
 from ..numpy_ import NumpyBackend, NumpyRun
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
-from .expression_plan import ExpressionPlanner, Instructions, NotCompiled
+from .expression_plan import ExpressionPlanner, Instructions, NotCompiled, numeric_operands
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .sum_plan import SumPlanner
 from .tap_tables import most_taps
@@ -145,8 +146,12 @@ class NumbaBackend(HostBackend):
 
     def _new_recipe(self, plan: Plan) -> _Recipe:
         inputs, outputs = ([slot.layout for slot in slots] for slots in (plan.inputs, plan.outputs))
-        names = tuple([tuple([layout.data_type.numpy_name for layout in side]) for side in (inputs, outputs)])
-        made = _planner_for(plan.form, names[0], names[1])
+        names = [tuple([layout.data_type.numpy_name for layout in side]) for side in (inputs, outputs)]
+        form = plan.form
+        if isinstance(form, Pointwise) and isinstance(form.expression, Operand) and names[0] == names[1]:
+            sizes = outputs[0].sizes  # the elements as they are: a copy from one layout to another
+            form = Copies((len(sizes),), ((Copy.of(sizes),) if 0 not in sizes else (),))
+        made = _planner_for(form, names[0], names[1])
         planner, reason = (None, made) if isinstance(made, str) else (made(self.kernels), None)
         sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
         targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
@@ -212,8 +217,12 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
 
 def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make | str:
     """In float32; NumPy is at the copy limit with integers, and as fast in float64."""
-    if form.computed_in != "float32" or any([name != "float32" for name in form.types]):
-        return f"it computes in float32 only, not {form.computed_in}"
+    conversion = isinstance(form.expression, Operand) and form.types == inputs
+    if not conversion:
+        numbers = numeric_operands(form.expression)
+        types = {name for index, name in enumerate(form.types) if index in numbers or name != inputs[index]}
+        if {form.computed_in, *types} != {"float32"}:
+            return f"it computes in float32 only, not {', '.join(sorted({form.computed_in, *types}))}"
     if not {*inputs} <= {"float32", "float16", "uint8", "int8"}:
         return f"it widens float16, uint8 and int8 only, not {', '.join(inputs)}"
     if output not in ("float32", "float16") and not (output == "uint8" and is_boolean(form.expression)):

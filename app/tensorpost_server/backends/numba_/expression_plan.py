@@ -11,7 +11,7 @@ from ...forms import Box
 from ...forms.expression import Call, Constant, Expression, Operand, is_boolean
 from .launch_plan import SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
-__all__ = ["ExpressionPlanner", "Instructions", "NotCompiled"]
+__all__ = ["ExpressionPlanner", "Instructions", "NotCompiled", "numeric_operands"]
 
 BLOCK, REGISTERS = 1024, 64  # these and the order of everything are those of kernels/expression_kernel.py
 SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS
@@ -91,7 +91,8 @@ class Instructions:
                 result = found.registers
                 found.registers += 1
             registers[part] = result
-            found.code.append((CODES[part.function], result, *operands, *[0] * (3 - len(operands))))
+            a, b, c = (*operands, 0, 0)[:3]
+            found.code.append((CODES[part.function], result, a, b, c))
             for argument in part.arguments:  # only now, so that no instruction writes what it reads
                 uses[argument] -= 1
                 if isinstance(argument, Call) and uses[argument] == 0:
@@ -119,6 +120,18 @@ def _plain(expression: Expression) -> Expression:
     if name not in CODES:
         raise NotCompiled(f"it has no loop for {name}")
     return Call(name, arguments)
+
+
+def numeric_operands(expression: Expression) -> frozenset[int]:
+    """The inputs whose elements are numbers in the expression, not only conditions."""
+    if isinstance(expression, Operand):
+        return frozenset({expression.index})
+    if not isinstance(expression, Call):
+        return frozenset()
+    parts = expression.arguments
+    if expression.function == "where" and isinstance(parts[0], Operand):
+        parts = parts[1:]
+    return frozenset[int]().union(*map(numeric_operands, parts))
 
 
 @dataclass(frozen=True, slots=True)

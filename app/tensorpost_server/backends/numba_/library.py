@@ -178,8 +178,11 @@ def _compile(goal: Target) -> bytes:
         CannotOpen: numba has already compiled something in this process, for another CPU.
     """
     numba, llvm = _module("numba"), _module("llvmlite.binding")
-    before = numba.config.CPU_NAME, numba.config.CPU_FEATURES
-    numba.config.CPU_NAME, numba.config.CPU_FEATURES = goal.cpu, ""
+    config = numba.config
+    before = config.CPU_NAME, config.CPU_FEATURES, config.OPT
+    # numba would optimise every function by itself, and those inside others again with each of these; once together
+    # takes half the time.
+    config.CPU_NAME, config.CPU_FEATURES, config.OPT = goal.cpu, "", type(config.OPT)(0)
     try:
         used = importlib.import_module("numba.core.registry").cpu_target.target_context.codegen().magic_tuple()
         if used[1:3] != (goal.cpu, ""):
@@ -195,12 +198,19 @@ def _compile(goal: Target) -> bytes:
             if whole is not module:
                 whole.link_in(module)
     finally:
-        numba.config.CPU_NAME, numba.config.CPU_FEATURES = before
-    foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
-    assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
+        config.CPU_NAME, config.CPU_FEATURES, config.OPT = before
     machine = llvm.Target.from_triple(whole.triple).create_target_machine(
         cpu=goal.cpu, features="", opt=3, reloc="pic", codemodel="jitdefault", jit=True
     )
+    for function in whole.functions:
+        if not function.is_declaration and function.name not in map(SYMBOL.format, NAMES):
+            function.linkage = "internal"
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(whole, passes)
+    foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
     return machine.emit_object(whole)
 
 

@@ -1,4 +1,6 @@
-"""The loops that numba compiles ahead of time. Only `library.build` imports this folder; a server loads what it made."""
+# pyright: basic
+# Numba types the kernels.
+"""The loops that numba compiles ahead. Only `library.build` imports this folder; a server loads what it made."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false  # as memory.py, and why
-# ruff: noqa: ARG001  # as memory.py
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# As memory.py: numba types this file.
+# ruff: noqa: ARG001  # an intrinsic's parameters stand for what the code that it generates is given
 """Kernels that move elements and never look at them: repeated runs of bytes, transposed blocks, items by index."""
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from numba.extending import intrinsic
 
 from .memory import (
     A_EXTENT,
+    A_SOURCE,
+    A_TABLE,
     A_TARGET,
     AXIS,
     P_AXES,
@@ -18,6 +21,7 @@ from .memory import (
     copy,
     indices,
     inlined,
+    longs,
     row_addresses,
     row_count,
     source_offset,
@@ -25,6 +29,8 @@ from .memory import (
     words4,
     words8,
 )
+
+__all__ = ["gather", "runs", "transpose"]
 
 # runs: a row is a run of bytes, some times.
 R_SIZE, R_COPIES = 4, 5
@@ -50,9 +56,11 @@ def _runs_of(width):
         size, copies = p[R_SIZE], p[R_COPIES]
         axis = p[P_OUTER] - 1
         extent, step = p[P_AXES + AXIS * axis + A_EXTENT], p[P_AXES + AXIS * axis + A_TARGET]
+        table, source_step = p[P_AXES + AXIS * axis + A_TABLE], p[P_AXES + AXIS * axis + A_SOURCE]
         last = size - width
         for row in range(extent):
-            first, out = source + source_offset(p, axis, row), target + row * step
+            first = source + (longs(table)[row] if table else row * source_step)
+            out = target + row * step
             if size * copies < LONG_FILL:
                 if last:
                     for _ in range(copies):

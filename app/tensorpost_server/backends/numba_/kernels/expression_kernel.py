@@ -1,4 +1,6 @@
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false  # as memory.py, and why
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# As memory.py: numba types this file.
+# ruff: noqa: ARG001  # all instructions take three operands
 """The kernel of `Pointwise`: runs the instructions of an expression on blocks that stay in the first-level cache.
 
 A register is a block of float32. The inputs' registers come first, then the constants', then those of results. Every
@@ -13,6 +15,8 @@ from numba import types
 from . import float32_math
 from .memory import floats, indices, inlined, longs
 from .row_types import F16, F32, load, store
+
+__all__ = ["INSTRUCTIONS", "expression"]
 
 # Parameters.
 E_OUTER, E_TARGET, E_SCRATCH = 0, 1, 2
@@ -93,31 +97,30 @@ INSTRUCTIONS = {
 """By the functions' names in `forms.expression`; an instruction's code is its place here."""
 
 
-def _dispatch(code, functions):
-    """A function that runs number `code` of the functions, or one of the later ones."""
-    first = functions[0]
+def _dispatch(first, functions):
+    """A function that runs number `code` of the functions, of which the first has number `first`: a binary search."""
     if len(functions) == 1:
-        return first
-    later = _dispatch(code + 1, functions[1:])
+        (only,) = functions
+
+        @inlined
+        def run_only(code, result, a, b, c, count):
+            only(result, a, b, c, count)
+
+        return run_only
+    middle = first + len(functions) // 2
+    lower, upper = _dispatch(first, functions[: middle - first]), _dispatch(middle, functions[middle - first :])
 
     @inlined
-    def run(wanted, result, a, b, c, count):
-        if wanted == code:
-            first(result, a, b, c, count)
+    def run(code, result, a, b, c, count):
+        if code < middle:
+            lower(code, result, a, b, c, count)
         else:
-            later(wanted, result, a, b, c, count)
+            upper(code, result, a, b, c, count)
 
-    @inlined
-    def run_last(wanted, result, a, b, c, count):
-        if wanted == code:
-            first(result, a, b, c, count)
-        else:
-            later(result, a, b, c, count)
-
-    return run_last if len(functions) == 2 else run
+    return run
 
 
-instruct = _dispatch(0, list(INSTRUCTIONS.values()))
+run_instruction = _dispatch(0, list(INSTRUCTIONS.values()))
 
 
 @inlined
@@ -135,7 +138,6 @@ def size_of(kind):
 @inlined
 def load_block(kind, source, row_step, step, rows, columns, register):
     """Rows of an input into a register, one after the other."""
-    item = size_of(kind)
     if row_step == columns * step:
         columns, rows = rows * columns, 1
     for row in range(rows):
@@ -176,7 +178,8 @@ def expression(p):
             target += at * p[axis + 1]
             for i in range(inputs):
                 lines[i] += at * p[axis + 2 + i]
-        for row in range(0, rows, most_rows):
+        row = 0
+        while row < rows:
             count_rows = min(most_rows, rows - row)
             for column in range(0, columns, BLOCK):
                 width = min(BLOCK, columns - column)
@@ -198,7 +201,7 @@ def expression(p):
                     if direct and instruction == instructions - 1:
                         result = out
                     where_is[p[entry + N_RESULT]] = result
-                    instruct(
+                    run_instruction(
                         p[entry + N_CODE],
                         result,
                         where_is[p[entry + N_A]],
@@ -212,3 +215,4 @@ def expression(p):
                     else:
                         for one in range(count_rows):
                             store(kind, out + one * target_row, target_step, width, result + 4 * one * width)
+            row += count_rows

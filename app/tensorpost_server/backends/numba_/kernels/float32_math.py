@@ -1,5 +1,6 @@
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false  # as memory.py, and why
-# ruff: noqa: ARG001  # as memory.py
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# As memory.py: numba types this file.
+# ruff: noqa: ARG001  # an intrinsic's parameters stand for what the code that it generates is given
 """Functions of one float32 that LLVM can turn into vector code: no branches, no tables, no calls.
 
 The polynomials are least-maximum fits of our own in float64, rounded to float32. Largest errors in units in the last
@@ -48,7 +49,7 @@ absolute, sqrt, floor, ceil, trunc, rint = map(
 
 @intrinsic
 def fma(_typing, x, y, z):
-    """x * y + z, rounded once."""
+    """The product of the first two, plus the third, rounded once."""
 
     def code(_context, builder, _signature, arguments):
         return builder.fma(*arguments)
@@ -99,7 +100,7 @@ def exponent(_typing, value):
 
 @intrinsic
 def mantissa(_typing, value):
-    """value / 2^n for the n of `exponent`."""
+    """The value / 2^n for the n of `exponent`."""
 
     def code(_context, builder, _signature, arguments):
         shifted = builder.shl(_exponent(builder, arguments[0]), _INT(23))
@@ -126,14 +127,14 @@ E2, E3, E4, E5, E6 = map(
 
 @inlined
 def expm1_reduced(r):
-    """e^r - 1 for |r| up to ln(2) / 2."""
+    """Equals e^r - 1 for |r| up to ln(2) / 2."""
     q = fma(fma(fma(fma(E6, r, E5), r, E4), r, E3), r, E2)
     return fma(q * r, r, r)
 
 
 @inlined
 def reduced(x, rounded):
-    """x - n ln(2) for the integer n in `rounded`."""
+    """The difference of x and n ln(2) for the integer n in `rounded`."""
     n = rounded - ROUNDER
     return fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
 
@@ -143,6 +144,7 @@ EXP_LOW, EXP_HIGH = _number(-104), _number(89)  # from there on 0 and infinity
 
 @inlined
 def exp(x):
+    """The power of e."""
     clipped = EXP_LOW if x < EXP_LOW else x
     clipped = EXP_HIGH if clipped > EXP_HIGH else clipped
     rounded = fma(clipped, LOG2_E, ROUNDER)
@@ -154,7 +156,7 @@ TANH_HIGH = _number(20)  # of twice the number; tanh is 1 from 9.02 on
 
 @inlined
 def tanh(x):
-    """(e^2x - 1) / (e^2x + 1)."""
+    """The hyperbolic tangent, (e^2x - 1) / (e^2x + 1)."""
     twice = TWO * absolute(x)
     twice = TANH_HIGH if twice > TANH_HIGH else twice
     rounded = fma(twice, LOG2_E, ROUNDER)
@@ -180,6 +182,7 @@ L3, L4, L5, L6, L7, L8, L9, L10 = map(
 
 @inlined
 def log(x):
+    """The natural logarithm."""
     subnormal = x < SMALLEST_NORMAL
     scaled = x * TWO_TO_23 if subnormal else x
     n = exponent(scaled)
@@ -203,7 +206,7 @@ Q0, Q1, Q2, Q3, Q4, Q5, Q6 = map(_number, ERF_FLOAT32[1])
 
 @inlined
 def erf(x):
-    """x P(x^2) near 0, 1 - e^Q(|x|) elsewhere: see `forms/special.py`."""
+    """The error function: x P(x^2) near 0, 1 - e^Q(|x|) elsewhere, see `forms/special.py`."""
     a = absolute(x)
     a = ERF_HIGH if a > ERF_HIGH else a
     t = a * a
@@ -219,11 +222,13 @@ def erf(x):
 
 @inlined
 def maximum(x, y):
+    """The larger number."""
     larger = x if x > y else y
-    return larger if x == x else x  # noqa: PLR0124 # NaN wins
+    return larger if x == x else x  # NaN wins
 
 
 @inlined
 def minimum(x, y):
+    """The smaller number."""
     smaller = x if x < y else y
-    return smaller if x == x else x  # noqa: PLR0124 # NaN wins
+    return smaller if x == x else x  # NaN wins

@@ -1,4 +1,5 @@
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false  # as memory.py, and why
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# As memory.py: numba types this file.
 """Rows of elements of each type that is computed with: widened to float32, and rounded or cut back."""
 
 from __future__ import annotations
@@ -6,6 +7,20 @@ from __future__ import annotations
 from numba import types
 
 from .memory import bytes_, chars, float_to_half, floats, half_to_float, inlined, words2
+
+__all__ = [
+    "F16",
+    "F32",
+    "f32_load",
+    "f32_load_two",
+    "f32_more",
+    "f32_more_anchored",
+    "load",
+    "load_more",
+    "load_two",
+    "store",
+    "store_two",
+]
 
 F32, F16, U8, I8 = 0, 1, 2, 3  # kinds of elements
 

@@ -1,4 +1,5 @@
-# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false  # as memory.py, and why
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# As memory.py: numba types this file.
 """Kernels of weighted sums along rows and columns: linear, cubic, antialiased, gradients.
 
 An element's arithmetic depends on its own taps alone. Multiplications and additions are never contracted or reordered
@@ -23,6 +24,8 @@ from .row_types import (
     store,
     store_two,
 )
+
+__all__ = ["columns_first", "rows_first"]
 
 # Parameters: rows and columns of weighted taps.
 B_SOURCE_KIND, B_TARGET_KIND, B_SOURCE_STEP, B_TARGET_STEP, B_ANCHORED = 4, 5, 6, 7, 8
