@@ -45,6 +45,7 @@ G_REPEAT, G_STRIDE, G_FIRST, G_LAST = 9, 10, 11, 12
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
+ROWS = 64
 LONG_FILL = 512  # bytes of a row from which on a block of copies is copied, not each of them
 
 
@@ -58,30 +59,31 @@ def _runs_of(width):
         extent, step = p[P_AXES + AXIS * axis + A_EXTENT], p[P_AXES + AXIS * axis + A_TARGET]
         table, source_step = p[P_AXES + AXIS * axis + A_TABLE], p[P_AXES + AXIS * axis + A_SOURCE]
         last = size - width
+        if size * copies < LONG_FILL:
+            # A few rows at a time, and of these one copy after the other: so the innermost loop is over rows.
+            for chunk in range(0, extent, ROWS):
+                stop = min(chunk + ROWS, extent)
+                for number in range(copies):
+                    start = target + number * size
+                    for row in range(chunk, stop):
+                        first = source + (longs(table)[row] if table else row * source_step)
+                        copy(start + row * step, first, width)
+                        if last:
+                            copy(start + row * step + last, first + last, width)
+            return
         for row in range(extent):
             first = source + (longs(table)[row] if table else row * source_step)
             out = target + row * step
-            if size * copies < LONG_FILL:
-                if last:
-                    for _ in range(copies):
-                        copy(out, first, width)
-                        copy(out + last, first + last, width)
-                        out += size
-                else:
-                    for _ in range(copies):
-                        copy(out, first, width)
-                        out += size
-            else:
-                block = 0
-                while block < LONG_FILL // 2:
-                    copy(out + block, first, width)
-                    copy(out + block + last, first + last, width)
-                    block += size
-                done, total = block, size * copies
-                while done < total:
-                    part = min(block, total - done)
-                    copy(out + done, out, part)
-                    done += part
+            block = 0
+            while block < LONG_FILL // 2:
+                copy(out + block, first, width)
+                copy(out + block + last, first + last, width)
+                block += size
+            done, total = block, size * copies
+            while done < total:
+                part = min(block, total - done)
+                copy(out + done, out, part)
+                done += part
 
     return runs
 
