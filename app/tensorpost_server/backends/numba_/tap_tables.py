@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...forms.axes import AxisMap
 from ...operators.resample import AdjointAxis
 
-__all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "Table", "most_taps", "table_of"]
+__all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "TapTable", "most_taps", "table_of"]
 
 MOST_ENTRIES = 1 << 20  # of a table that covers a whole axis and is kept; 8 bytes each
 KEPT_BYTES = 32 << 20
@@ -52,7 +52,7 @@ class ColumnBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TapTable:
     """The taps of outputs start to stop - 1.
 
     Attributes:
@@ -110,11 +110,11 @@ class _Tables:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: dict[Key, Table] = {}
+        self._kept: dict[Key, TapTable] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, channels: int) -> Table:
+    def of(self, mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
         key = (mapping, start, stop, channels)
         with self._lock:
             found = self._kept.pop(key, None)
@@ -146,7 +146,7 @@ def most_taps(mapping: AxisMap) -> int:
     return max(*ends, math.floor(2 * mapping.forward.scale + mapping.forward.slack) + 1)
 
 
-def table_of(mapping: AxisMap, start: int, stop: int, channels: int = 1) -> Table:
+def table_of(mapping: AxisMap, start: int, stop: int, channels: int = 1) -> TapTable:
     """The table that covers outputs start to stop - 1: the whole axis' if that is not too large.
 
     Args:
@@ -162,7 +162,7 @@ def table_of(mapping: AxisMap, start: int, stop: int, channels: int = 1) -> Tabl
     return _TABLES.of(mapping, start, stop, channels)
 
 
-def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> Table:
+def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
     index, weight = mapping.taps(start, stop)
     if weight is not None:
         index, weight = _absent_last(index, weight.astype(np.float32))
@@ -177,7 +177,7 @@ def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> Table:
         regular = _regular_gather(index[0])
     else:
         blocks = tuple(_blocks(index, weight))
-    return Table(start * channels, index, weight, span, blocks, regular)
+    return TapTable(start * channels, index, weight, span, blocks, regular)
 
 
 def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
