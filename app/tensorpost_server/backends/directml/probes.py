@@ -21,17 +21,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
+from tensorpost import descriptors as dml
+from tensorpost.datatypes import TensorDataType, data_type
+from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, OperatorDesc
 
-from .model import Constant, Node
-from .operator_structs import Operator, Tensor
+from .model import Constant, Node, TensorType
 from .raw import Libraries, RawDevice, Refused, open_libraries
 from .runtime import DIRECTML, adapters, directml_version, load_runtime, package_of
 from .sessions import Sessions
 
 __all__ = ["PROBES", "Answer", "Probe", "run_probes"]
 
-NEAREST, LINEAR = 0, 1  # DML_INTERPOLATION_MODE
+NEAREST, LINEAR = InterpolationMode.NEAREST_NEIGHBOR, InterpolationMode.LINEAR
 OTHER = "something else"
 _RAMP4, _RAMP8 = (0.0, 1.0, 2.0, 3.0), tuple(map(float, range(8)))
 
@@ -112,8 +113,10 @@ def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Librarie
 
     def ask(node: Node, values: Sequence[float]) -> list[float]:
         session = sessions.get(node)
-        array = np.array(values, node.data_type.dtype).reshape(node.shape)
-        return sessions.run(session, sessions.upload(session, array)).astype(float).ravel().tolist()
+        (tensor,) = node.fed.values()
+        array = np.array(values, tensor.data_type.dtype).reshape(tensor.shape)
+        (made,) = sessions.run(session, sessions.upload(session, [array]))
+        return made.astype(float).ravel().tolist()
 
     with _device(provider, device_id, libraries, runtime) as (device, facts):
         answers = [_answer(probe, ask, device, str(facts.get("reason", ""))) for probe in PROBES]
@@ -223,11 +226,12 @@ def _resize(ask: Ask, sizes: tuple[int, ...], scales: tuple[float, ...], values:
     """Resize-19 of a small tensor; `how` has its attributes, `data_type`, and `output` in place of the scales."""
     row = data_type(how.pop("data_type", "float32"))
     output: tuple[int, ...] | None = how.pop("output", None)
-    constants: tuple[Constant | None, ...] = (None, Constant.float32("scales", scales))
+    constants = (None, Constant.vector("float32", scales))
     if output is not None:
-        constants = (None, None, Constant.int64("sizes", output))
+        constants = (None, None, Constant.vector("int64", output))
     made = output or tuple(math.floor(size * scale) for size, scale in zip(sizes, scales, strict=True))
-    return ask(Node("Resize", 19, row, sizes, made, constants, tuple(how.items())), values)
+    inputs = (TensorType(row, sizes), *constants)
+    return ask(Node("Resize", 19, inputs, (TensorType(row, made),), tuple(how.items())), values)
 
 
 _HALF_PIXEL = {"coordinate_transformation_mode": "half_pixel"}
@@ -271,30 +275,55 @@ def _corners(ask: Ask) -> Any:
 # -- asking DirectML itself --
 
 
-def _pair(sizes: tuple[int, ...], output: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return Tensor(sizes, math.prod(sizes)), Tensor(output, math.prod(output))
+# Descriptors are made without looking at tensorpost's rules: some probes ask whether DirectML has the same ones.
+
+
+def _float32(*sizes: int, strides: tuple[int, ...] | None = None) -> BufferTensorDesc:
+    """A tensor whose buffer has room for the packed elements, at least one."""
+    size_in_bytes = 4 * max(1, math.prod(sizes))
+    return BufferTensorDesc.model_construct(
+        data_type=TensorDataType.FLOAT32, sizes=sizes, strides=strides, total_tensor_size_in_bytes=size_in_bytes
+    )
+
+
+def _tile(source: BufferTensorDesc, target: BufferTensorDesc, *repeats: int) -> OperatorDesc:
+    return dml.TileOperatorDesc.model_construct(input_tensor=source, output_tensor=target, repeats=repeats)
+
+
+def _resample1(size: int, output: int, scale: float, mode: InterpolationMode) -> OperatorDesc:
+    return dml.Resample1OperatorDesc.model_construct(
+        input_tensor=_float32(1, 1, 1, size), output_tensor=_float32(1, 1, 1, output), interpolation_mode=mode,
+        scales=(1.0, 1.0, 1.0, scale), input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
+    )  # fmt: skip
 
 
 def _ties(device: RawDevice) -> dict[str, Any]:
-    tensors, scales = _pair((1, 1, 1, 4), (1, 1, 1, 2)), (1.0, 1.0, 1.0, 0.5)
-    return {
-        "RESAMPLE": device.run(Operator.resample(tensors, NEAREST, scales), _RAMP4, 2),
-        "RESAMPLE1": device.run(Operator.resample1(tensors, NEAREST, scales, (0.5, -0.5)), _RAMP4, 2),
-    }
+    plain = dml.ResampleOperatorDesc(
+        input_tensor=_float32(1, 1, 1, 4), output_tensor=_float32(1, 1, 1, 2), interpolation_mode=NEAREST,
+        scales=(1, 1, 1, 0.5),
+    )  # fmt: skip
+    operators = {"RESAMPLE": plain, "RESAMPLE1": _resample1(4, 2, 0.5, NEAREST)}
+    return {name: device.run(operator, _RAMP4, 2) for name, operator in operators.items()}
 
 
 def _upsample(device: RawDevice) -> Any:
-    operator = Operator.upsample_2d(_pair((1, 1, 1, 2), (1, 1, 1, 4)), width=2, height=1, mode=LINEAR)
+    operator = dml.Upsample2DOperatorDesc(
+        input_tensor=_float32(1, 1, 1, 2), output_tensor=_float32(1, 1, 1, 4),
+        scale_size=dml.Size2D(width=2, height=1), interpolation_mode=LINEAR,
+    )  # fmt: skip
     return device.run(operator, (0, 4), 4)
 
 
 def _gradient(device: RawDevice) -> Any:
-    tensors = _pair((1, 1, 1, 4), (1, 1, 1, 2))
-    operator = Operator.resample1(tensors, NEAREST, (1, 1, 1, 2), (0.5, -0.5), gradient=True)
+    operator = dml.ResampleGradOperatorDesc(
+        input_gradient_tensor=_float32(1, 1, 1, 4), output_gradient_tensor=_float32(1, 1, 1, 2),
+        interpolation_mode=NEAREST, scales=(1, 1, 1, 2), input_pixel_offsets=(0.5,) * 4,
+        output_pixel_offsets=(-0.5,) * 4,
+    )  # fmt: skip
     return device.run(operator, (1, 2, 3, 4), 2)
 
 
-def _created(device: RawDevice, operators: dict[str, Operator]) -> dict[str, str]:
+def _created(device: RawDevice, operators: dict[str, OperatorDesc]) -> dict[str, str]:
     """For each operator whether DirectML creates it."""
     found: dict[str, str] = {}
     for what, operator in operators.items():
@@ -308,42 +337,24 @@ def _created(device: RawDevice, operators: dict[str, Operator]) -> dict[str, str
 
 
 def _scales(device: RawDevice) -> dict[str, str]:
-    tensors = _pair((1, 1, 1, 2), (1, 1, 1, 4))
-    return _created(
-        device,
-        {
-            name: Operator.resample1(tensors, LINEAR, (1, 1, 1, scale), (0.5, -0.5))
-            for name, scale in (("0", 0.0), ("-1", -1.0), ("NaN", math.nan), ("infinity", math.inf))
-        },
-    )
+    scales = {"0": 0.0, "-1": -1.0, "NaN": math.nan, "infinity": math.inf}
+    return _created(device, {name: _resample1(2, 4, scale, LINEAR) for name, scale in scales.items()})
 
 
 def _strides(device: RawDevice) -> dict[str, str]:
-    sizes = (1, 1, 2, 2)
-    outputs = {"overlapping": (4, 4, 1, 1), "0": (4, 4, 0, 1)}
-    return _created(
-        device,
-        {
-            name: Operator.tile((Tensor(sizes, 4), Tensor(sizes, 4, strides)), (1, 1, 1, 1))
-            for name, strides in outputs.items()
-        },
-    )
+    sizes, strides = (1, 1, 2, 2), {"overlapping": (4, 4, 1, 1), "0": (4, 4, 0, 1)}
+    outputs = {name: _float32(*sizes, strides=steps) for name, steps in strides.items()}
+    return _created(device, {name: _tile(_float32(*sizes), output, 1, 1, 1, 1) for name, output in outputs.items()})
 
 
 def _repeats(device: RawDevice) -> dict[str, str]:
-    sizes = (1, 1, 1, 2)
-    empty = (Tensor(sizes, 2), Tensor((1, 1, 1, 0), 1))
-    return _created(
-        device,
-        {
-            "output of the input's sizes": Operator.tile(_pair(sizes, sizes), (1, 1, 1, 0)),
-            "output of size 0": Operator.tile(empty, (1, 1, 1, 0)),
-        },
-    )
+    source = _float32(1, 1, 1, 2)
+    outputs = {"output of the input's sizes": source, "output of size 0": _float32(1, 1, 1, 0)}
+    return _created(device, {name: _tile(source, output, 1, 1, 1, 0) for name, output in outputs.items()})
 
 
 def _properties(device: RawDevice) -> Any:
-    return device.binding_properties(Operator.tile(_pair((1, 1, 1, 2), (1, 1, 1, 6)), (1, 1, 1, 3)))
+    return device.binding_properties(_tile(_float32(1, 1, 1, 2), _float32(1, 1, 1, 6), 1, 1, 1, 3))
 
 
 def _plausible(found: dict[str, int]) -> str:

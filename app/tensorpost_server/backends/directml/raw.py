@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .operator_structs import Operator, Struct, TypedDesc, array_of
+from tensorpost.descriptors import OperatorDesc
+
+from .c_structs import OperatorStruct, Struct, TypedDesc, array_of
 
 __all__ = ["Libraries", "RawDevice", "Refused", "open_libraries"]
 
@@ -250,7 +252,7 @@ class RawDevice:
         )  # fmt: skip
         return found.value
 
-    def binding_properties(self, operator: Operator) -> dict[str, int]:
+    def binding_properties(self, operator: OperatorDesc) -> dict[str, int]:
         """What the compiled operator asks for.
 
         Raises:
@@ -258,7 +260,7 @@ class RawDevice:
         """
         return _properties(self._compiled(operator))
 
-    def create(self, operator: Operator) -> None:
+    def create(self, operator: OperatorDesc) -> None:
         """Create the operator and let go of it.
 
         Raises:
@@ -266,7 +268,7 @@ class RawDevice:
         """
         self._operator(operator)
 
-    def run(self, operator: Operator, values: Sequence[float], count: int) -> list[float]:
+    def run(self, operator: OperatorDesc, values: Sequence[float], count: int) -> list[float]:
         """Run the operator on FLOAT32 numbers.
 
         Args:
@@ -328,11 +330,11 @@ class RawDevice:
         self._dml.check(15, "GetDeviceRemovedReason")
         return self._read(target, count)
 
-    def _operator(self, operator: Operator) -> _Com:
-        desc = TypedDesc(operator.value, operator.desc.at)
-        return self._made(self._dml, 8, f"CreateOperator({operator.name})", desc.at, iid=IID_DML_OPERATOR)
+    def _operator(self, operator: OperatorDesc) -> _Com:
+        struct = OperatorStruct.of(operator)
+        return self._made(self._dml, 8, f"CreateOperator({struct.name})", struct.desc.at, iid=IID_DML_OPERATOR)
 
-    def _compiled(self, operator: Operator) -> _Com:
+    def _compiled(self, operator: OperatorDesc) -> _Com:
         made = self._operator(operator)
         return self._made(self._dml, 9, f"CompileOperator({operator.name})", made.at, c_int32(0), iid=IID_DML_COMPILED)
 

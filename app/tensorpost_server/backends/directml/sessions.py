@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from types import ModuleType
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorpost.problems import NoBackend, OutOfDeviceMemory, ServerFault
 
-from .model import INPUT, OUTPUT, Node, model_bytes
+from .model import Node, model_bytes
 from .runtime import DIRECTML, session_options
 
 __all__ = ["Session", "Sessions"]
@@ -50,23 +49,24 @@ class Session:
 
     @property
     def bytes_kept(self) -> int:
-        """Bytes of the input and the output, which the provider keeps on the device."""
-        elements = math.prod(self.node.shape) + math.prod(self.node.output_shape)
-        return elements * self.node.data_type.item_size
+        """Bytes of the inputs and outputs, which the provider keeps on the device."""
+        return sum([tensor.size_in_bytes for tensor in (*self.node.fed.values(), *self.node.outputs)])
 
-    def upload(self, array: NDArray[Any]) -> Any:
-        """The array on the device, to be run on as often as needed. On the CPU it is the array's own memory."""
-        return self._runtime.OrtValue.ortvalue_from_numpy(array, *self.device)
+    def upload(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+        """The inputs on the device, to be run on as often as needed. On the CPU they are the arrays' own memory."""
+        return [self._runtime.OrtValue.ortvalue_from_numpy(array, *self.device) for array in arrays]
 
-    def run(self, value: Any) -> NDArray[Any]:
-        """The output in new host memory."""
-        out = np.empty(self.node.output_shape, self.node.data_type.dtype)
+    def run(self, values: Sequence[Any]) -> list[NDArray[Any]]:
+        """The outputs in new host memory."""
+        outputs = [np.empty(tensor.shape, tensor.data_type.dtype) for tensor in self.node.outputs]
         with self._lock:
             binding = self._session.io_binding()
-            binding.bind_ortvalue_input(INPUT, value)
-            binding.bind_output(OUTPUT, "cpu", 0, out.dtype, out.shape, out.ctypes.data)
+            for name, value in zip(self.node.fed, values, strict=True):
+                binding.bind_ortvalue_input(name, value)
+            for name, out in zip(self.node.made, outputs, strict=True):
+                binding.bind_output(name, "cpu", 0, out.dtype, out.shape, out.ctypes.data)
             self._session.run_with_iobinding(binding)
-        return out
+        return outputs
 
 
 class Sessions:
@@ -120,7 +120,7 @@ class Sessions:
                 self._kept.popitem(last=False)
             return session
 
-    def run(self, session: Session, value: Any) -> NDArray[Any]:
+    def run(self, session: Session, values: Sequence[Any]) -> list[NDArray[Any]]:
         """`session.run`, with what the device says turned into an answer.
 
         Raises:
@@ -128,14 +128,14 @@ class Sessions:
             ServerFault: the device failed; what it kept is dropped, and the next request makes it anew.
         """
         try:
-            return session.run(value)
+            return session.run(values)
         except Exception as error:
             raise self._failed(session.node, error) from error
 
-    def upload(self, session: Session, array: NDArray[Any]) -> Any:
+    def upload(self, session: Session, arrays: Sequence[NDArray[Any]]) -> list[Any]:
         """`session.upload`, with the same errors as `run`."""
         try:
-            return session.upload(array)
+            return session.upload(arrays)
         except Exception as error:
             raise self._failed(session.node, error) from error
 
