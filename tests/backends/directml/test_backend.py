@@ -18,7 +18,7 @@ from tests.support.fake_onnxruntime import FakeRuntime
 
 from tensorpost import descriptors as dml
 from tensorpost.datatypes import data_type
-from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, TileOperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
 from tensorpost_server.backends import BACKENDS, DeviceOptions, load_backend
@@ -35,7 +35,8 @@ TILE = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (4,)), (3,
 GRADIENT = make_plan(
     dml.ResampleGradOperatorDesc(
         input_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 4)),
-        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)), interpolation_mode="LINEAR",
+        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)),
+        interpolation_mode=InterpolationMode.LINEAR,
         scales=(1, 1, 1, 2), input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
     ),
     1 << 20,
@@ -184,7 +185,7 @@ def test_a_node_that_the_provider_did_not_take_is_refused_from_then_on() -> None
     """All four axes of a linear: DirectML's provider takes them, the CPU's does not."""
     desc = dml.Resample1OperatorDesc(
         input_tensor=BufferTensorDesc.packed("FLOAT32", (2, 2, 2, 2)),
-        output_tensor=BufferTensorDesc.packed("FLOAT32", (4, 4, 4, 4)), interpolation_mode="LINEAR",
+        output_tensor=BufferTensorDesc.packed("FLOAT32", (4, 4, 4, 4)), interpolation_mode=InterpolationMode.LINEAR,
         scales=(2,) * 4, input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
     )  # fmt: skip
     backend, plan = DirectmlBackend(provider=CPU), make_plan(desc, 1 << 20)

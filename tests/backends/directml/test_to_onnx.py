@@ -10,7 +10,7 @@ import pytest
 
 from tensorpost import descriptors as dml
 from tensorpost.datatypes import data_type
-from tensorpost.descriptors import BufferTensorDesc
+from tensorpost.descriptors import AxisDirection, BufferTensorDesc, InterpolationMode
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost_server.backends.directml import Constant, Node, TensorType, to_onnx
 from tensorpost_server.planning import make_plan
@@ -44,7 +44,7 @@ def tensors(sizes: tuple[int, ...], output: tuple[int, ...], data_type: str = "F
 
 def resample1(sizes: Any, output: Any, scales: Any, i: float, o: float, mode: str = "NEAREST_NEIGHBOR") -> Any:
     return dml.Resample1OperatorDesc(
-        **tensors(sizes, output), interpolation_mode=mode, scales=scales,
+        **tensors(sizes, output), interpolation_mode=InterpolationMode[mode], scales=scales,
         input_pixel_offsets=(i,) * len(sizes), output_pixel_offsets=(o,) * len(sizes),
     )  # fmt: skip
 
@@ -120,7 +120,9 @@ def test_what_tile_cannot() -> None:
 
 
 def test_resample_is_half_pixel_and_rounds_halves_up() -> None:
-    desc = dml.ResampleOperatorDesc(**tensors((4,), (8,)), interpolation_mode="NEAREST_NEIGHBOR", scales=(2,))
+    desc = dml.ResampleOperatorDesc(
+        **tensors((4,), (8,)), interpolation_mode=InterpolationMode.NEAREST_NEIGHBOR, scales=(2,)
+    )
 
     _, _, _, attributes = resize_of(desc)
 
@@ -170,7 +172,8 @@ def test_nearest_of_resample2_and_3(direction: str, offsets: tuple[float, float]
 
     assert (attributes["coordinate_transformation_mode"], attributes["nearest_mode"]) == expected
     third = dml.Resample3OperatorDesc(
-        **tensors((4,), (8,)), interpolation_mode="NEAREST_NEIGHBOR", rounding_direction=direction, scales=(2,),
+        **tensors((4,), (8,)),
+        interpolation_mode=InterpolationMode.NEAREST_NEIGHBOR, rounding_direction=AxisDirection[direction], scales=(2,),
         input_pixel_offsets=offsets[:1], output_pixel_offsets=offsets[1:], antialiased=True,
     )  # fmt: skip
     assert converted(third) == converted(resample2(*offsets, direction)), "nearest ignores Antialiased"
@@ -233,11 +236,13 @@ def test_resamples_that_are_refused(desc: Any, reason: str) -> None:
 def test_gradients_and_filters_are_refused() -> None:
     gradient = dml.ResampleGradOperatorDesc(
         input_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 4)),
-        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)), interpolation_mode="LINEAR",
+        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)),
+        interpolation_mode=InterpolationMode.LINEAR,
         scales=(1, 1, 1, 2), input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
     )  # fmt: skip
     filtered = dml.Resample3OperatorDesc(
-        **tensors((8,), (2,)), interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(0.25,),
+        **tensors((8,), (2,)),
+        interpolation_mode=InterpolationMode.LINEAR, rounding_direction=AxisDirection.DECREASING, scales=(0.25,),
         input_pixel_offsets=(0.5,), output_pixel_offsets=(-0.5,), antialiased=True,
     )  # fmt: skip
 
@@ -247,7 +252,8 @@ def test_gradients_and_filters_are_refused() -> None:
 
 def test_antialiasing_that_filters_nothing_is_plain_linear() -> None:
     desc = dml.Resample3OperatorDesc(
-        **tensors((8,), (4,)), interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(0.5,),
+        **tensors((8,), (4,)),
+        interpolation_mode=InterpolationMode.LINEAR, rounding_direction=AxisDirection.DECREASING, scales=(0.5,),
         input_pixel_offsets=(0.5,), output_pixel_offsets=(-0.5,), antialiased=True,
     )  # fmt: skip
 

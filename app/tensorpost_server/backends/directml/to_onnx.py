@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,6 @@ from tensorpost.datatypes import DataType, data_type
 from tensorpost.descriptors import AxisDirection, InterpolationMode, OperatorDesc
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.product import convolved
-from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, Tiling, Verdict, lower
 from tensorpost.operation import Slot
 
@@ -265,10 +265,11 @@ def _reduce(desc: dml.ReduceOperatorDesc) -> Node:
     keep: tuple[str, Attribute] = ("keepdims", 1)
     if not desc.function.is_index:
         return Node(op_type, 18, (source, _integers(*desc.axes)), (target,), (keep,))
-    if len(desc.axes) > 1:
+    axis, *others = desc.axes
+    if others:
         raise _Refused(f"ONNX's {op_type} takes one axis")
     made = TensorType(data_type("int64"), target.shape)
-    return Node(op_type, 13, (source,), (made,), (("axis", desc.axes[0]), keep))
+    return Node(op_type, 13, (source,), (made,), (("axis", axis), keep))
 
 
 @_row("TOP_K1")
@@ -334,8 +335,15 @@ _NEAREST_MODES = {
     ("floor", 0.5): "round_prefer_ceil", ("ceil", 0.0): "ceil", ("ceil", -0.5): "round_prefer_floor",
 }  # fmt: skip
 """Rounding, and how much x is larger than the coordinate mode's, to nearest_mode."""
-_UNMOVED = {"half-up": lambda by: -0.5 <= by < 0.5, "floor": lambda by: 0 <= by < 1, "ceil": lambda by: -1 < by <= 0}
-"""Rounding to whether x = o + by is rounded to o."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis of a Resize; `scale` is None for an axis that is copied."""
+
+    size: int
+    length: int
+    scale: float | None
 
 
 @_row("UPSAMPLE_2D", "RESAMPLE", "RESAMPLE1", "RESAMPLE2", "RESAMPLE3")
@@ -345,46 +353,51 @@ def _resize(desc: Any) -> Node:
         raise _Refused(f"DirectML resamples {', '.join(_RESIZE_TYPES)}, not {source.data_type.numpy_name}")
     linear = desc.interpolation_mode is InterpolationMode.LINEAR
     rounding = "linear" if linear else _ROUNDINGS[getattr(desc, "rounding_direction", None)]
-    rank = len(source.sizes)
-    input_offsets = getattr(desc, "input_pixel_offsets", (0.5,) * rank)
-    output_offsets = getattr(desc, "output_pixel_offsets", (-0.5,) * rank)
-    axes: list[tuple[int, int, float | None]] = []
+    filtered = linear and getattr(desc, "antialiased", False)
+    input_offsets = getattr(desc, "input_pixel_offsets", (0.5,) * len(source.sizes))
+    output_offsets = getattr(desc, "output_pixel_offsets", (-0.5,) * len(source.sizes))
+    axes: list[_Axis] = []
     modes: set[tuple[str, str]] = set()
-    for size, length, scale, *offsets in zip(
+    for size, length, scale, i, o in zip(
         source.sizes, target.sizes, desc.scales, input_offsets, output_offsets, strict=True
     ):
-        copied = size == length and scale == 1
-        if copied and sum(offsets) == 0:
-            axes.append((size, length, None))
-            continue
-        if linear and scale < 0.5 and getattr(desc, "antialiased", False):
-            raise _Refused(
-                "with Antialiased TRUE DirectML's own steps are not published, and ONNX's antialias filters every "
-                "scale below 1; neither is the documented filter"
-            )
-        if max(size, length) > LONGEST_RESIZED_AXIS:
-            raise _Refused(
-                f"an axis is longer than {LONGEST_RESIZED_AXIS:,}, and a shader's float32 skips indices there"
-            )
-        if copied and not linear and _UNMOVED[rounding](-sum(offsets)):
-            axes.append((size, length, None))
-        elif size == 1:
-            axes.append((size, length, float(length)))  # read wherever x is, so any scale will do that makes the length
-        else:
-            modes.add(_modes(rounding, *offsets))
-            axes.append((size, length, scale))
+        axis = _axis(size, length, scale, -(i + o), rounding, filtered=filtered)
+        if axis.scale is not None and size > 1:
+            modes.add(_modes(rounding, i, o))
+        axes.append(axis)
     if len(modes) > 1:
         raise _Refused("its axes read the input in different ways, and a Resize node has one way for all")
-    for size, length, scale in axes:
-        _check_length(size, length, 1.0 if scale is None else scale)
+    for axis in axes:
+        _check_length(axis.size, axis.length, 1.0 if axis.scale is None else axis.scale)
     coordinates, nearest = modes.pop() if modes else ("half_pixel", "round_prefer_ceil")
-    attributes: list[tuple[str, Attribute]] = [
-        ("mode", "linear" if linear else "nearest"),
-        ("coordinate_transformation_mode", coordinates),
-    ]
-    if not linear:
-        attributes.append(("nearest_mode", nearest))
-    return _resize_node(source, axes, tuple(attributes))
+    attributes = (("mode", "linear" if linear else "nearest"), ("coordinate_transformation_mode", coordinates))
+    axes = _merged(axes)
+    given, made = tuple([axis.size for axis in axes]), tuple([axis.length for axis in axes])
+    scales = Constant.vector("float32", tuple([1.0 if axis.scale is None else axis.scale for axis in axes]))
+    row = source.data_type
+    return Node(
+        "Resize", 19, (TensorType(row, given), None, scales), (TensorType(row, made),),
+        attributes if linear else (*attributes, ("nearest_mode", nearest)),
+    )  # fmt: skip
+
+
+def _axis(size: int, length: int, scale: float, shift: float, rounding: str, *, filtered: bool) -> _Axis:
+    """One axis; at scale 1 it reads the input at `x = o + shift`."""
+    unscaled = size == length and scale == 1
+    if unscaled and shift == 0:
+        return _Axis(size, length, None)
+    if filtered and scale < 0.5:
+        raise _Refused(
+            "with Antialiased TRUE DirectML's own steps are not published, and ONNX's antialias filters every scale "
+            "below 1; neither is the documented filter"
+        )
+    if max(size, length) > LONGEST_RESIZED_AXIS:
+        raise _Refused(f"an axis is longer than {LONGEST_RESIZED_AXIS:,}, and a shader's float32 skips indices there")
+    rounded = {"half-up": math.floor(shift + 0.5), "floor": math.floor(shift), "ceil": math.ceil(shift), "linear": 1}
+    if unscaled and rounded[rounding] == 0:
+        return _Axis(size, length, None)
+    # A lone element is read wherever x is, so its scale is any that makes the length.
+    return _Axis(size, length, float(length) if size == 1 else scale)
 
 
 def _modes(rounding: str, input_offset: float, output_offset: float) -> tuple[str, str]:
@@ -411,23 +424,18 @@ def _check_length(size: int, length: int, scale: float) -> None:
         )
 
 
-def _resize_node(
-    source: Layout, axes: Sequence[tuple[int, int, float | None]], attributes: tuple[tuple[str, Attribute], ...]
-) -> Node:
-    """Two to four dimensions: copied axes (scale None) side by side become one, and those of size 1 are dropped."""
-    merged: list[tuple[int, int, float | None]] = []
-    before: float | None = 0.0
-    for size, length, scale in axes:
-        if scale is None and size == 1:
+def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
+    """Two to four axes: copied ones side by side become one, and those of size 1 are dropped."""
+    merged: list[_Axis] = []
+    was_copied = False
+    for axis in axes:
+        if axis.scale is None and axis.size == 1:
             continue
-        if scale is None and before is None:
-            merged[-1] = (merged[-1][0] * size, merged[-1][1] * length, None)
-        else:
-            merged.append((size, length, scale))
-        before = scale
-    merged = [(1, 1, None)] * (2 - len(merged)) + merged  # ONNX Runtime's CPU provider has no linear of rank 1
+        if axis.scale is None and was_copied:
+            axis = _Axis(merged[-1].size * axis.size, merged.pop().length * axis.length, None)  # noqa: PLW2901 # joined
+        merged.append(axis)
+        was_copied = axis.scale is None
+    merged = [_Axis(1, 1, None)] * (2 - len(merged)) + merged  # ONNX Runtime's CPU provider has no linear of rank 1
     if len(merged) > MOST_RESIZE_DIMENSIONS:
         raise _Refused(f"DirectML resamples {MOST_RESIZE_DIMENSIONS} dimensions; this has {len(merged)} to tell apart")
-    given, made = (TensorType(source.data_type, tuple([axis[side] for axis in merged])) for side in (0, 1))
-    scales = Constant.vector("float32", tuple([1.0 if scale is None else scale for _, _, scale in merged]))
-    return Node("Resize", 19, (given, None, scales), (made,), attributes)
+    return merged
