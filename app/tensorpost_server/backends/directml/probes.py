@@ -1,9 +1,9 @@
 """Twelve questions that documents leave open and a machine with DirectML can answer.
 
-Where ONNX can say the question, it is asked through the same sessions as every plan (`onnx`); the others need an
-operator that ONNX Runtime never makes, or one that must not be made, and are asked of DirectML itself (`directml`).
-Each has tensorpost's present choice, so that the answers say what is to be changed. They are written as JSON, to be
-kept as a fixture.
+Questions that an ONNX node can put run through the same sessions as every plan (route `onnx`). The others need an
+operator that ONNX Runtime never creates, or one that DirectML should refuse; they call DirectML itself (route
+`directml`). Each probe states tensorpost's present choice, so that the answers show what has to change. The answers are
+one JSON document, which is kept as a test fixture.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import math
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from .raw import Libraries, RawDevice, Refused, open_libraries
 from .runtime import DIRECTML, adapters, directml_version, load_runtime, package_of
 from .sessions import Sessions
 
-__all__ = ["PROBES", "Answer", "Probe", "run_probes"]
+__all__ = ["PROBES", "Probe", "run_probes"]
 
 NEAREST, LINEAR = InterpolationMode.NEAREST_NEIGHBOR, InterpolationMode.LINEAR
 OTHER = "something else"
@@ -49,9 +48,9 @@ class Probe:
         question: in words.
         probe: what is sent, and how an answer is to be read.
         choice: what tensorpost does at present: one of the readings.
-        onnx: asks it through sessions; None if ONNX cannot say it.
-        directml: asks it of DirectML itself; None if sessions can.
-        read: the reading of what was found, `something else` if it is none of those expected.
+        onnx: puts the question through sessions; None if it goes to DirectML itself.
+        directml: puts the question to DirectML itself; None if it goes through sessions.
+        read: names what was found; `something else` if it is none of the expected readings.
     """
 
     number: int
@@ -61,35 +60,6 @@ class Probe:
     read: Callable[[Any], str]
     onnx: Callable[[Ask], Any] | None = None
     directml: Callable[[RawDevice], Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a probe.
-
-    Attributes:
-        number: the probe's.
-        question: the probe's.
-        probe: the probe's.
-        route: `onnx` or `directml`.
-        state: `answered`, `not asked` or `failed`.
-        choice: what tensorpost does at present.
-        found: what came back; None if nothing did.
-        reading: what it means; None if nothing came back.
-        agrees: whether that is the choice; None if nothing came back.
-        reason: why nothing came back; None if it did.
-    """
-
-    number: int
-    question: str
-    probe: str
-    route: Literal["onnx", "directml"]
-    state: Literal["answered", "not asked", "failed"]
-    choice: str
-    found: Any = None
-    reading: str | None = None
-    agrees: bool | None = None
-    reason: str | None = None
 
 
 def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Libraries | None = None) -> dict[str, Any]:
@@ -140,7 +110,7 @@ def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Librarie
         },
         "directml_library": library,
         "adapter": {"index": device_id, **facts},
-        "answers": [asdict(answer) for answer in answers],
+        "answers": answers,
     }
 
 
@@ -166,22 +136,26 @@ def _device(
         yield device, facts
 
 
-def _answer(probe: Probe, ask: Ask, device: RawDevice | None, no_device: str) -> Answer:
-    route: Literal["onnx", "directml"] = "directml" if probe.directml else "onnx"
-    of_probe = partial(Answer, probe.number, probe.question, probe.probe, route, choice=probe.choice)
+def _answer(probe: Probe, ask: Ask, device: RawDevice | None, no_device: str) -> dict[str, Any]:
+    """A probe's entry of the document: `state` is `answered`, `not asked` or `failed`, the last two with a `reason`."""
+    entry: dict[str, Any] = {
+        "number": probe.number, "question": probe.question, "probe": probe.probe,
+        "route": "directml" if probe.directml else "onnx", "state": "not asked", "choice": probe.choice,
+        "found": None, "reading": None, "agrees": None, "reason": None,
+    }  # fmt: skip
     try:
-        if probe.directml is not None:
-            if device is None:
-                return of_probe("not asked", reason=no_device)
-            found = probe.directml(device)
-        else:
-            assert probe.onnx is not None  # a probe has one of the two
+        if probe.onnx is not None:
             found = probe.onnx(ask)
+        elif device is None:
+            return entry | {"reason": no_device}
+        else:
+            assert probe.directml is not None  # a probe has one of the two
+            found = probe.directml(device)
         json.dumps(found, allow_nan=False)  # an infinity or NaN is no answer, and no JSON
         reading = probe.read(found)
     except Exception as error:  # noqa: BLE001 # one probe that fails must not cost the answers of the others
-        return of_probe("failed", reason=f"{type(error).__name__}: {error}")
-    return of_probe("answered", found=found, reading=reading, agrees=reading == probe.choice)
+        return entry | {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return entry | {"state": "answered", "found": found, "reading": reading, "agrees": reading == probe.choice}
 
 
 # -- reading --

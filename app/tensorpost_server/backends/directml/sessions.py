@@ -1,4 +1,4 @@
-"""Sessions of one node, made once and kept: bounded in number and in bytes, one run at a time each."""
+"""A cache of ONNX Runtime sessions of one node each, bounded in number and in bytes; one run at a time per session."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .runtime import DIRECTML, session_options
 __all__ = ["Session", "Sessions"]
 
 MOST_SESSIONS = 64
-"""Sessions kept. Each is some compiled shaders; making one anew costs milliseconds."""
+"""Sessions in the cache. A session holds compiled shaders; creating one takes milliseconds."""
 MOST_SESSION_BYTES = 1 << 30
-"""Input and output bytes of all kept sessions: DirectML's provider keeps a session's buffers for its next run."""
+"""Input and output bytes of all cached sessions: DirectML's provider keeps a session's buffers for its next run."""
 MOST_REFUSALS = 1024
-"""Nodes remembered that the provider did not take; a sentence each."""
+"""Nodes in the negative cache: those that the provider did not take, with the reason."""
 
 _LOST = ("887A0005", "887A0006", "887A0007", "887A0020", "DEVICE_REMOVED", "DEVICE_HUNG", "DEVICE_RESET")
 """DXGI_ERROR_DEVICE_REMOVED, _HUNG, _RESET and _DRIVER_INTERNAL_ERROR, as they stand in ONNX Runtime's messages."""
@@ -37,8 +37,8 @@ class Session:
     """One session and its lock: ONNX Runtime lets one thread at a time run a session of DirectML's provider.
 
     Attributes:
-        node: what it runs.
-        device: ONNX Runtime's word for the device, `dml` or `cpu`, and its index.
+        node: the node of its model.
+        device: ONNX Runtime's name of the device, `dml` or `cpu`, and its index.
     """
 
     node: Node
@@ -99,7 +99,7 @@ class Sessions:
         return len(self._kept)
 
     def refusal(self, node: Node) -> str | None:
-        """What the provider said when it did not take this node; None if it was not asked, or took it."""
+        """Why the provider did not take this node; None if it was not asked, or took it."""
         return self._refusals.get(node)
 
     def get(self, node: Node) -> Session:
@@ -121,11 +121,11 @@ class Sessions:
             return session
 
     def run(self, session: Session, values: Sequence[Any]) -> list[NDArray[Any]]:
-        """`session.run`, with what the device says turned into an answer.
+        """`session.run`, with the provider's exceptions translated.
 
         Raises:
             OutOfDeviceMemory: the device has no memory for it.
-            ServerFault: the device failed; what it kept is dropped, and the next request makes it anew.
+            ServerFault: the device failed; all sessions are dropped, and the next request creates its own again.
         """
         try:
             return session.run(values)
@@ -173,7 +173,7 @@ class Sessions:
         return Session(node, device, self._runtime, made)
 
     def _failed(self, node: Node, error: Exception) -> ServerFault | OutOfDeviceMemory:
-        """Drop what the failure may have spoilt: everything, since a lost device takes all its sessions with it."""
+        """Drop every session, since a lost device invalidates all of them."""
         self.clear()
         return _problem(node, " ".join(str(error).split())[:300])
 
