@@ -9,23 +9,30 @@ import numpy as np
 import pytest
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import BufferTensorDesc
+from tensorpost.datatypes import data_type
+from tensorpost.descriptors import AxisDirection, BufferTensorDesc, InterpolationMode
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends.directml import Node, express
+from tensorpost_server.backends.directml import Constant, Node, TensorType, to_onnx
 from tensorpost_server.planning import make_plan
 
 
-def expressed(subject: Any) -> Node | str:
-    return express(make_plan(subject, 1 << 20))
+def converted(subject: Any) -> Node | str:
+    return to_onnx(make_plan(subject, 1 << 20))
+
+
+def typed(name: str, *shape: int) -> TensorType:
+    return TensorType(data_type(name), shape)
 
 
 def resize_of(subject: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], dict[str, Any]]:
-    node = expressed(subject)
+    node = converted(subject)
     assert isinstance(node, Node), node
     assert (node.op_type, node.opset) == ("Resize", 19)
-    assert node.constants[0] is None, "no roi"
-    assert node.constants[1] is not None
-    return node.shape, node.output_shape, node.constants[1].entries, dict(node.attributes)
+    source, roi, scales = node.inputs
+    assert isinstance(source, TensorType)
+    assert roi is None
+    assert isinstance(scales, Constant)
+    return source.shape, node.outputs[0].shape, scales.entries, dict(node.attributes)
 
 
 def tensors(sizes: tuple[int, ...], output: tuple[int, ...], data_type: str = "FLOAT32") -> dict[str, Any]:
@@ -37,7 +44,7 @@ def tensors(sizes: tuple[int, ...], output: tuple[int, ...], data_type: str = "F
 
 def resample1(sizes: Any, output: Any, scales: Any, i: float, o: float, mode: str = "NEAREST_NEIGHBOR") -> Any:
     return dml.Resample1OperatorDesc(
-        **tensors(sizes, output), interpolation_mode=mode, scales=scales,
+        **tensors(sizes, output), interpolation_mode=InterpolationMode[mode], scales=scales,
         input_pixel_offsets=(i,) * len(sizes), output_pixel_offsets=(o,) * len(sizes),
     )  # fmt: skip
 
@@ -61,14 +68,12 @@ def resample2(i: float, o: float, direction: str, **changes: Any) -> Any:
     ],
 )  # fmt: skip
 def test_tile_of_every_type_travels_as_unsigned_integers(data_type: str, carrier: str) -> None:
-    node = expressed(dml.TileOperatorDesc.of(BufferTensorDesc.packed(data_type, (2, 3)), (3, 1)))
+    node = converted(dml.TileOperatorDesc.of(BufferTensorDesc.packed(data_type, (2, 3)), (3, 1)))
 
     assert isinstance(node, Node)
     assert (node.op_type, node.opset, node.attributes) == ("Tile", 13, ())
-    assert (node.data_type.numpy_name, node.shape, node.output_shape) == (carrier, (2, 3), (6, 3))
-    (repeats,) = node.constants
-    assert repeats is not None
-    assert (repeats.name, repeats.data_type.numpy_name, repeats.entries) == ("repeats", "int64", (3, 1))
+    assert node.inputs == (typed(carrier, 2, 3), Constant.vector("int64", (3, 1)))
+    assert node.outputs == (typed(carrier, 6, 3),)
 
 
 def test_strides_do_not_matter_to_the_node() -> None:
@@ -79,7 +84,7 @@ def test_strides_do_not_matter_to_the_node() -> None:
         repeats=(1, 2),
     )
 
-    assert expressed(packed) == expressed(strided), "one session for both"
+    assert converted(packed) == converted(strided), "one session for both"
 
 
 @pytest.mark.parametrize(
@@ -94,27 +99,30 @@ def test_strides_do_not_matter_to_the_node() -> None:
     ],
 )
 def test_onnx_tile(data_type: str, shape: Any, repeats: Any, expected: Any) -> None:
-    node = expressed(OnnxNode.of("Tile", {"input": OnnxTensor(data_type, shape), "repeats": repeats}, opset=13))
+    node = converted(OnnxNode.of("Tile", {"input": OnnxTensor(data_type, shape), "repeats": repeats}, opset=13))
 
+    carrier, given, made = expected
     assert isinstance(node, Node)
-    assert (node.data_type.numpy_name, node.shape, node.output_shape) == expected
+    assert (node.inputs[0], *node.outputs) == (typed(carrier, *given), typed(carrier, *made))
 
 
 def test_what_tile_cannot() -> None:
     nine = OnnxNode.of("Tile", {"input": OnnxTensor("float32", (2,) * 9), "repeats": [1] * 9}, opset=13)
     text = OnnxNode.of("Tile", {"input": OnnxTensor("str", (2,)), "repeats": [2]}, opset=13)
 
-    assert expressed(nine) == "DirectML's Tile takes 8 dimensions; this one would have 9"
-    assert expressed(text) == "DirectML has no strings"
+    assert converted(nine) == "DirectML's Tile takes 8 dimensions; this one would have 9"
+    assert converted(text) == "DirectML has no strings"
     huge = OnnxNode.of("Tile", {"input": OnnxTensor("int8", (1 << 16,)), "repeats": [1 << 16]}, opset=13)
-    assert expressed(huge) == "DirectML's tensors have at most 4,294,967,295 elements"
+    assert converted(huge) == "DirectML's tensors have at most 4,294,967,295 elements"
 
 
 # Resample: the kinds of offsets
 
 
 def test_resample_is_half_pixel_and_rounds_halves_up() -> None:
-    desc = dml.ResampleOperatorDesc(**tensors((4,), (8,)), interpolation_mode="NEAREST_NEIGHBOR", scales=(2,))
+    desc = dml.ResampleOperatorDesc(
+        **tensors((4,), (8,)), interpolation_mode=InterpolationMode.NEAREST_NEIGHBOR, scales=(2,)
+    )
 
     _, _, _, attributes = resize_of(desc)
 
@@ -137,6 +145,7 @@ def test_the_example_of_two_dimensions() -> None:
         ((0.5, -0.5), ("half_pixel", "round_prefer_ceil")),
         ((0.0, 0.0), ("asymmetric", "round_prefer_ceil")),
         ((0.5, 0.0), ("asymmetric", "floor")),
+        ((1.0, -0.5), ("half_pixel", "floor")),
     ],
 )
 def test_nearest_of_resample1(offsets: tuple[float, float], expected: tuple[str, str]) -> None:
@@ -163,10 +172,11 @@ def test_nearest_of_resample2_and_3(direction: str, offsets: tuple[float, float]
 
     assert (attributes["coordinate_transformation_mode"], attributes["nearest_mode"]) == expected
     third = dml.Resample3OperatorDesc(
-        **tensors((4,), (8,)), interpolation_mode="NEAREST_NEIGHBOR", rounding_direction=direction, scales=(2,),
+        **tensors((4,), (8,)),
+        interpolation_mode=InterpolationMode.NEAREST_NEIGHBOR, rounding_direction=AxisDirection[direction], scales=(2,),
         input_pixel_offsets=offsets[:1], output_pixel_offsets=offsets[1:], antialiased=True,
     )  # fmt: skip
-    assert expressed(third) == expressed(resample2(*offsets, direction)), "nearest ignores Antialiased"
+    assert converted(third) == converted(resample2(*offsets, direction)), "nearest ignores Antialiased"
 
 
 def test_linear_of_the_corners() -> None:
@@ -217,7 +227,7 @@ def test_a_copy_is_a_resize_by_one() -> None:
     ],
 )  # fmt: skip
 def test_resamples_that_are_refused(desc: Any, reason: str) -> None:
-    found = expressed(desc)
+    found = converted(desc)
 
     assert isinstance(found, str)
     assert re.search(reason, found), found
@@ -226,21 +236,24 @@ def test_resamples_that_are_refused(desc: Any, reason: str) -> None:
 def test_gradients_and_filters_are_refused() -> None:
     gradient = dml.ResampleGradOperatorDesc(
         input_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 4)),
-        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)), interpolation_mode="LINEAR",
+        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)),
+        interpolation_mode=InterpolationMode.LINEAR,
         scales=(1, 1, 1, 2), input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
     )  # fmt: skip
     filtered = dml.Resample3OperatorDesc(
-        **tensors((8,), (2,)), interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(0.25,),
+        **tensors((8,), (2,)),
+        interpolation_mode=InterpolationMode.LINEAR, rounding_direction=AxisDirection.DECREASING, scales=(0.25,),
         input_pixel_offsets=(0.5,), output_pixel_offsets=(-0.5,), antialiased=True,
     )  # fmt: skip
 
-    assert expressed(gradient) == "ONNX Runtime has no gradient of Resize"
-    assert "steps are not published" in str(expressed(filtered))
+    assert converted(gradient) == "no ONNX node is known that computes RESAMPLE_GRAD"
+    assert "steps are not published" in str(converted(filtered))
 
 
 def test_antialiasing_that_filters_nothing_is_plain_linear() -> None:
     desc = dml.Resample3OperatorDesc(
-        **tensors((8,), (4,)), interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=(0.5,),
+        **tensors((8,), (4,)),
+        interpolation_mode=InterpolationMode.LINEAR, rounding_direction=AxisDirection.DECREASING, scales=(0.5,),
         input_pixel_offsets=(0.5,), output_pixel_offsets=(-0.5,), antialiased=True,
     )  # fmt: skip
 
@@ -273,7 +286,7 @@ def test_an_onnx_node_without_one_is_refused(changes: dict[str, Any], reason: st
     scales = np.array(changes.pop("scales", [1, 2]), np.float32)
     node = OnnxNode.of("Resize", {"X": OnnxTensor("float32", (3, 7)), "scales": scales}, opset=19, **changes)
 
-    found = expressed(node)
+    found = converted(node)
 
     assert isinstance(found, str)
     assert found.startswith(reason)
