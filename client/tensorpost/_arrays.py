@@ -1,11 +1,12 @@
-"""From arrays to the bytes a descriptor speaks of, and back. Everything wrong is refused here, before anything is sent.
+"""From arrays to an operation's request, and from its answer to arrays. What does not fit is refused before it is sent.
 
-Rules of the file: elements are copied only where their layout or byte order leaves no choice, and values never change.
+Elements are copied only where their layout or byte order leaves no choice, and values never change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -15,22 +16,24 @@ from numpy.typing import NDArray
 from ._checks import shown
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
+from .frame import encode_head
 from .layout import Layout
-from .onnx import OnnxNode, OnnxTensor
+from .onnx import OnnxNode
 from .onnx._reading import schema_of
+from .operation import Operation, Slot
 from .problems import InvalidParameter
 from .resampling import Resampling, resampling
 
 __all__ = [
+    "Inputs",
+    "Outputs",
     "Subject",
-    "Tensor",
     "TensorData",
+    "as_operation",
     "check_out",
-    "input_tensors",
-    "layout_of",
+    "frame_head",
     "onnx_node",
     "output_memory",
-    "output_tensor",
     "resample_arrays",
     "tile_descriptor",
     "wire_form",
@@ -40,72 +43,105 @@ __all__ = [
 TensorData: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 """A tensor's elements as an array, or its buffer as anything bytes-like."""
 
-Subject: TypeAlias = OperatorDesc | OnnxNode
-"""What can be run: a DirectML descriptor or an ONNX node."""
+Inputs: TypeAlias = TensorData | Sequence[TensorData] | Mapping[str, TensorData] | None
+"""An operation's inputs: the only one, all of them in the order of its slots, or by name; None for none."""
 
-Tensor: TypeAlias = BufferTensorDesc | OnnxTensor
-"""What either says about a tensor; `layout` is common to both."""
+Outputs: TypeAlias = NDArray[Any] | Sequence[NDArray[Any] | None] | Mapping[str, NDArray[Any]] | None
+"""Memory for outputs: for the only one, for all in order, or for some by name."""
+
+Subject: TypeAlias = OperatorDesc | OnnxNode | Operation
+"""What can be run."""
 
 _UINT8 = data_type("uint8")
 _UNMASKED = "receive into the elements under it: out.data"
 
 
-def input_tensors(subject: Subject) -> dict[str, Tensor]:
-    """The tensors a call sends, by their names in a frame and in their order there."""
-    if isinstance(subject, OnnxNode):
-        return {subject.schema.data_input.name: subject.input}
-    return {subject.slot_name(field): getattr(subject, field) for field in subject.input_fields}
+@dataclass(frozen=True, slots=True)
+class _Adapted:
+    name: str
+    endpoint: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    approximate: str | None
+    text: str
+
+    def to_document_text(self) -> str:
+        return self.text
 
 
-def output_tensor(subject: Subject) -> Tensor:
-    """The tensor a call answers with."""
-    if isinstance(subject, OnnxNode):
-        return subject.output
-    (field,) = subject.output_fields
-    return getattr(subject, field)
-
-
-# Hashable, because frozen; Pydantic does not say so.
 @lru_cache(maxsize=1024)
-def layout_of(tensor: Tensor) -> Layout:
-    """`tensor.layout`, worked out once; callers send the next array of the same shape."""
-    return tensor.layout
+def as_operation(subject: Subject) -> Operation:
+    """A descriptor or an ONNX node as an `Operation`: itself, once those classes are operations."""
+    if isinstance(subject, OnnxNode) and not hasattr(subject, "endpoint"):
+        for tensor in (subject.input, subject.output):
+            tensor.require_carriable("frame")
+        given = (Slot(subject.schema.data_input.name, subject.input.layout),)
+        answered = (Slot("output", subject.output.layout),)
+        endpoint = f"/v1/onnx/{subject.op_type}"
+        return _Adapted(subject.schema.name, endpoint, given, answered, None, subject.to_json_text())
+    if isinstance(subject, OperatorDesc) and not hasattr(subject, "endpoint"):
+        given, answered = (
+            tuple(Slot(subject.slot_name(field), getattr(subject, field).layout) for field in fields)
+            for fields in (subject.input_fields, subject.output_fields)
+        )
+        endpoint = f"/v1/operators/{subject.operator_type.lower()}"
+        text = subject.to_document_text()
+        return _Adapted(subject.operator_type, endpoint, given, answered, subject.approximate, text)
+    if not isinstance(subject, Operation):
+        raise InvalidParameter(
+            f"desc must be an operator's descriptor or an OnnxNode, not {type(subject).__name__}; "
+            "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
+        )
+    return subject
 
 
-def wire_form(tensor: Tensor) -> tuple[DataType, tuple[int, ...]]:
+def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
     """Type and shape of a tensor in a frame: its own if packed, otherwise its whole buffer as bytes."""
-    layout = layout_of(tensor)
-    if layout.packed:
-        return layout.data_type, layout.sizes
-    return _UINT8, (layout.size_in_bytes,)
+    layout = slot.layout
+    return (layout.data_type, layout.sizes) if layout.packed else (_UINT8, (layout.size_in_bytes,))
 
 
-def wire_inputs(subject: Subject, inputs: TensorData | Mapping[str, TensorData]) -> list[memoryview]:
-    """The bytes of what the caller gave for each input of the operator, in binding order.
+@lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
+def frame_head(operation: Operation) -> bytes:
+    """The head of an operation's request."""
+    tensors = [(slot.name, *wire_form(slot)) for slot in operation.inputs]
+    return encode_head(tensors, {"op": operation.to_document_text()})
+
+
+def wire_inputs(operation: Operation, inputs: Inputs) -> list[memoryview]:
+    """The bytes of what the caller gave for each input of the operation, in wire order.
 
     Raises:
-        InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the descriptor says.
+        InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the slot says.
     """
-    tensors = input_tensors(subject)
-    name = subject.schema.name if isinstance(subject, OnnxNode) else subject.operator_type
-    if not isinstance(inputs, Mapping):
-        if len(tensors) > 1:
-            raise InvalidParameter(
-                f"{name} has the inputs {', '.join(tensors)}; pass a mapping from these names to arrays"
-            )
-        inputs = dict.fromkeys(tensors, inputs)
-    if inputs.keys() != tensors.keys():
-        raise InvalidParameter(
-            f"{name} has the inputs {', '.join(tensors)}; got {', '.join(map(str, inputs)) or 'none'}"
-        )
-    return [_bytes_of(name, tensor, inputs[name]) for name, tensor in tensors.items()]
+    slots = operation.inputs
+    if isinstance(inputs, Mapping):
+        if inputs.keys() != {slot.name for slot in slots}:
+            raise _other_inputs(operation, ", ".join(map(str, inputs)) or "none")
+        return [_bytes_of(slot, inputs[slot.name]) for slot in slots]
+    if not isinstance(inputs, (list, tuple)):
+        if len(slots) != (0 if inputs is None else 1) and (inputs is not None or len(slots) > 1):
+            raise _other_inputs(operation, "none" if inputs is None else f"one {type(inputs).__name__}")
+        return [_bytes_of(slot, inputs) for slot in slots]
+    given = cast("Sequence[object]", inputs)
+    if len(given) != len(slots):
+        raise _other_inputs(operation, f"a {type(given).__name__} of {len(given)}")
+    return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
 
 
-def _bytes_of(name: str, tensor: Tensor, data: object) -> memoryview:
+def _other_inputs(operation: Operation, found: str) -> InvalidParameter:
+    names = ", ".join(slot.name for slot in operation.inputs)
+    return InvalidParameter(
+        f"{operation.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
+        "sequence of arrays in this order, or a mapping from these names to arrays"
+    )
+
+
+def _bytes_of(slot: Slot, data: object) -> memoryview:
+    name, layout = slot.name, slot.layout
     if not isinstance(data, np.ndarray):
-        return _bytes_of_buffer(name, tensor, data)
+        return _bytes_of_buffer(name, layout, data)
     array = _plain(name, cast("NDArray[Any]", data))
-    layout = layout_of(tensor)
     dtype, sizes = layout.data_type.dtype, layout.sizes
     if layout.packed:
         if array.dtype.newbyteorder("<") != dtype or array.shape != sizes:
@@ -126,7 +162,7 @@ def _bytes_of(name: str, tensor: Tensor, data: object) -> memoryview:
     return _first_bytes(name, _memory(array), total)
 
 
-def _bytes_of_buffer(name: str, tensor: Tensor, data: object) -> memoryview:
+def _bytes_of_buffer(name: str, layout: Layout, data: object) -> memoryview:
     try:
         memory = memoryview(cast("Any", data))
         if not memory.c_contiguous:
@@ -135,9 +171,9 @@ def _bytes_of_buffer(name: str, tensor: Tensor, data: object) -> memoryview:
     except TypeError:
         raise InvalidParameter(
             f"{name} must be a NumPy array or bytes-like, not {type(data).__name__}; for lists and other array types, "
-            f"np.asarray(x, dtype=np.{layout_of(tensor).data_type.numpy_name}) makes one"
+            f"np.asarray(x, dtype=np.{layout.data_type.numpy_name}) makes one"
         ) from None
-    return _first_bytes(name, memory, layout_of(tensor).size_in_bytes)
+    return _first_bytes(name, memory, layout.size_in_bytes)
 
 
 def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
@@ -158,30 +194,46 @@ def _memory(array: NDArray[Any]) -> memoryview:
     return np.asarray(array).reshape(-1).view(np.uint8).data
 
 
-def check_out(tensor: Tensor, out: NDArray[Any] | None) -> None:
-    """Refuse memory that the output does not fit exactly.
+def check_out(slots: tuple[Slot, ...], out: Outputs) -> tuple[NDArray[Any] | None, ...]:
+    """The memory for each output, None for new memory; what the output does not fit exactly is refused.
 
     Raises:
-        InvalidParameter: wrong type, dtype or shape, masked, not C-contiguous or not writeable.
+        InvalidParameter: wrong type, dtype or shape, masked, not C-contiguous or not writeable; other outputs.
     """
     if out is None:
-        return
-    row, shape = wire_form(tensor)
-    if not isinstance(cast("object", out), np.ndarray) or out.dtype != row.dtype or out.shape != shape:
-        is_array = isinstance(cast("object", out), np.ndarray)
+        return (None,) * len(slots)
+    if isinstance(out, Mapping):
+        found = tuple(out.get(slot.name) for slot in slots)
+        right = out.keys() <= {slot.name for slot in slots}
+    else:
+        found = tuple(out) if isinstance(out, (list, tuple)) else (cast("NDArray[Any]", out),)
+        right = len(found) == len(slots)
+    if not right:
+        names = ", ".join(slot.name for slot in slots)
+        raise InvalidParameter(f"out must be for the outputs {names}: an array each, in this order or by name")
+    for slot, array in zip(slots, found, strict=True):
+        if array is not None:
+            _check_memory(slot, array, "out" if len(slots) == 1 else f"out for {slot.name}")
+    return found
+
+
+def _check_memory(slot: Slot, out: NDArray[Any], name: str) -> None:
+    row, shape = wire_form(slot)
+    is_array = isinstance(cast("object", out), np.ndarray)
+    if not is_array or out.dtype != row.dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
-        why = "" if layout_of(tensor).packed else ", the output's whole buffer"
-        raise InvalidParameter(f"out must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
-    _plain("out", out, _UNMASKED)
+        why = "" if slot.layout.packed else ", the output's whole buffer"
+        raise InvalidParameter(f"{name} must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
+    _plain(name, out, _UNMASKED)
     if not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidParameter("out must be C-contiguous and writeable: the answer is received straight into it")
+        raise InvalidParameter(f"{name} must be C-contiguous and writeable: the answer is received straight into it")
 
 
-def output_memory(tensor: Tensor, out: NDArray[Any] | None) -> tuple[memoryview, NDArray[Any]]:
+def output_memory(slot: Slot, out: NDArray[Any] | None) -> tuple[memoryview, NDArray[Any]]:
     """Where the output's bytes go, and the array to give back for them: `out` or new memory."""
-    row, shape = wire_form(tensor)
+    row, shape = wire_form(slot)
     block = np.empty(shape, row.dtype) if out is None else out
-    return _memory(block), block if layout_of(tensor).packed else layout_of(tensor).view(block)
+    return _memory(block), block if slot.layout.packed else slot.layout.view(block)
 
 
 _SAME_BITS: Mapping[str, str] = {

@@ -1,26 +1,22 @@
-"""Where the server is, and how patient to be with it."""
+"""Where a server is, and what goes with every connection to it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ._options import Timeout
+from ._runtime import Address
 from .problems import InvalidParameter
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["CLOSED", "Address", "Origin"]
-
-CLOSED = "the client has been closed; make a new one"
-
-Address: TypeAlias = tuple[str, int] | str
-"""Host and port, or the path of a Unix socket."""
+__all__ = ["Origin"]
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 section 5.1
 _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")  # RFC 9110 section 5.5
@@ -40,6 +36,7 @@ class Origin:
         timeout: the longest wait in each phase of a call.
         tls: the context for https, or whether to verify certificates.
         uds: path of a Unix domain socket to connect to instead of host and port.
+        fields: the Host header and `headers`, as pairs.
     """
 
     scheme: str
@@ -50,6 +47,10 @@ class Origin:
     timeout: Timeout
     tls: ssl.SSLContext | bool
     uds: str | None
+    fields: tuple[tuple[str, str], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", (("host", self.authority), *self.headers.items()))
 
     @classmethod
     def parse(
@@ -114,11 +115,6 @@ class Origin:
         """Host and, unless it is the scheme's own, port: what the Host header says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether the server is reached without TLS and without a proxy."""
-        return self.scheme == "http" and self.proxy() is None
 
     def proxy(self) -> str | None:
         """The proxy that the environment names for this server (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).

@@ -1,0 +1,207 @@
+"""The calls of the service's HTTP API, as coroutines that `Client` and `AsyncClient` share.
+
+A request's body is a tuple of views of the caller's memory, never joined, so that it can be repeated. Output memory is
+taken after the head of the answer was found right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._arrays import Inputs, Outputs, Subject, as_operation, check_out, frame_head, output_memory, wire_inputs
+from ._checks import shown, text, whole_number
+from ._http1 import ProgressMeter, Report, Request
+from ._response_reader import ResponseReader, ask
+from ._results import Result, ServerTiming, TensorBlock, Validation
+from ._runtime import Deadline
+from ._session import Session
+from .descriptors import FeatureLevel
+from .frame import MEDIA_TYPE
+from .operation import Operation, Slot
+from .problems import ConnectionProblem, InvalidParameter, Unavailable
+
+__all__ = ["BlockStream", "compute", "document", "health", "stream", "validate"]
+
+_JSON_HEADERS = {"accept": "application/json"}
+_FRAME_HEADERS = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What goes into an operator's request beside its inputs."""
+
+    backend: str | None = None
+    device: int | None = None
+    feature_level: str | int | FeatureLevel | None = None
+    progress: Report | None = None
+
+
+def _request(operation: Operation, inputs: Inputs, options: CallOptions) -> Request:
+    head = frame_head(operation)
+    tensors = wire_inputs(operation, inputs)
+    query: dict[str, str] = {}
+    if options.backend is not None:
+        query["backend"] = text("backend", options.backend, "the name of one, as devices() lists them, or 'auto'")
+    if options.device is not None:
+        query["device"] = str(whole_number("device", options.device, 0, ", as devices() counts them"))
+    if options.progress is not None and not callable(options.progress):
+        raise InvalidParameter(f"progress is {shown(options.progress)}; it must be a function that takes a Progress")
+    if options.feature_level is not None:
+        if operation.endpoint.startswith("/v1/onnx/"):
+            raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
+        query["feature_level"] = str(FeatureLevel.parse(options.feature_level))
+    target = operation.endpoint + (f"?{urlencode(query)}" if query else "")
+    return Request("POST", target, _FRAME_HEADERS, (memoryview(head), *tensors), ProgressMeter(options.progress))
+
+
+async def compute(
+    session: Session, subject: Subject, inputs: Inputs, out: Outputs, options: CallOptions
+) -> Result[Any]:
+    """Run an operation and receive its outputs whole.
+
+    Raises:
+        InvalidParameter: an argument is wrong; nothing was sent.
+        TensorpostError: what the server refused, or `ConnectionProblem`s.
+    """
+    operation = as_operation(subject)
+    request = _request(operation, inputs, options)
+    given = check_out(operation.outputs, out)
+
+    async def attempt(deadline: Deadline) -> Result[Any]:
+        reader = await ask(session.sender, request, deadline)
+        try:
+            metadata = await reader.frame_head(operation.outputs)
+            arrays: dict[str, NDArray[Any]] = {}
+            for slot, memory in zip(operation.outputs, given, strict=True):
+                target, arrays[slot.name] = output_memory(slot, memory)
+                await reader.fill(target)
+            await reader.finish()
+        finally:
+            await reader.close()
+        timing = ServerTiming(reader.head.headers.get("server-timing", ""))
+        named = metadata.get("backend", ""), metadata.get("device", "")
+        return Result(arrays, *named, timing, reader.head.request_id)
+
+    return await session.repeated(attempt)
+
+
+class BlockStream:
+    """An operation's outputs block by block. The request is sent when the first block is asked for.
+
+    Nothing is repeated once the head of the answer came.
+    """
+
+    def __init__(self, session: Session, request: Request, outputs: tuple[Slot, ...], block_bytes: int) -> None:
+        self._session, self._request, self._outputs = session, request, outputs
+        self._reader: ResponseReader | None = None
+        self._blocks = [
+            (slot, start, min(block_bytes, slot.layout.size_in_bytes - start))
+            for slot in reversed(outputs)
+            for start in range(0, slot.layout.size_in_bytes, block_bytes)[::-1]
+        ]
+        self._begun = False
+
+    async def next(self) -> memoryview | TensorBlock | None:
+        """The next block, None after the last one."""
+        if not self._begun:
+            self._begun = True
+            self._reader = await self._session.repeated(self._open)
+            if not self._blocks:
+                await self._reader.finish()
+        if not self._blocks or self._reader is None:
+            await self.close()
+            return None
+        slot, start, size = self._blocks.pop()
+        data = np.empty(size, np.uint8).data  # new memory for each block: a caller may keep one while the next comes
+        await self._reader.fill(data)
+        if not self._blocks:
+            await self._reader.finish()
+        return data if len(self._outputs) == 1 else TensorBlock(slot.name, start, data)
+
+    async def _open(self, deadline: Deadline) -> ResponseReader:
+        reader = await ask(self._session.sender, self._request, deadline)
+        try:
+            await reader.frame_head(self._outputs)
+        except BaseException:
+            await reader.close()
+            raise
+        return reader
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+
+
+def stream(
+    session: Session, subject: Subject, inputs: Inputs, block_bytes: int, options: CallOptions
+) -> BlockStream:
+    """The stream of an operation's outputs. Raises `InvalidParameter` as `compute` does."""
+    operation = as_operation(subject)
+    block_bytes = whole_number("block_bytes", block_bytes, 1)
+    return BlockStream(session, _request(operation, inputs, options), operation.outputs, block_bytes)
+
+
+async def document(session: Session, path: str, *segments: str) -> Any:
+    """GET a JSON document. `segments` are appended to the path, percent-encoded.
+
+    Raises:
+        InvalidParameter: a segment is no text.
+    """
+    for segment in segments:
+        text("name", segment, "the name of an operator, for instance 'TILE'")
+    target = "/".join([path, *(quote(segment, safe="") for segment in segments)])
+    return (await _json(session, Request("GET", target, _JSON_HEADERS)))[0]
+
+
+async def _json(session: Session, request: Request) -> tuple[Any, ResponseReader]:
+    async def attempt(deadline: Deadline) -> tuple[Any, ResponseReader]:
+        reader = await ask(session.sender, request, deadline)
+        try:
+            return await reader.json(), reader
+        finally:
+            await reader.close()
+
+    return await session.repeated(attempt)
+
+
+async def health(session: Session, path: str) -> bool:
+    """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
+    try:
+        deadline = Deadline(session.origin.timeout.total)
+        reader = await ask(session.sender, Request("GET", path, _JSON_HEADERS), deadline)
+        try:
+            await reader.drain()
+        finally:
+            await reader.close()
+    except (ConnectionProblem, Unavailable):
+        return False
+    return True
+
+
+async def validate(
+    session: Session, subject: Subject | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
+) -> Validation:
+    """Ask a server whether it would accept a descriptor."""
+    if isinstance(subject, Mapping):
+        try:
+            body = json.dumps(subject, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidParameter(f"the operator document cannot be written as JSON: {error}") from None
+    else:
+        body = as_operation(subject).to_document_text()
+    level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
+    headers = {"content-type": "application/json", **_JSON_HEADERS}
+    said, reader = await _json(session, Request("POST", "/v1/validate" + level, headers, (memoryview(body.encode()),)))
+    try:
+        return Validation.from_document(said, reader.head.request_id)
+    except (KeyError, TypeError, AttributeError, InvalidParameter) as error:
+        raise reader.fault(f"the answer to a validation cannot be understood ({error!r})") from error

@@ -1,0 +1,192 @@
+"""Open connections between calls, and how many there may be."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._options import Limits
+from ._runtime import Address, Deadline, Runtime, Wakeup
+from .problems import RequestTimeout
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+__all__ = ["CLOSED", "Connection", "ConnectionPool"]
+
+CLOSED = "the client has been closed; make a new one"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open socket that does not block.
+
+    Attributes:
+        address: what it is connected to.
+        tls: whether it is an `ssl.SSLSocket`.
+        sock: the socket.
+        blocked: the errors of operations that would block; TLS has two of its own.
+    """
+
+    address: Address
+    tls: bool
+    sock: socket.socket | ssl.SSLSocket
+    blocked: tuple[type[OSError], ...] = (BlockingIOError,)
+
+    def is_silent(self) -> bool:
+        """Whether nothing came, neither bytes nor the end. TLS may have sent records of its own."""
+        try:
+            self.sock.recv(1)
+        except OSError as error:
+            return isinstance(error, self.blocked)
+        return False
+
+
+class ConnectionPool:
+    """The connections of a client. May be used by several threads, or by the tasks of one event loop.
+
+    A process that was forked begins without any: two processes that use one connection would get each other's answers.
+
+    Args:
+        runtime: how to wait for a free connection.
+        limits: how many connections there may be, and how many are kept.
+        clock: seconds.
+
+    Attributes:
+        generation: grows in a process that was forked; what was begun under another one is not of this process.
+    """
+
+    def __init__(self, runtime: Runtime, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.runtime = runtime
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[Wakeup] = deque()
+        self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
+        self._busy = 0
+        self._closed = False
+        self.generation = 0
+        _POOLS.add(self)
+
+    def begin_anew(self) -> None:
+        """In a process that was forked: leave the connections, and the calls, to the process they belong to."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        self._waiting.clear()
+        self._busy = 0
+        self.generation += 1
+        while self._idle:
+            self._idle.pop()[0].sock.close()  # closes this process' descriptor, and not the connection
+
+    async def acquire(
+        self, address: Address, seconds: float | None, deadline: Deadline, *, tls: bool = False
+    ) -> Connection | None:
+        """Wait until there may be one more connection. Each call of this is followed by one of `release`.
+
+        Returns:
+            An idle connection that the server has not closed; None if one must be made.
+
+        Raises:
+            RequestTimeout: all were in use for so many seconds.
+            RuntimeError: the pool was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(CLOSED)
+            most = self._limits.max_connections
+            wakeup = None
+            if most is None or self._busy < most:
+                self._busy += 1
+            else:
+                wakeup = self.runtime.wakeup()
+                self._waiting.append(wakeup)
+        if wakeup is not None:
+            await self._wait(wakeup, seconds, deadline)
+            if self._closed:
+                self.release()
+                raise RuntimeError(CLOSED)
+        while (connection := self._take(address, tls)) is not None:
+            if connection.is_silent():
+                return connection
+            connection.sock.close()
+        return None
+
+    async def _wait(self, wakeup: Any, seconds: float | None, deadline: Deadline) -> None:
+        """Wait for the place of a call that ends, which passes it on."""
+        granted = False
+        try:
+            granted = await self.runtime.wait_for(wakeup, deadline.clip(seconds))
+        finally:
+            with self._lock:
+                passed_on = wakeup not in self._waiting
+                if not passed_on:
+                    self._waiting.remove(wakeup)
+            if passed_on and not granted:  # at the very moment at which the wait was given up
+                self.release()
+        if not granted:
+            deadline.clip(None)
+            raise RequestTimeout(
+                f"all {self._limits.max_connections} connections were in use for {seconds:g} seconds; raise "
+                "max_connections or the timeout's pool, or close streams that are not read to their end",
+                extra={"phase": "pool"},
+            )
+
+    def _take(self, address: Address, tls: bool) -> Connection | None:
+        with self._lock:
+            self._close_expired()
+            # The connection used last is the least likely to have been closed.
+            for index in range(len(self._idle) - 1, -1, -1):
+                connection = self._idle[index][0]
+                if connection.address == address and connection.tls is tls:
+                    del self._idle[index]
+                    return connection
+            most = self._limits.max_connections
+            while most is not None and self._idle and self._busy + len(self._idle) > most:
+                self._idle.pop(0)[0].sock.close()  # idle connections to other servers give way to a new one
+            return None
+
+    def release(self, reusable: Connection | None = None) -> None:
+        """A call has ended. Keep its connection if it can serve another one and there is room."""
+        with self._lock:
+            if reusable is not None:
+                self._close_expired()
+                self._idle.append((reusable, self._clock()))
+                most = 0 if self._closed else self._limits.max_keepalive_connections
+                if most is not None and len(self._idle) > most:
+                    self._idle.pop(0)[0].sock.close()
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._busy -= 1
+
+    def _close_expired(self) -> None:
+        expiry = self._limits.keepalive_expiry
+        if expiry is not None:
+            oldest_allowed = self._clock() - expiry
+            while self._idle and self._idle[0][1] < oldest_allowed:
+                self._idle.pop(0)[0].sock.close()
+
+    def close(self) -> None:
+        """Close the idle connections; those in use are closed when their responses are."""
+        with self._lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop()[0].sock.close()
+
+
+_POOLS: weakref.WeakSet[ConnectionPool] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for pool in list(_POOLS):
+        pool.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_anew)
