@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from tensorpost import compat
 from tensorpost.descriptors import OperatorDesc
 from tensorpost.onnx import OnnxNode
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 Array = NDArray[Any]
 Target = tuple[Any, Any]
@@ -124,7 +124,7 @@ def run(subject: Subject, x: Array) -> Array:
         (output,) = subject.output_fields
         shape = subject.tensors()[output].sizes
     out = np.empty(shape, x.dtype)
-    kernel_for(subject).fill(np, [x], tuple((0, size) for size in shape), out)
+    form_of(subject).fill(np, [x], tuple((0, size) for size in shape), out)
     return out
 
 

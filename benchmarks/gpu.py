@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorpost_server.operators import Kernel
+from tensorpost_server.forms import Form
+from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators.resample import LinearAxis, Nearest, NearestAxis
-from tensorpost_server.operators.separable import SeparableKernel
 from tensorpost_server.operators.tile import TileKernel
 
 MIB = 1 << 20
@@ -56,7 +56,7 @@ class Job:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    kernel: Kernel
+    kernel: Form
     sizes: tuple[int, ...]
     target: float | None
     ratio: float | None
@@ -113,7 +113,7 @@ def resample(
     reads = min(1.0, sizes[-2] / shape[-2]) if mode == "nearest" else 1.0
     tolerance = 0.0 if mode == "nearest" else {"float32": 2e-6, "float16": 1e-3, "uint8": 1.0}[dtype]
     name = f"{shape} to {sizes[-mapped:]}".replace(", ", ",")
-    return Job(mode, name, dtype, shape, SeparableKernel(tuple(axes)), sizes, target, ratio, peer, reads, tolerance)
+    return Job(mode, name, dtype, shape, Separable(tuple(axes)), sizes, target, ratio, peer, reads, tolerance)
 
 
 def jobs() -> Iterator[Job]:
@@ -255,7 +255,7 @@ class Bench:
         out = cupy.empty((1, 3, 16, 16), np.float32)
         box = ((0, 1), (0, 3), (0, 16), (0, 16))
         axis = LinearAxis(8, 16, 2.0, 0.5, -0.5)
-        linear, tiled = SeparableKernel((None, None, axis, axis)), TileKernel((1, 3, 8, 8))
+        linear, tiled = Separable((None, None, axis, axis)), TileKernel((1, 3, 8, 8))
         works: dict[str, Callable[[], Any]] = {
             "ours, tile": lambda: self.compute.fill(tiled, [x], box, out),
             "ours, linear": lambda: self.compute.fill(linear, [x], box, out),

@@ -29,7 +29,8 @@ import numpy as np
 from tensorpost import Client
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, Resample3OperatorDesc, TileOperatorDesc
 from tensorpost_server.backends import DeviceOptions
-from tensorpost_server.engine import Pool, make_plan
+from tensorpost_server.engine import Pool
+from tensorpost_server.planning import make_plan
 
 MIB = 1 << 20
 REQUESTS = 64

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
 from tensorpost_server.backends import Backend, load_backend
-from tensorpost_server.engine.plan import make_plan
+from tensorpost_server.planning import make_plan
 from tensorpost_server.settings import Settings
 
 from .bench import Bench

@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
     parser.add_argument("json", type=Path, nargs="?", help="what python -m benchmarks wrote")
     parser.add_argument(
-        "--gpu", type=Path, nargs=2, metavar=("KERNELS", "SERVICE"), help="what gpu.py and gpu_service.py wrote"
+        "--gpu", type=Path, nargs=2, metavar=("FORMS", "SERVICE"), help="what gpu.py and gpu_service.py wrote"
     )
     options = parser.parse_args()
     if options.json:

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from tensorpost.problems import TensorpostError
 
 from .backends import DeviceOptions
-from .backends.blocks import KEEP_SECONDS, Blocks
 from .engine import Admission, Inline, Pool, measure_inline
+from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.calls import Dialect
 from .http.directml import DIRECTML
@@ -96,7 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         `uvicorn --factory tensorpost_server.main:create_app`
     """
     settings = Settings() if settings is None else settings
-    blocks = Blocks(settings.pool_bytes)
+    blocks = BufferPool(settings.pool_bytes)
     admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, blocks=blocks)
     service = Service(settings, admission)
 
@@ -143,7 +143,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-async def _trim(blocks: Blocks) -> None:
+async def _trim(blocks: BufferPool) -> None:
     """Give unused memory back, for as long as the application runs."""
     while True:
         await asyncio.sleep(KEEP_SECONDS / 4)

@@ -1,12 +1,12 @@
-"""What can be run: the interface that DirectML descriptors and ONNX nodes share.
+"""What a DirectML descriptor and an ONNX node have in common: named input tensors, named output tensors, a document.
 
-HTTP, engine, backends and both clients know operators only by this interface.
+Everything behind the two dialects (HTTP, the engine, the backends, both clients) knows operations only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 from .layout import Layout
 
@@ -15,48 +15,48 @@ __all__ = ["Operation", "Slot"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor's place in a request or an answer.
+    """The place of one tensor in a request or in an answer.
 
     Attributes:
-        name: unique among the inputs, and among the outputs, of an operation; a tensor's name in a frame.
-        layout: element type, sizes, strides and bytes.
-        handle: names a tensor that stays on the device; None if the tensor's bytes travel.
+        name: the tensor's name in a frame, for instance `input`, or `input_0` in an array of tensors.
+        layout: type, sizes, strides and bytes.
+        handle: the name of a tensor that is held by the server already; None if the tensor's bytes travel. Handles are
+            planned: no document can name one yet.
     """
 
     name: str
     layout: Layout
-    handle: Any = None
+    handle: str | None = None
 
 
-@runtime_checkable
 class Operation(Protocol):
-    """An operator with everything that is decided before its tensors' elements are known."""
+    """One operator with its attributes and the layouts of its tensors: frozen, hashable, validated."""
 
     @property
     def name(self) -> str:
-        """For messages: `TILE`, `Resize-19`."""
+        """The operator's short name: `TILE`, `Resize-19`."""
         ...
 
     @property
     def endpoint(self) -> str:
-        """Path of the POST: `/v1/operators/tile`, `/v1/onnx/Resize`."""
+        """The path that the operation is posted to: `/v1/operators/tile`, `/v1/onnx/Resize`."""
         ...
 
     @property
     def inputs(self) -> tuple[Slot, ...]:
-        """Tensors that travel, in wire order; absent optional ones are left out, arrays are numbered (`input_0`)."""
+        """The tensors that are sent, in binding order; optional tensors that are absent have no slot."""
         ...
 
     @property
     def outputs(self) -> tuple[Slot, ...]:
-        """One or more, in the descriptor's order."""
+        """The tensors that come back, in binding order; at least one."""
         ...
 
     @property
     def approximate(self) -> str | None:
-        """Why results may differ from the dialect's own in more than rounding; None if they do not."""
+        """Why results may differ from the dialect's text in more than rounding; None if they do not."""
         ...
 
     def to_document_text(self) -> str:
-        """Canonical JSON, the `op` of a frame."""
+        """The canonical document as compact JSON text, as it travels in a frame's head."""
         ...

@@ -11,7 +11,7 @@ from safetensors.numpy import save
 from tests.support.live_server import live_server
 
 from tensorpost.descriptors import parse_operator
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import make_plan
 
 FAR = 1.5 * 2.0**32  # float32 numbers there are 512 apart
 

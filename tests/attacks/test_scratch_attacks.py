@@ -10,9 +10,8 @@ import pytest
 
 from tensorpost.descriptors import Resample2OperatorDesc, Resample3OperatorDesc, ResampleGrad1OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends import Plan
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import Plan, make_plan
 
 MOST_SCRATCH = 32 << 20  # bytes for one slice, its output included
 
@@ -72,7 +71,7 @@ def scratch(plan: Plan) -> tuple[int, np.ndarray[Any, Any]]:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return peak, np.frombuffer(made, plan.output.layout.data_type.dtype)
+    return peak, np.frombuffer(made, plan.outputs[0].layout.data_type.dtype)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from tests.support.http_app import collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
-from tensorpost_server.backends import CannotOpen, DeviceOptions, Plan
+from tensorpost_server.backends import CannotOpen, DeviceOptions
 from tensorpost_server.backends.cuda import backend as module
 from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBackend
-from tensorpost_server.engine import Worker, make_plan
+from tensorpost_server.engine import Worker
+from tensorpost_server.planning import Plan, make_plan
 
 Fill = Callable[..., None]
 CASES = [*vectors(), *layouts()]

@@ -13,7 +13,8 @@ from tests.support.http_app import collect
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost_server.backends import BACKENDS, load_backend
 from tensorpost_server.backends.null import NullBackend
-from tensorpost_server.engine import Worker, make_plan
+from tensorpost_server.engine import Worker
+from tensorpost_server.planning import make_plan
 
 
 @given(desc=ours.tile_descs(), slice_bytes=st.integers(8, 500))

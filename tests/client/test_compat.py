@@ -17,14 +17,14 @@ from tensorpost.compat import opencv_resize, pillow_resize, scipy_zoom, torch_in
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, Resample2OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import InvalidParameter
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 
 def run(subject: OperatorDesc | OnnxNode, x: NDArray[Any]) -> NDArray[Any]:
     """Compute on NumPy, as a server would."""
     shape = subject.output.shape if isinstance(subject, OnnxNode) else subject.tensors()["output_tensor"].sizes
     out = np.empty(shape, x.dtype)
-    kernel_for(subject).fill(np, [x], tuple((0, size) for size in shape), out)
+    form_of(subject).fill(np, [x], tuple((0, size) for size in shape), out)
     return out
 
 

@@ -27,14 +27,14 @@ from tensorpost.descriptors import (
 from tensorpost.onnx import OnnxNode, Verdict, lower
 from tensorpost.problems import InvalidDescriptor, InvalidParameter
 from tensorpost.resampling import resample_desc, resampling, simplest_ratio
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 
 def run(subject: Any, x: NDArray[Any]) -> NDArray[Any]:
     """Compute on NumPy, as a server would."""
     shape = subject.output.shape if isinstance(subject, OnnxNode) else subject.output_tensor.sizes
     out = np.empty(shape, x.dtype)
-    kernel_for(subject).fill(np, [x], tuple((0, size) for size in shape), out)
+    form_of(subject).fill(np, [x], tuple((0, size) for size in shape), out)
     return out
 
 

@@ -22,8 +22,8 @@ from tests.support import oracles
 from tests.support import strategies as ours
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc, parse_operator
-from tensorpost_server.backends import BACKENDS, Backend, Plan, Run
-from tensorpost_server.engine import make_plan
+from tensorpost_server.backends import BACKENDS, Backend, Run
+from tensorpost_server.planning import Plan, make_plan
 
 __all__ = ["COMPUTING", "ORACLES", "Case", "check_bytes", "expected_failures", "layouts", "running", "vectors"]
 

@@ -16,7 +16,7 @@ from tests.support import strategies as ours
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost_server.backends import BACKENDS, Backend
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import make_plan
 
 VECTORS, LAYOUTS = vectors(), layouts()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorpost.onnx import OnnxNode, Verdict, lower
 from tensorpost.resampling import resampling
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 SHAPES = [((1, 1, 4, 6), (1, 1, 8, 12)), ((1, 2, 8, 8), (1, 2, 4, 4)), ((5,), (10,)), ((2, 3, 4), (2, 6, 2))]
 SCALES = [1.0, 2.0, 3.0, 0.5, 0.25, 1.5, 0.75, 0.3, 0.7, 1.7, 2.3]
@@ -27,7 +27,7 @@ def run(subject: Any, x: NDArray[Any]) -> NDArray[Any]:
     else:
         shape, inputs = subject.output_tensor.sizes, x.reshape(subject.input_tensor.sizes)
     out = np.empty(shape, x.dtype)
-    kernel_for(subject).fill(np, [inputs], tuple((0, size) for size in shape), out)
+    form_of(subject).fill(np, [inputs], tuple((0, size) for size in shape), out)
     return out
 
 

@@ -10,9 +10,10 @@ import pytest
 from tests.conformance import suite, test_backends
 from tests.support import strategies as ours
 
-from tensorpost_server.backends import BACKENDS, HostBackend, Plan
+from tensorpost_server.backends import BACKENDS, HostBackend
 from tensorpost_server.backends.null import NullBackend
 from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.planning import Plan
 
 LISTS = {path.name.removesuffix("-xfails.txt"): path for path in Path(__file__).parent.glob("*-xfails.txt")}
 

@@ -15,8 +15,9 @@ from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import DeviceLost, InvalidParameter, NoBackend, OutOfDeviceMemory, ServerFault
-from tensorpost_server.backends import BackendRow, CannotOpen, DeviceOptions, Plan
-from tensorpost_server.engine import Admission, Pool, Worker, make_plan, pool
+from tensorpost_server.backends import BackendRow, CannotOpen, DeviceOptions
+from tensorpost_server.engine import Admission, Pool, Worker, pool
+from tensorpost_server.planning import Plan, make_plan
 
 SLICE = 4096
 INPUTS = [memoryview(bytes(SLICE))]

@@ -18,9 +18,9 @@ from tensorpost.datatypes import data_type
 from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.problems import BodyMismatch
-from tensorpost_server.engine import make_plan
-from tensorpost_server.engine.plan import SLICE_WORK
-from tensorpost_server.operators import KERNELS
+from tensorpost_server.operators import FORMS
+from tensorpost_server.planning import make_plan
+from tensorpost_server.planning.plan import SLICE_WORK
 
 PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (3,)), (2,))
 STRIDED = TileOperatorDesc(
@@ -34,11 +34,11 @@ def test_a_plan_says_everything():
     plan = make_plan(PACKED, 4096)
 
     assert plan.operator == "TILE"
-    assert plan.approximate is None
+    assert plan.operation.approximate is None
     assert [slot.name for slot in plan.inputs] == ["input"]
-    assert plan.output.name == "output"
+    assert plan.outputs[0].name == "output"
     assert (plan.input_bytes, plan.output_bytes) == (6, 12), "a packed tensor is its elements, not rounded up to 4"
-    assert (plan.output.layout.data_type.numpy_name, plan.output.layout.sizes) == ("float16", (6,))
+    assert (plan.outputs[0].layout.data_type.numpy_name, plan.outputs[0].layout.sizes) == ("float16", (6,))
     assert [piece.box for piece in plan.slices] == [((0, 6),)]
 
 
@@ -47,7 +47,7 @@ def test_a_strided_tensor_is_its_whole_buffer():
 
     assert (plan.input_bytes, plan.output_bytes) == (8, 16)
     assert (plan.inputs[0].layout.strides, plan.inputs[0].layout.packed) == ((0, 1), False)
-    assert (plan.output.layout.strides, plan.output.layout.packed) == ((8, 1), False)
+    assert (plan.outputs[0].layout.strides, plan.outputs[0].layout.packed) == ((8, 1), False)
 
 
 def test_equal_descriptors_share_a_plan():
@@ -81,7 +81,7 @@ def test_plans_are_picklable_hashable_values(desc):
     assert hash(plan) == hash(copy)
     assert len(pickle.dumps(plan)) < 10_000, "no arrays in it"
     with pytest.raises(AttributeError):
-        plan.operator = "OTHER"  # pyright: ignore[reportAttributeAccessIssue] # that is the test
+        plan.work = 2  # pyright: ignore[reportAttributeAccessIssue] # that is the test
 
 
 def test_a_plan_runs_in_another_process():
@@ -217,4 +217,4 @@ def test_a_view_may_read_the_elements_as_another_type_of_their_size():
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_every_operator_of_the_contract_has_a_kernel(cls):
-    assert cls in KERNELS
+    assert cls in FORMS

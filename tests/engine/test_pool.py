@@ -17,11 +17,11 @@ from tests.support.http_app import PATIENCE, Controlled, collect
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
-from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions, Plan
+from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.backends.slices import cut
-from tensorpost_server.engine import Inline, Pool, Worker, make_plan, pool
+from tensorpost_server.engine import Inline, Pool, Worker, pool
 from tensorpost_server.engine.worker import INLINE
+from tensorpost_server.planning import Plan, cut, make_plan
 
 SLICE = 4096
 
@@ -517,7 +517,9 @@ def test_the_real_table_opens_here():
 @pytest.mark.parametrize("rows", [(1 << 32) - 1, 1 << 16], ids=["one window in parts", "wide windows across a row"])
 def test_a_slice_of_minutes_ends_soon_after_its_caller_has_gone(rows: int):
     plan = make_plan(means_of_columns(rows, ((1 << 32) - 1) // rows), 2 << 20)
-    plan = dataclasses.replace(plan, slices=cut(plan.output.layout, 2 << 20))  # a single one, about 4e9 elements read
+    plan = dataclasses.replace(
+        plan, slices=cut(plan.outputs[0].layout, 2 << 20)
+    )  # a single one, about 4e9 elements read
     worker = Worker(NumpyBackend(), 3)
 
     async def leave() -> float:

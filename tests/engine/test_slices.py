@@ -16,7 +16,8 @@ from tests.support import strategies as ours
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc
 from tensorpost.layout import Layout
-from tensorpost_server.backends.slices import SMALL_GAP, cut
+from tensorpost_server.planning import cut
+from tensorpost_server.planning.slices import SMALL_GAP
 
 F32, U8 = data_type("F32"), data_type("U8")
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tensorpost.onnx import OnnxNode
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 Run = Callable[..., NDArray[Any]]
 
@@ -28,7 +28,7 @@ def run() -> Run:
         else:  # an element that is not written shows
             old = bytearray(b"\xa5" * (math.prod(shape) * x.dtype.itemsize))
             out = np.frombuffer(old, x.dtype).reshape(shape)
-        kernel_for(node).fill(np, [x], box, out)
+        form_of(node).fill(np, [x], box, out)
         return out
 
     return run_node

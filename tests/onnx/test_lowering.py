@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorpost.descriptors import FeatureLevel, OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor, Verdict, lower
 from tensorpost.problems import InvalidParameter
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 LEVELS = [str(level) for level in FeatureLevel]
 EXACT, TIES, NOT = Verdict.EXACT, Verdict.EXACT_EXCEPT_TIES, Verdict.NOT_EXPRESSIBLE
@@ -38,12 +38,12 @@ def resize(shape: Any, data_type: str = "float", opset: int = 19, **given: Any) 
 def both(node: OnnxNode, desc: OperatorDesc, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The node's output, and the descriptor's on the same bytes, seen as the node's output."""
     ours = np.empty(node.output.shape, x.dtype)
-    kernel_for(node).fill(np, [x], tuple((0, n) for n in ours.shape), ours)
+    form_of(node).fill(np, [x], tuple((0, n) for n in ours.shape), ours)
     tensors = desc.tensors()
     source, target = tensors["input_tensor"], tensors["output_tensor"]
     lowered = np.empty(target.sizes, target.dtype)
     bits = np.frombuffer(np.ascontiguousarray(x).tobytes(), source.dtype).reshape(source.sizes)
-    kernel_for(desc).fill(np, [bits], tuple((0, n) for n in target.sizes), lowered)
+    form_of(desc).fill(np, [bits], tuple((0, n) for n in target.sizes), lowered)
     return ours, np.frombuffer(lowered.tobytes(), x.dtype).reshape(ours.shape)
 
 

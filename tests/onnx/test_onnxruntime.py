@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tests.support.onnx_oracle import Request
 
 from tensorpost.onnx import OnnxNode, Resizing
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 DEVIATIONS = Path(__file__).with_name("onnxruntime-deviations.txt")
 MISSING = next(
@@ -290,7 +290,7 @@ def deviation(case: Case) -> str | None:
     """What the peer does otherwise; None if it agrees."""
     node, x = case.node(), case.data()
     ours = np.empty(node.output.shape, x.dtype)
-    kernel_for(node).fill(np, [x], tuple((0, n) for n in ours.shape), ours)
+    form_of(node).fill(np, [x], tuple((0, n) for n in ours.shape), ours)
     try:
         theirs = peer(case)
     except Exception as error:

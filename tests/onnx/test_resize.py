@@ -20,7 +20,7 @@ from tests.support.onnx_oracle import Request
 
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.onnx import OnnxNode, OnnxTensor, ResizeAxis, Resizing
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/onnx/resize.json").read_text(encoding="utf-8"))
 COORDINATES = (
@@ -40,7 +40,7 @@ def node_of(request: Request, x: NDArray[Any], opset: int = 19) -> OnnxNode:
 
 def fill(node: OnnxNode, x: NDArray[Any]) -> NDArray[Any]:
     out = np.empty(node.output.shape, x.dtype)
-    kernel_for(node).fill(np, [x], tuple((0, n) for n in out.shape), out)
+    form_of(node).fill(np, [x], tuple((0, n) for n in out.shape), out)
     return out
 
 
@@ -367,7 +367,7 @@ def test_any_box_has_the_bits_of_the_whole(drawn: tuple[Request, tuple[int, ...]
         for start, stop in (sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in whole.shape)
     )
     out = np.zeros([stop - start for start, stop in box][::-1], dtype).T  # not contiguous
-    kernel_for(node).fill(np, [x], box, out)
+    form_of(node).fill(np, [x], box, out)
     assert out.tobytes() == whole[tuple(slice(*span) for span in box)].tobytes()
 
 
@@ -383,7 +383,7 @@ def test_integers_are_the_same_however_they_are_cut(dtype: str, antialias: int) 
     parts = []
     for start in range(0, 401, 100):
         part = np.empty((3, min(100, 401 - start), 333), dtype)
-        kernel_for(node).fill(np, [x], ((0, 3), (start, start + part.shape[1]), (0, 333)), part)
+        form_of(node).fill(np, [x], ((0, 3), (start, start + part.shape[1]), (0, 333)), part)
         parts.append(part)
     assert np.array_equal(np.concatenate(parts, axis=1), whole)
 

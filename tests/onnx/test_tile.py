@@ -18,7 +18,7 @@ from tests.support import onnx_oracle
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.onnx import OnnxNode, OnnxTensor, Tiling
 from tensorpost.problems import InvalidDescriptor, json_path
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.operators import form_of
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/onnx/tile.json").read_text(encoding="utf-8"))
 NUMERIC = [row.numpy_name for row in DATA_TYPES if row.numpy_name != "str"]
@@ -93,7 +93,7 @@ def test_any_box_is_that_part_of_the_whole(data: st.DataObject) -> None:
     ranges = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in whole.shape]
     box = tuple((start, stop) for start, stop in ranges)
     out = np.full([stop - start for start, stop in box], -1, np.int16)
-    kernel_for(node).fill(np, [x], box, out)
+    form_of(node).fill(np, [x], box, out)
     assert np.array_equal(out, whole[tuple(slice(*span) for span in box)])
 
 
@@ -107,7 +107,7 @@ def test_tiling_twice_multiplies_the_repeats(axes: list[tuple[int, int, int]]) -
     def tile(array: np.ndarray, repeats: list[int]) -> np.ndarray:
         node = OnnxNode.of("Tile", {"input": array, "repeats": repeats}, opset=13)
         out = np.empty(node.output.shape, array.dtype)
-        kernel_for(node).fill(np, [array], tuple((0, n) for n in out.shape), out)
+        form_of(node).fill(np, [array], tuple((0, n) for n in out.shape), out)
         return out
 
     assert np.array_equal(tile(tile(x, first), second), tile(x, both))

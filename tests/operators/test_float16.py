@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tensorpost_server.operators import float16
-from tensorpost_server.operators.float16 import narrow, widen
+from tensorpost_server.forms import float16
+from tensorpost_server.forms.float16 import narrow, widen
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 OTHER = cast("types.ModuleType", types.SimpleNamespace())  # an array library whose arrays cast by themselves

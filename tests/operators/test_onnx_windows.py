@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.support.tuning import tuned
 
 from tensorpost.onnx import OnnxNode, OnnxTensor, ResizeAxis
-from tensorpost_server.operators import kernel_for, onnx_resize
+from tensorpost_server.operators import form_of, onnx_resize
 from tensorpost_server.operators.onnx_resize import FilterMap
 
 
@@ -54,15 +54,13 @@ def test_parts_of_a_filter_together_are_the_filter(
 def test_results_are_the_same_in_parts_and_in_any_box(dtype: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(4).integers(0, 200, (90, 70)).astype(dtype)
     attributes = {"mode": mode, "antialias": 1}
-    kernel = kernel_for(OnnxNode("Resize", {"X": OnnxTensor(dtype, x.shape), "sizes": [5, 4]}, attributes, opset=19))
+    kernel = form_of(OnnxNode("Resize", {"X": OnnxTensor(dtype, x.shape), "sizes": [5, 4]}, attributes, opset=19))
     plain, whole, part = np.empty((5, 4), dtype), np.empty((5, 4), dtype), np.empty((2, 3), dtype)
     kernel.fill(np, [x], ((0, 5), (0, 4)), plain)
 
     monkeypatch.setattr(onnx_resize, "_FOLDED", 16)
     with tuned(LONG_SUM=2, MOST_TAPS=7, BETWEEN=6, MOST_BETWEEN=20):
-        kernel = kernel_for(
-            OnnxNode("Resize", {"X": OnnxTensor(dtype, x.shape), "sizes": [5, 4]}, attributes, opset=19)
-        )
+        kernel = form_of(OnnxNode("Resize", {"X": OnnxTensor(dtype, x.shape), "sizes": [5, 4]}, attributes, opset=19))
         kernel.fill(np, [x], ((0, 5), (0, 4)), whole)
         kernel.fill(np, [x], ((2, 4), (1, 4)), part)
 

@@ -30,15 +30,17 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
     parse_operator,
 )
-from tensorpost_server.operators import Box, axis_plans, kernel_for, separable
-from tensorpost_server.operators.axes import Windowed
+from tensorpost_server.forms import Box
+from tensorpost_server.forms.axes import Windowed
+from tensorpost_server.forms import axis_plans, separable
+from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import (
     AdjointAxis,
     LinearAxis,
     Nearest,
     NearestAxis,
     TriangleAxis,
-    kernel_for_resample,
+    resample_form,
 )
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "resample"
@@ -68,7 +70,7 @@ def run(desc: OperatorDesc, x: NDArray[Any], box: Box | None = None) -> NDArray[
     target = tensors(desc)[1]
     box = box or tuple((0, size) for size in target.sizes)
     out = np.full([stop - start for start, stop in box], 77, target.dtype)
-    kernel_for(desc).fill(np, [x], box, out)
+    form_of(desc).fill(np, [x], box, out)
     return out
 
 
@@ -222,7 +224,7 @@ def test_nearest_copies_every_bit(way: dict[str, int], case: tuple[Any, NDArray[
 @given(case=cases(FORWARD + BACKWARD, ["float32"]), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_parts_of_windows_together_are_the_windows(case: tuple[Any, NDArray[Any]], data: st.DataObject) -> None:
-    for axis in kernel_for_resample(case[0]).axes:
+    for axis in resample_form(case[0]).axes:
         if not isinstance(axis, Windowed):
             continue
         start = data.draw(st.integers(0, axis.output_size - 1))
@@ -334,7 +336,7 @@ def test_strides_of_input_and_output_do_not_matter(case: tuple[Any, NDArray[Any]
     between = out[..., 1::gap].copy() if gap > 1 else None
     box = tuple((0, size) for size in packed.shape)
 
-    kernel_for(desc).fill(np, [spread], box, out[..., ::gap].transpose(back))
+    form_of(desc).fill(np, [spread], box, out[..., ::gap].transpose(back))
 
     np.testing.assert_array_equal(bits(out[..., ::gap].transpose(back).copy()), bits(packed))
     if between is not None:
@@ -611,7 +613,7 @@ def test_the_triangle_is_the_sum_over_every_tap(size: int, scale: float, offset:
 @given(case=cases(BACKWARD, ["float32"]))
 @settings(max_examples=60, deadline=None)
 def test_most_taps_is_no_less_than_what_taps_returns(case: tuple[Any, NDArray[Any]]) -> None:
-    for axis in kernel_for_resample(case[0]).axes:
+    for axis in resample_form(case[0]).axes:
         for start, stop in [] if axis is None else [(0, axis.output_size), (0, 1)]:
             assert axis is not None
             assert len(axis.taps(start, stop)[0]) <= axis.most_taps(start, stop)
@@ -631,7 +633,7 @@ def test_a_gradient_of_long_lists_beside_empty_ones_takes_little_memory() -> Non
     count, size = 50_000, 5_000
     axis = AdjointAxis(LinearAxis(size, count, 3.4028235e38, -7.0, 0.0))
     assert axis.most_taps(0, size) == count
-    kernel = separable.SeparableKernel((axis,))
+    kernel = separable.Separable((axis,))
     out = np.full(size, 77, np.float32)
     tracemalloc.start()
     try:
@@ -648,6 +650,6 @@ def test_a_gradient_of_long_lists_beside_empty_ones_takes_little_memory() -> Non
 @given(case=cases(FORWARD + BACKWARD, ["float32", "uint8"]))
 @settings(max_examples=20, deadline=None)
 def test_kernels_are_values(case: tuple[Any, NDArray[Any]]) -> None:
-    kernel = kernel_for_resample(case[0])
+    kernel = resample_form(case[0])
     assert pickle.loads(pickle.dumps(kernel)) == kernel
-    assert hash(kernel) == hash(kernel_for_resample(case[0]))
+    assert hash(kernel) == hash(resample_form(case[0]))

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support.tuning import tuned
 
-from tensorpost_server.operators import axis_plans, separable
-from tensorpost_server.operators.axes import AxisMap, Taps
+from tensorpost_server.forms.axes import AxisMap, Taps
+from tensorpost_server.forms.separable import Rounding, Separable
+from tensorpost_server.forms import axis_plans, separable
 from tensorpost_server.operators.resample import LinearAxis, Nearest, NearestAxis
-from tensorpost_server.operators.separable import Rounding, SeparableKernel
 
 # All that the kernel may use of an array library: CuPy has it too.
 PORTABLE = cast(
@@ -120,7 +120,7 @@ def apply(matrices: Sequence[NDArray[np.float64]], x: NDArray[Any]) -> NDArray[n
     return values
 
 
-def fill(kernel: SeparableKernel, x: NDArray[Any], dtype: Any, xp: types.ModuleType = np) -> NDArray[Any]:
+def fill(kernel: Separable, x: NDArray[Any], dtype: Any, xp: types.ModuleType = np) -> NDArray[Any]:
     sizes = [n if axis is None else axis.output_size for axis, n in zip(kernel.axes, x.shape, strict=True)]
     out = np.full(sizes, 77, dtype)
     kernel.fill(xp, [x], tuple((0, size) for size in sizes), out)
@@ -147,7 +147,7 @@ def test_any_maps_are_products_of_matrices(
     want = apply(dense(axes, shape), x)
 
     with tuned(**way):
-        result = fill(SeparableKernel(axes, accumulate), x, dtype, xp)
+        result = fill(Separable(axes, accumulate), x, dtype, xp)
 
     np.testing.assert_array_equal(result, want.astype(dtype))
 
@@ -159,7 +159,7 @@ def test_repeated_elements_are_those_of_numpy_repeat(dtype: str, factor: int, wi
     raw = np.random.default_rng(3).integers(0, 256, 3 * width * np.dtype(dtype).itemsize, np.uint8)
     x = (raw & 1).astype(bool).reshape(3, width) if dtype == "bool" else raw.view(dtype).reshape(3, width)
     want = np.repeat(x, factor, axis=1)[:, phase : width * factor - cut]
-    kernel = SeparableKernel((None, NearestAxis(width, width * factor, factor, 0.5, -0.5, Nearest.HALF_UP)))
+    kernel = Separable((None, NearestAxis(width, width * factor, factor, 0.5, -0.5, Nearest.HALF_UP)))
     out = np.empty(want.shape, dtype)
 
     with tuned(LARGE=0):
@@ -176,14 +176,14 @@ def test_gathers_copy_every_type_bit_for_bit(dtype: str) -> None:
     axes = tuple(
         Listed(size, tuple(((i, 1.0),) for i in chosen), copies=True) for size, chosen in [(6, rows), (5, columns)]
     )
-    result = fill(SeparableKernel(axes), x, dtype)
+    result = fill(Separable(axes), x, dtype)
     assert result.tobytes() == x[np.ix_(rows, columns)].tobytes()
 
 
 def test_a_tap_of_weight_0_is_not_read() -> None:
     taps = (((0, 1.0), (1, 0.0)), ((1, 0.0), (2, 0.5), (1, 0.0), (3, 0.5)), ((1, 0.0),))
     x = np.array([1, np.nan, 2, 4], np.float32)
-    assert fill(SeparableKernel((Listed(4, taps),)), x, "float32").tolist() == [1, 3, 0]
+    assert fill(Separable((Listed(4, taps),)), x, "float32").tolist() == [1, 3, 0]
 
 
 def test_absent_taps_do_not_widen_what_is_read() -> None:
@@ -195,7 +195,7 @@ def test_absent_taps_do_not_widen_what_is_read() -> None:
 def test_outputs_without_taps_between_others_are_zero() -> None:
     x = np.full((4, 3), 5, np.float32)
     taps = (((0, 1.0),), (), ((1, 2.0),), (), (), ((3, 1.0),))
-    result = fill(SeparableKernel((Listed(4, taps), None)), x, "float32")
+    result = fill(Separable((Listed(4, taps), None)), x, "float32")
     assert result[:, 0].tolist() == [5, 0, 10, 0, 0, 5]
 
 
@@ -207,13 +207,13 @@ def test_truncation_saturates(dtype: str, low: int, high: int, accumulate: str) 
     # Weights -1 and 2 sum to 1 and reach beyond the type: 2 * high - low and 2 * low - high.
     taps = (((0, -1.0), (1, 2.0)), ((1, -1.0), (0, 2.0)))
     x = np.array([low, high], dtype)
-    kernel = SeparableKernel((Listed(2, taps),), accumulate, Rounding.TRUNCATE)
+    kernel = Separable((Listed(2, taps),), accumulate, Rounding.TRUNCATE)
     assert fill(kernel, x, dtype).tolist() == [high, low]
 
 
 def test_truncation_is_toward_zero() -> None:
     taps = tuple(((0, 1 - w), (1, w)) for w in (0.125, 0.5, 0.875))
-    kernel = SeparableKernel((Listed(2, taps),), rounding=Rounding.TRUNCATE)
+    kernel = Separable((Listed(2, taps),), rounding=Rounding.TRUNCATE)
     assert fill(kernel, np.array([-1, -3], np.int8), "int8").tolist() == [-1, -2, -2]
     assert fill(kernel, np.array([1, 3], np.int8), "int8").tolist() == [1, 2, 2]
 
@@ -225,7 +225,7 @@ def test_truncation_keeps_a_constant(taps: int) -> None:
     mapping = Listed(taps, tuple(tuple(enumerate(map(float, row))) for row in weights))
     for constant in (1, 127, 255):
         x = np.full((taps, taps), constant, np.uint8)
-        assert (fill(SeparableKernel((mapping, mapping), rounding=Rounding.TRUNCATE), x, "uint8") == constant).all()
+        assert (fill(Separable((mapping, mapping), rounding=Rounding.TRUNCATE), x, "uint8") == constant).all()
 
 
 # ---- how it is done --------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_the_order_of_axes_is_the_cheapest() -> None:
             return total
 
         best = min(work(order) for order in itertools.permutations(range(rank)))
-        assert work(SeparableKernel(axes)._order) == pytest.approx(best)
+        assert work(Separable(axes)._order) == pytest.approx(best)
 
 
 @given(
@@ -292,7 +292,7 @@ def test_plans_are_kept_within_a_budget() -> None:
 def test_threads_may_share_a_kernel() -> None:
     x = np.random.default_rng(0).random((64, 48)).astype(np.float32)
     axes = (LinearAxis(64, 150, 2.34, 0.5, -0.5), LinearAxis(48, 100, 2.1, 0.5, -0.5))
-    kernel = SeparableKernel(axes)
+    kernel = Separable(axes)
     whole = fill(kernel, x, "float32")
     out = np.zeros_like(whole)
 

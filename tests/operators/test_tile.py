@@ -20,7 +20,8 @@ from tests.support import strategies as ours
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.layout import Layout
-from tensorpost_server.operators import Box, kernel_for
+from tensorpost_server.forms import Box
+from tensorpost_server.operators import form_of
 from tensorpost_server.operators.tile import FEW_COPIES, LONG_ROW, SMALL, SmallOutput, TileKernel
 
 # All that the kernel may use of an array library: CuPy has it too.
@@ -75,7 +76,7 @@ def test_against_the_oracle_element_by_element(case: tuple[TileOperatorDesc, byt
     desc, buffer = case
     output = bytearray(desc.output_tensor.total_tensor_size_in_bytes)
 
-    kernel_for(desc).fill(
+    form_of(desc).fill(
         np, [views_of(desc.input_tensor, buffer)], whole(desc.output_tensor.sizes), views_of(desc.output_tensor, output)
     )
 
@@ -241,7 +242,7 @@ def test_against_numpys_own(sizes: tuple[int, ...], repeats: list[int]):
 
 def test_a_kernel_is_a_value():
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT16", (2, 3)), (2, 1))
-    kernel = kernel_for(desc)
+    kernel = form_of(desc)
 
     again = TileKernel.of((2, 3), desc.output_tensor.layout)
     assert again == kernel == pickle.loads(pickle.dumps(kernel))

@@ -12,10 +12,10 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tensorpost_server.operators import Box, Kernel
-from tensorpost_server.operators.axes import AxisMap, Taps
+from tensorpost_server.forms import Box, Form
+from tensorpost_server.forms.axes import AxisMap, Taps
+from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
-from tensorpost_server.operators.separable import Rounding, SeparableKernel
 from tensorpost_server.operators.tile import TileKernel
 
 __all__ = ["Call", "Strided", "agree", "is_exact", "packed", "resample_calls", "tile_calls"]
@@ -67,7 +67,7 @@ class Call:
         out: where it goes; its memory holds other bytes.
     """
 
-    kernel: Kernel
+    kernel: Form
     x: Strided
     box: Box
     out: Strided
@@ -97,7 +97,7 @@ def agree(call: Call, memory: NDArray[Any], *, exactly: bool) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2 * finest, atol=off)
         return
     # Integers are what is left of some number that near the exact sum.
-    assert isinstance(call.kernel, SeparableKernel)
+    assert isinstance(call.kernel, Separable)
     assert call.kernel.rounding is Rounding.TRUNCATE
     exact = np.empty(want.shape)
     in_float64 = replace(call.kernel, accumulate="float64", rounding=Rounding.NONE)
@@ -253,7 +253,7 @@ def resample_calls(draw: st.DrawFn, dtypes: tuple[str, ...], kinds: tuple[str, .
     outputs = [size if axis is None else axis.output_size for size, axis in zip(sizes, axes, strict=True)]
     box = draw(boxes(outputs))
     out = draw(strided(tuple(stop - start for start, stop in box), dtype, shares=False))
-    return Call(SeparableKernel(tuple(axes), rounding=rounding), x, box, out)
+    return Call(Separable(tuple(axes), rounding=rounding), x, box, out)
 
 
 def is_exact(call: Call) -> bool:

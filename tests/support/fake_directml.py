@@ -19,7 +19,7 @@ from tensorpost import descriptors as dml
 from tensorpost.problems import TensorpostError
 from tensorpost_server.backends.directml.raw import Libraries
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import make_plan
 
 __all__ = ["FakeWindows"]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tensorpost_server.operators import axis_plans, separable
+from tensorpost_server.forms import axis_plans, separable
 
 __all__ = ["tuned"]
 

@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import Backend, CannotOpen, DeviceOptions, HostBackend, Plan, Run, Slot
-from .slices import Piece, Slices, cut
+from .base import Backend, CannotOpen, DeviceOptions, HostBackend, Run
 
 __all__ = [
     "BACKENDS",
@@ -16,12 +15,7 @@ __all__ = [
     "CannotOpen",
     "DeviceOptions",
     "HostBackend",
-    "Piece",
-    "Plan",
     "Run",
-    "Slices",
-    "Slot",
-    "cut",
     "load_backend",
 ]
 

@@ -1,8 +1,4 @@
-"""What a backend is given (a plan) and what it must do with it.
-
-A plan is a frozen, picklable value: layouts, byte counts, how the output is cut into slices, and the kernel. It holds
-no arrays and no handles. The engine makes it; backends only read it.
-"""
+"""What a backend is: something that opens a device and runs plans on it."""
 
 from __future__ import annotations
 
@@ -12,14 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tensorpost.descriptors import OperatorDesc
-from tensorpost.layout import Layout
-from tensorpost.onnx import OnnxNode
+from ..planning import Plan
 
-from ..operators.base import Kernel
-from .slices import Slices
-
-__all__ = ["Backend", "CannotOpen", "DeviceOptions", "HostBackend", "Plan", "Run", "Slot", "plain_memory"]
+__all__ = ["Backend", "CannotOpen", "DeviceOptions", "HostBackend", "Run", "plain_memory"]
 
 
 class CannotOpen(RuntimeError):
@@ -41,59 +32,11 @@ class DeviceOptions:
     cuda_pinned_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor's place in a request or an answer.
-
-    Attributes:
-        name: its name in a frame, for instance `input`.
-        layout: type, sizes, strides and bytes.
-    """
-
-    name: str
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything decided about one operator call before any tensor byte is read.
-
-    Attributes:
-        operator: the operator's short name, for instance `TILE`.
-        inputs: tensors to receive, in the order of their bytes on the wire.
-        output: tensor to send.
-        kernel: fills any box of the output.
-        slices: how the output is cut.
-        work: about how many elements are read and added up, all slices together.
-        approximate: why the result may differ from DirectML's in more than rounding; None if it does not.
-        subject: the descriptor or node that the plan was made of, for a backend that needs its words.
-    """
-
-    operator: str
-    inputs: tuple[Slot, ...]
-    output: Slot
-    kernel: Kernel
-    slices: Slices
-    work: int
-    approximate: str | None = None
-    subject: OperatorDesc | OnnxNode | None = None
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of all inputs together."""
-        return sum(slot.layout.size_in_bytes for slot in self.inputs)
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return self.output.layout.size_in_bytes
-
-
 class Run(Protocol):
     """One plan with its inputs, on one device."""
 
     def compute(self, index: int) -> memoryview:
-        """Slice `index` of the output in host memory, computed now; `Slices.piece(index).computed` bytes.
+        """Slice `index` of the plan in host memory, computed now; `plan.slices.piece(index).computed` bytes.
 
         Slices are asked for in order, but up to `Backend.threads` of them at the same time. The memory belongs to the
         caller; nothing writes to it again.

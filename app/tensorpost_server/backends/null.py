@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import HostBackend, Plan
+from ..planning import Plan
+from .base import HostBackend
 
 __all__ = ["NullBackend"]
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tensorpost.layout import Layout
 
-from .base import HostBackend, Plan
+from ..forms.base import extents
+from ..planning import OutputSlice, Plan
+from .base import HostBackend
 
-__all__ = ["NumpyBackend"]
+__all__ = ["NumpyBackend", "NumpyRun", "new_block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class NumpyBackend(HostBackend):
     """Runs any plan on the CPU.
 
     Attributes:
-        threads: slices computed at the same time; NumPy lets go of the interpreter lock inside its loops.
+        threads: slices computed at the same time; NumPy releases the interpreter lock inside its loops.
     """
 
     threads: int = 1
@@ -41,27 +44,63 @@ class NumpyBackend(HostBackend):
 
 @dataclass(slots=True)
 class NumpyRun:
-    """A plan with its inputs as arrays."""
+    """A plan with its inputs as arrays.
+
+    Attributes:
+        plan: what is computed.
+        inputs: an array for each input of the plan.
+    """
 
     plan: Plan
     inputs: list[Any]
+    _outputs: list[Any] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`."""
-        plan = self.plan
-        whole, piece = plan.output.layout, plan.slices.whole
-        if piece is not None and whole.packed:
-            out = np.empty(whole.sizes, whole.data_type.dtype)
-            plan.kernel.fill(np, self.inputs, piece.box, out)
+        plan, form = self.plan, self.plan.form
+        piece = plan.slices.whole or plan.slices.piece(index)
+        layout = plan.outputs[piece.output].layout
+        if form.in_one_go:
+            made = self._made()[piece.output][tuple([slice(*span) for span in piece.box])]
+            if layout.packed and made.flags.c_contiguous:
+                return made.reshape(-1).view(np.uint8).data
+            block, out = new_block(layout, piece)
+            out[...] = made
+            return block.data
+        if plan.slices.whole is not None and layout.packed:
+            out = np.empty(layout.sizes, layout.data_type.dtype)
+            form.fill(np, self.inputs, piece.box, out, piece.output)
             return out.reshape(-1).view(np.uint8).data
-        piece = plan.slices.piece(index)
-        make = np.zeros if plan.slices.has_gaps else np.empty
-        block = make(piece.computed, np.uint8)
-        sizes = tuple([stop - start for start, stop in piece.box])
-        part = Layout(whole.data_type, sizes, whole.strides, piece.computed, packed=whole.packed)
-        plan.kernel.fill(np, self.inputs, piece.box, part.view(block))
+        block, out = new_block(layout, piece)
+        form.fill(np, self.inputs, piece.box, out, piece.output)
         return block.data
+
+    def _made(self) -> list[Any]:
+        """All outputs in full, computed once; other slices of the run wait for it."""
+        with self._lock:
+            if self._outputs is None:
+                with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
+                    made = self.plan.form.compute(np, self.inputs)
+                self._outputs = [
+                    np.asarray(array).astype(slot.layout.data_type.dtype, copy=False).reshape(slot.layout.sizes)
+                    for array, slot in zip(made, self.plan.outputs, strict=True)
+                ]
+            return self._outputs
 
     def close(self) -> None:
         """Forget the inputs, so that their memory is free as soon as its owner lets go."""
-        self.inputs = []
+        self.inputs, self._outputs = [], None
+
+
+def new_block(layout: Layout, piece: OutputSlice) -> tuple[Any, Any]:
+    """Fresh memory for a slice, with zeros where it has gaps, as bytes and as an array of the box's shape.
+
+    Args:
+        layout: the whole output's.
+        piece: one of its slices.
+    """
+    block = (np.empty if layout.packed else np.zeros)(piece.computed, np.uint8)
+    sizes = tuple(extents(piece.box))
+    part = Layout(layout.data_type, sizes, layout.strides, piece.computed, packed=layout.packed)
+    return block, part.view(block)

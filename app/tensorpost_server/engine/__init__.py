@@ -1,9 +1,9 @@
 """Plans, memory and workers. Knows neither HTTP nor what any device is."""
 
+from ..planning import make_plan
 from .admission import Admission, Ticket
 from .events import STAGES, Stages
 from .inline import Inline, measure_inline
-from .plan import make_plan
 from .pool import DeviceStatus, Pool
 from .worker import Place, Worker
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from tensorpost.problems import LimitExceeded, TooBusy
 
-from ..backends.blocks import Blocks
+from .buffer_pool import BufferPool
 
 __all__ = ["Admission", "Ticket"]
 
@@ -78,7 +78,7 @@ class Admission:
     retry_after_seconds: int
     bytes_in_flight: int = 0
     requests_in_flight: int = 0
-    blocks: Blocks = field(default_factory=lambda: Blocks(0))
+    blocks: BufferPool = field(default_factory=lambda: BufferPool(0))
 
     def admit(self, size_in_bytes: int) -> Ticket:
         """Reserve a place and bytes for one request.

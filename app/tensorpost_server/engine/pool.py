@@ -15,8 +15,8 @@ from typing import Any
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
-from ..backends import BACKENDS, CannotOpen, DeviceOptions, Plan, load_backend
-from .plan import make_plan
+from ..backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
+from ..planning import Plan, make_plan
 from .worker import IDLE_SECONDS, INLINE, RETRY_AFTER_SECONDS, Worker, nobody, seconds
 
 __all__ = ["DeviceStatus", "Pool"]

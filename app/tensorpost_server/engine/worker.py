@@ -17,8 +17,9 @@ from typing import Any, Self, TypeVar
 
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
-from ..backends import Backend, Plan, Run
-from ..operators.base import stoppable
+from ..backends import Backend, Run
+from ..forms.base import stoppable
+from ..planning import Plan
 from .inline import Inline
 
 __all__ = ["IDLE_SECONDS", "INLINE", "RETRY_AFTER_SECONDS", "Place", "Worker", "nobody", "seconds"]
@@ -118,7 +119,7 @@ class Worker:
         """The whole output of a small plan, computed on the caller's thread; behind `head`."""
         run = self.backend.start(plan, inputs)
         try:
-            if plan.slices.whole is not None and plan.output.layout.packed:
+            if plan.slices.whole is not None and plan.outputs[0].layout.packed:
                 return b"".join((head, run.compute(0)))
             parts: list[bytes | memoryview] = [head]
             for index in range(len(plan.slices)):

@@ -16,8 +16,8 @@ from tensorpost.layout import Layout
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, LimitExceeded, NoBackend, NotAcceptable
 from tensorpost.strict_json import read_json
 
-from ..backends import Plan
-from ..engine import Place, Stages, Ticket, Worker, make_plan
+from ..engine import Place, Stages, Ticket, Worker
+from ..planning import Plan, make_plan
 from .again import Again, field_lines_of_one, in_place
 from .answering import AnswerWhole, field_lines
 from .calls import Call, Dialect, Tensor
@@ -287,7 +287,7 @@ class Execution:
 
     def _check_output(self, plan: Plan, answer: Form) -> None:
         """Refuse an output that is too large, or that the answer's form cannot hold, before memory is taken."""
-        settings, layout = self._service.settings, plan.output.layout
+        settings, layout = self._service.settings, plan.outputs[0].layout
         if plan.output_bytes > settings.max_output_bytes:
             raise LimitExceeded.of(
                 "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
@@ -325,7 +325,7 @@ class Execution:
         # Small: `_check_output` bounded it.
         data = b"".join([block async for block in worker.run(prepared.plan, inputs)])
         document = _about(prepared, worker) | {"op": json.loads(prepared.call.document)}
-        output = prepared.plan.output
+        output = prepared.plan.outputs[0]
         document["tensors"] = {output.name: frame.tensor_to_json(output.layout.view(data))}
         body = json.dumps(document, allow_nan=False).encode()
         await self._send_whole(send, _answer_head(worker, Form.JSON, b"", len(body), small=True), body)
@@ -367,12 +367,12 @@ class ExecutionResponse(Response):
 
 def _head_of(prepared: Prepared, worker: Worker, form: Form) -> AnswerHead:
     plan = prepared.plan
-    layout = plan.output.layout
+    layout = plan.outputs[0].layout
     if form is Form.NPY:
         head = frame.encode_npy_head(layout.data_type, layout.sizes)
     else:
         row, sizes = (layout.data_type, layout.sizes) if layout.packed else (_U8, (layout.size_in_bytes,))
-        head = frame.encode_head([(plan.output.name, row, sizes)], _about(prepared, worker))
+        head = frame.encode_head([(plan.outputs[0].name, row, sizes)], _about(prepared, worker))
     return _answer_head(worker, form, head, len(head) + layout.size_in_bytes, small=worker.is_small(plan))
 
 

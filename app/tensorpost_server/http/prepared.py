@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..backends import Plan
 from ..engine import Worker
+from ..planning import Plan
 from .calls import Call, Dialect
 from .forms import Form
 from .remembered import Remembered
@@ -105,7 +105,7 @@ class PreparedCalls:
         """Remember a call that nothing but its head decides."""
         # The head that is answered repeats the document, and so does the descriptor.
         texts = len(key[1]) + len(key[3]) + 3 * len(prepared.call.document)
-        slots = (*prepared.plan.inputs, prepared.plan.output)
+        slots = (*prepared.plan.inputs, *prepared.plan.outputs)
         dimensions = sum(len(slot.layout.sizes) for slot in slots)
         self.calls.put(key, prepared, texts + _OBJECTS + _DIMENSION * dimensions)
 

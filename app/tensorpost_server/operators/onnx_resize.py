@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 
 from tensorpost.onnx import ResizeAxis, Resizing
 
-from .axes import AxisMap, Taps, work_along
-from .base import Box, go_on
-from .separable import Rounding, SeparableKernel
+from ..forms import Box
+from ..forms.axes import AxisMap, Taps, read_along, work_along
+from ..forms.base import BoxForm, Reads, extents, go_on
+from ..forms.separable import Rounding, Separable
 
-__all__ = ["FilterMap", "NearestMap", "ResizeKernel", "kernel_for_resize"]
+__all__ = ["FilterMap", "NearestMap", "OnnxResize", "resize_form"]
 
 # float64 arithmetic cannot tell a sum from a whole number nearer than this. A few taps err by less than 16 steps of the
 # sum; a small sum may be what is left of terms of up to 2^16 that cancelled.
@@ -205,7 +206,7 @@ _weight_sums = lru_cache(maxsize=1 << 12)(FilterMap.weight_sums)
 
 
 @dataclass(frozen=True, slots=True)
-class ResizeKernel:
+class OnnxResize(BoxForm):
     """A resize, ready to run. Fills any box; reads only the input that the box needs.
 
     Attributes:
@@ -220,29 +221,36 @@ class ResizeKernel:
     extrapolation_value: float | None = None
     round_each_axis: bool = False
 
-    def work(self, sizes: Sequence[int]) -> int:
-        """See `Kernel.work`."""
-        return work_along(self.axes, sizes)
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`."""
+        del output
+        return (read_along(self.axes, box),)
 
-    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
-        """See `Kernel.fill`."""
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`."""
+        del output
+        return work_along(self.axes, extents(box))
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """See `Form.fill`."""
+        del output
         if any(start == stop for start, stop in box):
             return
         weighted = any(isinstance(axis, FilterMap) for axis in self.axes)
         # Infinities and overflow are results here as in ONNX, not accidents.
         with np.errstate(over="ignore", invalid="ignore"):
             if weighted and out.dtype.kind == "c":
-                part = SeparableKernel(self.axes, "float32" if out.dtype.itemsize == 8 else "float64")
+                part = Separable(self.axes, "float32" if out.dtype.itemsize == 8 else "float64")
                 part.fill(xp, [inputs[0].real], box, out.real)
                 part.fill(xp, [inputs[0].imag], box, out.imag)
             elif weighted and out.dtype.kind in "iu":
                 self._fill_integers(xp, inputs[0], box, out)
             else:
                 accumulate = "float64" if out.dtype.itemsize == 8 else "float32"
-                SeparableKernel(self.axes, accumulate).fill(xp, inputs, box, out)
+                Separable(self.axes, accumulate).fill(xp, inputs, box, out)
             self.extrapolate(box, out)
 
-    def alone(self, dtype: np.dtype[Any]) -> SeparableKernel | None:
+    def alone(self, dtype: np.dtype[Any]) -> Separable | None:
         """The kernel that by itself makes elements of this type, but for `extrapolate`; None if more must be done.
 
         Complex numbers take two parts. Integers are rounded by rules of their own, unless they have 8 bits and weights
@@ -250,14 +258,14 @@ class ResizeKernel:
         """
         weighted = [axis for axis in self.axes if isinstance(axis, FilterMap)]
         if not weighted:
-            return SeparableKernel(self.axes)
+            return Separable(self.axes)
         if dtype.kind in "iu":
             exact = dtype.itemsize == 1 and sum(axis.weight_bits for axis in weighted) <= _EXACT_WEIGHT_BITS
-            truncated = SeparableKernel(self.axes, rounding=Rounding.TRUNCATE)
+            truncated = Separable(self.axes, rounding=Rounding.TRUNCATE)
             return truncated if exact and not self.round_each_axis else None
         if dtype.kind == "c":
             return None
-        return SeparableKernel(self.axes, "float64" if dtype.itemsize == 8 else "float32")
+        return Separable(self.axes, "float64" if dtype.itemsize == 8 else "float32")
 
     def extrapolate(self, box: Box, out: Any) -> None:
         """Overwrite what lies outside the input, if the resize has a value for it; `box` and `out` as in `fill`."""
@@ -266,7 +274,7 @@ class ResizeKernel:
 
     def _fill_integers(self, xp: ModuleType, x: Any, box: Box, out: Any) -> None:
         if self.round_each_axis:
-            SeparableKernel(self.axes, "float64", round_axis=_round).fill(xp, [x], box, out)
+            Separable(self.axes, "float64", round_axis=_round).fill(xp, [x], box, out)
             return
         if xp is not np:
             self._round_once(xp, x, box, out)
@@ -279,7 +287,7 @@ class ResizeKernel:
         bits = sum(axis.weight_bits for axis in self.axes if isinstance(axis, FilterMap))
         accumulate = "float32" if out.dtype.itemsize == 1 and bits <= _EXACT_WEIGHT_BITS else "float64"
         sums = xp.empty(out.shape, accumulate)
-        SeparableKernel(self.axes, accumulate).fill(xp, [x], box, sums)
+        Separable(self.axes, accumulate).fill(xp, [x], box, sums)
         _store(xp, sums, out, half=0.0)
 
     def _extrapolate(self, box: Box, out: Any, value: float) -> None:
@@ -292,8 +300,8 @@ class ResizeKernel:
             out[(*at, slice(max(before, behind), None))] = element
 
 
-def kernel_for_resize(meaning: Resizing) -> ResizeKernel:
-    """The kernel of a resize, for tensors of any type."""
+def resize_form(meaning: Resizing) -> OnnxResize:
+    """The form of a resize, for tensors of any type."""
     crops = meaning.extrapolation_value is not None
     maps: list[AxisMap | None] = []
     for axis in meaning.axes:
@@ -314,7 +322,7 @@ def kernel_for_resize(meaning: Resizing) -> ResizeKernel:
                     crops=crops,
                 )
             )
-    return ResizeKernel(
+    return OnnxResize(
         axes=tuple(maps),
         inside=tuple(axis.inside for axis in meaning.axes),
         extrapolation_value=meaning.extrapolation_value,

@@ -28,8 +28,9 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
 )
 
-from .axes import AxisMap, Taps
-from .separable import Rounding, SeparableKernel
+from ..forms.axes import AxisMap, Taps
+from ..forms.separable import Rounding, Separable
+from .registry import form_of_class
 
 __all__ = [
     "AdjointAxis",
@@ -39,7 +40,7 @@ __all__ = [
     "ResampleDesc",
     "ScaledAxis",
     "TriangleAxis",
-    "kernel_for_resample",
+    "resample_form",
 ]
 
 ResampleDesc = (
@@ -322,8 +323,17 @@ class AdjointAxis:
         return low
 
 
-def kernel_for_resample(desc: ResampleDesc) -> SeparableKernel:
-    """The kernel of any descriptor of the family.
+@form_of_class(
+    Upsample2DOperatorDesc,
+    ResampleOperatorDesc,
+    Resample1OperatorDesc,
+    Resample2OperatorDesc,
+    Resample3OperatorDesc,
+    ResampleGradOperatorDesc,
+    ResampleGrad1OperatorDesc,
+)
+def resample_form(desc: ResampleDesc) -> Separable:
+    """The form of any descriptor of the family.
 
     Nearest copies bit for bit. Everything else sums in float32, long sums pairwise, and casts once: float16 to nearest
     even, integers toward zero.
@@ -355,6 +365,6 @@ def kernel_for_resample(desc: ResampleDesc) -> SeparableKernel:
         else:
             axes.append(NearestAxis(*numbers, rule))
     if gradient:
-        return SeparableKernel(tuple(axes))
+        return Separable(tuple(axes))
     integers = desc.output_tensor.data_type.name.lstrip("U").startswith("INT")
-    return SeparableKernel(tuple(axes), rounding=Rounding.TRUNCATE if integers else Rounding.NONE)
+    return Separable(tuple(axes), rounding=Rounding.TRUNCATE if integers else Rounding.NONE)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from ..operation import Slot
 from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, json_path, nearest
 from .feature_levels import NEWEST, FeatureLevel, SupportRow, support_at
 from .fields import pascal_case, snake_case
@@ -264,6 +265,26 @@ class OperatorDesc(Descriptor):
     def tensors(self) -> Mapping[str, Any]:
         """Attribute name to `BufferTensorDesc`, inputs first."""
         return {name: getattr(self, name) for name in (*self.input_fields, *self.output_fields)}
+
+    @property
+    def name(self) -> str:
+        """See `Operation.name`: the short name, as `operator_type`."""
+        return self.operator_type
+
+    @property
+    def endpoint(self) -> str:
+        """See `Operation.endpoint`."""
+        return f"/v1/operators/{self.operator_type.lower()}"
+
+    @property
+    def inputs(self) -> tuple[Slot, ...]:
+        """See `Operation.inputs`."""
+        return tuple([Slot(self.slot_name(field), getattr(self, field).layout) for field in self.input_fields])
+
+    @property
+    def outputs(self) -> tuple[Slot, ...]:
+        """See `Operation.outputs`. The only output is named `output`, whatever its field."""
+        return tuple([Slot("output", getattr(self, field).layout) for field in self.output_fields])
 
     def to_document(self) -> dict[str, Any]:
         """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from ..operation import Slot
 from ..problems import InvalidDescriptor
 from ._reading import (
     INTEGER,
@@ -131,6 +132,35 @@ class OnnxNode:
         }  # fmt: skip
         for name, value in everything.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def name(self) -> str:
+        """See `Operation.name`: the operator and the version that the opset means, as in `Resize-19`."""
+        return self.schema.name
+
+    @property
+    def endpoint(self) -> str:
+        """See `Operation.endpoint`."""
+        return f"/v1/onnx/{self.op_type}"
+
+    @property
+    def inputs(self) -> tuple[Slot, ...]:
+        """See `Operation.inputs`: the tensor that is worked on; the others are in the document, by value."""
+        return (Slot(self.schema.data_input.name, self.input.layout),)
+
+    @property
+    def outputs(self) -> tuple[Slot, ...]:
+        """See `Operation.outputs`."""
+        return (Slot("output", self.output.layout),)
+
+    @property
+    def approximate(self) -> None:
+        """See `Operation.approximate`."""
+        return None
+
+    def to_document_text(self) -> str:
+        """See `Operation.to_document_text`: the JSON form."""
+        return self.to_json_text()
 
     @classmethod
     def of(cls, op_type: str, inputs: Mapping[str, Any], *, opset: int, **attributes: Any) -> OnnxNode:

@@ -16,9 +16,9 @@ from tests.support.cuda_emulation import COMPILER
 from tests.support.cuda_stand_in import stand_in
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.operators import kernel_for
+from tensorpost_server.forms.separable import Separable
+from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import LinearAxis
-from tensorpost_server.operators.separable import SeparableKernel
 from tensorpost_server.operators.tile import TileKernel
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
@@ -68,7 +68,7 @@ def test_an_empty_box_is_filled_by_nothing(compute: Any):
 
 
 def test_what_our_kernels_do_not_do_cupy_does(compute: Any):
-    kernel = SeparableKernel((LinearAxis(5, 10, 2.0, 0.5, -0.5),), "float64")
+    kernel = Separable((LinearAxis(5, 10, 2.0, 0.5, -0.5),), "float64")
     x, expected = np.arange(5.0), np.empty(10)
     kernel.fill(np, [x], ((0, 10),), expected)
 
@@ -85,9 +85,9 @@ def test_an_extrapolation_value_is_laid_over_the_result(compute: Any, dtype: str
     )
     x = np.arange(16).astype(dtype).reshape(4, 4)
     expected = np.empty((8, 8), dtype)
-    kernel_for(node).fill(np, [x], ((0, 8), (0, 8)), expected)
+    form_of(node).fill(np, [x], ((0, 8), (0, 8)), expected)
 
-    got = filled(compute, kernel_for(node), x, (8, 8))
+    got = filled(compute, form_of(node), x, (8, 8))
 
     assert (expected[0] == 9).all()
     np.testing.assert_allclose(got, expected, atol=0 if dtype == "int32" else 1e-6 if dtype == "float32" else 1)
@@ -98,7 +98,7 @@ def test_plans_and_tables_are_made_once_for_a_stream(compute: Any, monkeypatch: 
     plan, array_of = compute.plan, compute.array_of
     monkeypatch.setattr(compute, "plan", lambda *given: made.append("plan") or plan(*given))
     monkeypatch.setattr(compute, "array_of", lambda table: made.append(table.form) or array_of(table))
-    kernel = SeparableKernel((None, LinearAxis(5, 10, 2.0, 0.5, -0.5)))
+    kernel = Separable((None, LinearAxis(5, 10, 2.0, 0.5, -0.5)))
     x = np.random.default_rng(1).random((3, 5)).astype(np.float32)
 
     first = filled(compute, kernel, x, (3, 10))

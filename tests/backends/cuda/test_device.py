@@ -28,13 +28,14 @@ from tests.support.cuda_cases import Call, Strided, agree, is_exact, packed, res
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends import Plan
 from tensorpost_server.backends.cuda import planning
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant
-from tensorpost_server.operators import Box, kernel_for
+from tensorpost_server.forms import Box
+from tensorpost_server.forms.separable import Separable
+from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import LinearAxis
-from tensorpost_server.operators.separable import SeparableKernel
 from tensorpost_server.operators.tile import TileKernel
+from tensorpost_server.planning import Plan
 
 
 def _missing() -> str | None:
@@ -123,7 +124,7 @@ def test_floats_are_within_the_oracles_tolerance(case: tuple[Any, NDArray[Any]])
     evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
     values, magnitudes = evaluate(oracle.axes_of(desc), x)
 
-    result = filled(kernel_for(desc), x, values.shape)
+    result = filled(form_of(desc), x, values.shape)
 
     # The bounds of tests/operators/test_resample.py.
     ulp = np.spacing(np.maximum(magnitudes, np.finfo(x.dtype).tiny).astype(x.dtype)).astype(np.float64)
@@ -136,7 +137,7 @@ def test_integers_truncate_toward_zero(case: tuple[Any, NDArray[Any]]):
     desc, x = case
     values, _ = oracle.resample(oracle.axes_of(desc), x)
 
-    result = filled(kernel_for(desc), x, values.shape)
+    result = filled(form_of(desc), x, values.shape)
 
     assert ((np.trunc(values - 1e-3) == result) | (np.trunc(values + 1e-3) == result)).all()
 
@@ -146,7 +147,7 @@ def test_integers_truncate_toward_zero(case: tuple[Any, NDArray[Any]]):
 def test_any_box_has_the_bits_of_the_whole(shape: tuple[int, ...], dtype: str):
     x = (np.random.default_rng(1).random(shape) * 255).astype(dtype)
     desc = doubled(shape, dtype)
-    whole = filled(kernel_for(desc), x, desc.tensors()["output_tensor"].sizes)
+    whole = filled(form_of(desc), x, desc.tensors()["output_tensor"].sizes)
     source = cupy.asarray(x)
     for axis, cuts in itertools.product(range(whole.ndim), ((0, 1), (1, 3), (2, None))):
         span = slice(*cuts).indices(whole.shape[axis])[:2]
@@ -154,7 +155,7 @@ def test_any_box_has_the_bits_of_the_whole(shape: tuple[int, ...], dtype: str):
         if span[0] >= span[1]:
             continue
         part = cupy.empty([stop - start for start, stop in box], x.dtype)
-        compute.fill(kernel_for(desc), [source], box, part)
+        compute.fill(form_of(desc), [source], box, part)
         expected = whole[tuple(slice(*edge) for edge in box)]
         assert cupy.asnumpy(part).tobytes() == expected.tobytes()
 
@@ -169,8 +170,8 @@ def doubled(shape: tuple[int, ...], dtype: str) -> Any:
 # ---- values that arithmetic may lose ---------------------------------------------------------------------------------
 
 
-def halved(size: int) -> SeparableKernel:
-    return SeparableKernel((None, LinearAxis(size, size * 2, 2.0, 0.5, -0.5)))
+def halved(size: int) -> Separable:
+    return Separable((None, LinearAxis(size, size * 2, 2.0, 0.5, -0.5)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -253,11 +254,11 @@ class DeviceRun:
     def compute(self, index: int) -> memoryview:
         plan = self.plan
         piece = plan.slices.piece(index)
-        whole = plan.output.layout
+        whole = plan.outputs[0].layout
         sizes = tuple(stop - start for start, stop in piece.box)
         block = cupy.full(piece.computed, 0 if plan.slices.has_gaps else 0x5A, np.uint8)
         inputs = [_view(slot.layout, slot.layout.sizes, x) for slot, x in zip(plan.inputs, self.inputs, strict=True)]
-        compute.fill(plan.kernel, inputs, piece.box, _view(whole, sizes, block))
+        compute.fill(plan.form, inputs, piece.box, _view(whole, sizes, block))
         return cupy.asnumpy(block).data
 
     def close(self) -> None:
@@ -313,9 +314,9 @@ def test_onnx_resize(mode: str, given_attributes: Given, onnx_type: str, dtype: 
     node = OnnxNode("Resize", {"X": OnnxTensor(onnx_type, x.shape), **inputs}, attributes, opset=19)
     expected = np.empty(node.output.shape, x.dtype)
     box: Box = tuple((0, size) for size in expected.shape)
-    kernel_for(node).fill(np, [x], box, expected)
+    form_of(node).fill(np, [x], box, expected)
 
-    result = filled(kernel_for(node), x, expected.shape)
+    result = filled(form_of(node), x, expected.shape)
 
     if mode == "nearest":
         assert result.tobytes() == expected.tobytes()
@@ -328,11 +329,11 @@ def test_onnx_resize(mode: str, given_attributes: Given, onnx_type: str, dtype: 
 @pytest.mark.parametrize(
     ("make", "dtype"),
     [
-        (lambda: SeparableKernel((LinearAxis(50, 100, 2.0, 0.5, -0.5),), "float64"), "float64"),
-        (lambda: SeparableKernel((LinearAxis(50, 100, 2.0, 0.5, -0.5),) * 2, "float32"), "float64"),
+        (lambda: Separable((LinearAxis(50, 100, 2.0, 0.5, -0.5),), "float64"), "float64"),
+        (lambda: Separable((LinearAxis(50, 100, 2.0, 0.5, -0.5),) * 2, "float32"), "float64"),
     ],
 )
-def test_what_our_kernels_do_not_do_cupy_does(make: Callable[[], SeparableKernel], dtype: str):
+def test_what_our_kernels_do_not_do_cupy_does(make: Callable[[], Separable], dtype: str):
     kernel = make()
     x = np.random.default_rng(4).random((50,) * len(kernel.axes)).astype(dtype)
     strides = tuple(8 * 100**i for i in reversed(range(x.ndim)))
@@ -357,7 +358,7 @@ def test_streams_do_not_mix():
                 size = 400 + turn % 7 * 100
                 source, out = cupy.asarray(x), cupy.empty((64, size), np.float32)
                 axis = LinearAxis(500, size, float(np.float32(size / 500)), 0.5, -0.5)
-                compute.fill(SeparableKernel((None, axis)), [source], ((0, 64), (0, size)), out)
+                compute.fill(Separable((None, axis)), [source], ((0, 64), (0, size)), out)
                 found.append((size, out))
         for stream in streams:
             stream.synchronize()
@@ -365,5 +366,5 @@ def test_streams_do_not_mix():
     for size, out in found:
         axis = LinearAxis(500, size, float(np.float32(size / 500)), 0.5, -0.5)
         expected = np.empty((64, size), np.float32)
-        SeparableKernel((None, axis)).fill(np, [x], ((0, 64), (0, size)), expected)
+        Separable((None, axis)).fill(np, [x], ((0, 64), (0, size)), expected)
         np.testing.assert_allclose(cupy.asnumpy(out), expected, rtol=1e-6, atol=1e-6)

@@ -19,8 +19,8 @@ from tests.support.cuda_emulation import COMPILER, Emulator, address
 from tensorpost_server.backends.cuda import geometry, resampling, staging, tables, tiling, variants
 from tensorpost_server.backends.cuda.planning import Layout, plan
 from tensorpost_server.backends.cuda.tables import array_of
+from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import LinearAxis
-from tensorpost_server.operators.separable import Rounding, SeparableKernel
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
 EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -102,7 +102,7 @@ def test_tall_and_narrow(emulator: Emulator, dtype: str):
     x = (np.random.default_rng(9).random((3, 5000, 2)) * 255).astype(dtype)
     axes = (None, *(LinearAxis(size, size * 2, 2.0, 0.5, -0.5) for size in x.shape[1:]))
     shape = (3, 10_000, 4)
-    kernel = SeparableKernel(axes, rounding=Rounding.NONE if dtype == "float32" else Rounding.TRUNCATE)
+    kernel = Separable(axes, rounding=Rounding.NONE if dtype == "float32" else Rounding.TRUNCATE)
     call = Call(kernel, packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, dtype)))
 
     with pytest.MonkeyPatch.context() as patched:
@@ -119,10 +119,10 @@ def test_halves_of_half_the_size(emulator: Emulator, sizes: tuple[int, ...]):
     x = np.random.default_rng(8).standard_normal(sizes).astype(np.float16)
     axes = (None, *(LinearAxis(size, size // 2, 0.5, 0.5, -0.5) for size in sizes[1:]))
     shape = (sizes[0], sizes[1] // 2, sizes[2] // 2)
-    steps = plan(SeparableKernel(axes), layout(x), tuple((0, size) for size in shape), layout(np.empty(shape, x.dtype)))
+    steps = plan(Separable(axes), layout(x), tuple((0, size) for size in shape), layout(np.empty(shape, x.dtype)))
     assert steps is not None
     assert steps[0].launch.parameters["paired"]
-    call = Call(SeparableKernel(axes), packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, x.dtype)))
+    call = Call(Separable(axes), packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, x.dtype)))
 
     agree(call, run(emulator, call), exactly=False)
 

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from tensorpost_server.backends.cuda.tables import Span, taps_of
-from tensorpost_server.operators.axes import AxisMap
+from tensorpost_server.forms.axes import AxisMap
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, TriangleAxis
 
 WIDE = 1 << 22

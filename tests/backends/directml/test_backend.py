@@ -23,7 +23,8 @@ from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
 from tensorpost_server.backends import BACKENDS, DeviceOptions, load_backend
 from tensorpost_server.backends.directml import DirectmlBackend, Node, runtime
-from tensorpost_server.engine import Pool, make_plan, pool
+from tensorpost_server.engine import Pool, pool
+from tensorpost_server.planning import make_plan
 
 CPU = "CPUExecutionProvider"
 needs_onnxruntime = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import BufferTensorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost_server.backends.directml import Node, express
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import make_plan
 
 
 def expressed(subject: Any) -> Node | str:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from tensorpost.descriptors import BufferTensorDesc, Resample2OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
-from tensorpost_server.backends import Backend, Plan
+from tensorpost_server.backends import Backend
 from tensorpost_server.backends.directml import DirectmlBackend
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import Plan, make_plan
 
 pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime has no wheel for every Python")
 
@@ -103,7 +103,7 @@ def outcome(backend: Backend, plan: Plan, x: NDArray[Any]) -> NDArray[Any]:
     run = backend.start(plan, [memoryview(x.tobytes())])
     blocks = b"".join(bytes(run.compute(index)) for index in range(len(plan.slices)))
     run.close()
-    sizes = plan.output.layout.sizes
+    sizes = plan.outputs[0].layout.sizes
     return np.frombuffer(blocks, x.dtype)[: int(np.prod(sizes))].reshape(sizes)
 
 

@@ -11,7 +11,7 @@ from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleGradO
 from tensorpost.descriptors import TileOperatorDesc as Tile
 from tensorpost_server.backends import numba_ as module
 from tensorpost_server.backends.numba_ import NumbaBackend
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import make_plan
 
 
 def linear(entries: int, outputs: int, scale: float) -> OperatorDesc:
@@ -70,7 +70,7 @@ def test_gradients_of_integers_are_numpys(numba: NumbaBackend):
     plan = make_plan(ResampleGradOperatorDesc.completed(fields), 1 << 20)
 
     assert numba.refuses(plan) is None
-    assert module._filler_for(plan.kernel, "int8", (8,)) == "gradients of integers are numpy's"
+    assert module._filler_for(plan.form, "int8", (8,)) == "gradients of integers are numpy's"
 
 
 def test_calls_that_are_kept_for_the_next_request_are_counted(numba: NumbaBackend, monkeypatch: pytest.MonkeyPatch):

@@ -27,7 +27,7 @@ from tensorpost.descriptors import (
 from tensorpost.onnx import OnnxNode
 from tensorpost_server.backends.numba_ import NumbaBackend, calls, tables
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.engine import make_plan
+from tensorpost_server.planning import make_plan
 
 FORWARD = (ResampleOperatorDesc, Resample1OperatorDesc, Resample2OperatorDesc, Resample3OperatorDesc)
 BACKWARD = (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc)

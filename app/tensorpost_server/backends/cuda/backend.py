@@ -21,9 +21,9 @@ import numpy as np
 from tensorpost.layout import Layout
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
-from ...operators.base import Box
-from ..base import CannotOpen, DeviceOptions, Plan, plain_memory
-from ..slices import cut
+from ...forms import Box
+from ...planning import Plan, cut
+from ..base import CannotOpen, DeviceOptions, plain_memory
 from .pinned import PinnedMemory
 
 __all__ = ["CudaBackend", "CudaRun"]
@@ -308,7 +308,7 @@ class CudaRun:
         stream = self.backend.lane()
         with self.backend.working(stream):
             stream.wait_event(self.uploaded)
-        whole = self.plan.output.layout
+        whole = self.plan.outputs[0].layout
         sizes = tuple([stop - start for start, stop in piece.box])
         self._make(Layout(whole.data_type, sizes, whole.strides, piece.computed, whole.packed), piece.box, memory)
         return memory
@@ -329,7 +329,7 @@ class CudaRun:
                     block = backend.room(memory.nbytes)
                     if gaps:
                         block.fill(0)
-                    backend.fill(self.plan.kernel, self.inputs, box, _view(backend.cupy, part, block))
+                    backend.fill(self.plan.form, self.inputs, box, _view(backend.cupy, part, block))
                     backend.copy(block, memory, up=False, stream=stream)
                 finally:
                     stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...operators.base import Box, Kernel
-from ...operators.onnx_resize import ResizeKernel
+from ...forms import Box, Form
+from ...operators.onnx_resize import OnnxResize
 from .dimensions import Step
 from .planning import Layout, plan
 from .tables import Kept, Table, array_of
@@ -67,12 +67,12 @@ class _Numbers:
     """A number for each kernel, the same for equal ones: hashing all axes of one takes as long as a launch."""
 
     def __init__(self) -> None:
-        self._by_identity: dict[int, tuple[Kernel, int]] = {}  # which keeps the object, so that no other has its id
-        self._by_value: dict[Kernel, int] = {}
+        self._by_identity: dict[int, tuple[Form, int]] = {}  # which keeps the object, so that no other has its id
+        self._by_value: dict[Form, int] = {}
         self._next = itertools.count()
         self._lock = threading.Lock()
 
-    def of(self, kernel: Kernel) -> int:
+    def of(self, kernel: Form) -> int:
         """Its number."""
         found = self._by_identity.get(id(kernel))
         if found is not None:
@@ -91,7 +91,7 @@ class _Numbers:
 _NUMBERS = _Numbers()
 
 
-def fill(kernel: Kernel, inputs: Sequence[Any], box: Box, out: Any) -> None:
+def fill(kernel: Form, inputs: Sequence[Any], box: Box, out: Any) -> None:
     """Compute the output's elements inside `box` into `out`, asynchronously.
 
     What it keeps (plans, and tables of taps in device memory) belongs to the stream it was made for, so that uploads,
@@ -122,7 +122,7 @@ def fill(kernel: Kernel, inputs: Sequence[Any], box: Box, out: Any) -> None:
         call.function(
             call.grid, call.block, (source + call.of, target + call.into, call.parameters), shared_mem=call.shared
         )
-    if isinstance(kernel, ResizeKernel):
+    if isinstance(kernel, OnnxResize):
         kernel.extrapolate(box, out)
 
 
@@ -157,7 +157,7 @@ def _calls(device: int) -> Kept[tuple[_Call, ...] | None]:
 
 
 def _make_calls(
-    device: int, stream: int, kernel: Kernel, box: Box, of: _Layout, into: _Layout
+    device: int, stream: int, kernel: Form, box: Box, of: _Layout, into: _Layout
 ) -> tuple[int, tuple[_Call, ...] | None]:
     if any(start == stop for start, stop in box):
         return CALL_BYTES, ()

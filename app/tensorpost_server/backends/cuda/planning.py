@@ -1,7 +1,7 @@
 """Which kernels compute a box of an operator's output, or that CuPy itself does.
 
 Our kernels take Tile of every type, and resampling that copies elements of every type or sums float16, bfloat16,
-float32 and integers of up to 32 bits in float32. CuPy's own array operations, through `Kernel.fill`, take the rest:
+float32 and integers of up to 32 bits in float32. CuPy's own array operations, through `Form.fill`, take the rest:
 
 * sums in float64 (ONNX Resize of float64 and of most integers) and of complex numbers;
 * 64-bit integers that are blended;
@@ -20,14 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ...operators.base import Box, Kernel
-from ...operators.onnx import OnnxTileKernel
-from ...operators.onnx_resize import ResizeKernel
-from ...operators.separable import SeparableKernel
-from ...operators.tile import TileKernel
+from ...forms import Box, Form
+from ...forms.separable import Separable
+from ...operators.onnx_resize import OnnxResize
 from .dimensions import Step
 from .resampling import plan_resample
-from .tiling import plan_tile
 
 __all__ = ["Layout", "plan"]
 
@@ -47,18 +44,15 @@ class Layout:
     address: int
 
 
-def plan(kernel: Kernel, of: Layout, box: Box, into: Layout) -> list[Step] | None:
-    """The steps that fill a box that is not empty; None if CuPy must. ResizeKernel.extrapolate is not among them."""
+def plan(kernel: Form, of: Layout, box: Box, into: Layout) -> list[Step] | None:
+    """The steps that fill a box that is not empty; None if CuPy must. OnnxResize.extrapolate is not among them."""
     if of.dtype != into.dtype:
         return None
     item = of.dtype.itemsize
     match kernel:
-        case TileKernel(sizes=sizes) | OnnxTileKernel(shape=sizes):
-            launches = plan_tile(sizes, box, item, of.strides, into.strides, of.address, into.address)
-            return None if launches is None else [Step(launch, {}) for launch in launches]
-        case SeparableKernel():
+        case Separable():
             separable = kernel
-        case ResizeKernel():
+        case OnnxResize():
             separable = kernel.alone(of.dtype)
         case _:
             return None

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...operators.axes import AxisMap
-from ...operators.base import Box
-from ...operators.separable import Rounding
+from ...forms import Box
+from ...forms.axes import AxisMap
+from ...forms.separable import Rounding
 from .dimensions import (
     MOST_OUTER,
     THREADS,

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...operators.axes import AxisMap, CountsReads, Windowed
+from ...forms.axes import AxisMap, CountsReads, Windowed
 
 __all__ = ["TAP", "Kept", "Reach", "Span", "Table", "Taps", "array_of", "reach_of", "span_of", "taps_of"]
 

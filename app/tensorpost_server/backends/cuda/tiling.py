@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...operators.base import Box
+from ...forms import Box
 from .geometry import (
     AXIS,
     DIVISOR,

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tensorpost.layout import Layout
 
-from ..base import HostBackend, Plan
+from ...planning import Plan
+from ..base import HostBackend
 from .express import express
 from .model import Node
 from .runtime import CPU, DIRECTML, directml_version, load_runtime, package_of
@@ -62,7 +63,7 @@ class DirectmlBackend(HostBackend):
 
     def refuses(self, plan: Plan) -> str | None:
         """See `Backend.refuses`: what one node cannot express, and what the provider has not taken before."""
-        if 0 in plan.output.layout.sizes:
+        if 0 in plan.outputs[0].layout.sizes:
             return None  # there is nothing to compute
         longest = max(plan.output_bytes, plan.input_bytes)
         if longest > self._most_bytes:
@@ -83,7 +84,7 @@ class DirectmlBackend(HostBackend):
             ServerFault: the device failed.
             ValueError: the plan is one that `refuses` refuses.
         """
-        if 0 in plan.output.layout.sizes:
+        if 0 in plan.outputs[0].layout.sizes:
             return DirectmlRun(plan, self._sessions, None, None)
         node = express(plan)
         if isinstance(node, str):
@@ -114,7 +115,7 @@ class DirectmlRun:
         if self.whole is None:
             assert self.session is not None  # an output without elements has no slices
             self.whole = self.sessions.run(self.session, self.value)
-        layout = plan.output.layout
+        layout = plan.outputs[0].layout
         if layout.packed:
             flat = self.whole.reshape(-1).view(np.uint8).data
             return flat[piece.begin : piece.begin + piece.computed].toreadonly()

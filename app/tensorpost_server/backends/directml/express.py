@@ -22,13 +22,12 @@ from tensorpost.descriptors import OperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, Tiling, Verdict, lower
 
-from ...operators import Kernel, kernel_for
-from ...operators.axes import AxisMap
-from ...operators.onnx import OnnxTileKernel
+from ...forms import Copies, Form
+from ...forms.axes import AxisMap
+from ...forms.separable import Separable
+from ...operators import form_of
 from ...operators.resample import LARGEST_FLOAT32_AXIS, LinearAxis, Nearest, NearestAxis, ScaledAxis, TriangleAxis
-from ...operators.separable import SeparableKernel
-from ...operators.tile import TileKernel
-from ..base import Plan
+from ...planning import Plan
 from .model import Constant, Node
 
 __all__ = ["express"]
@@ -70,16 +69,16 @@ def express(plan: Plan) -> Node | str:
     The output must have elements: an empty one needs no node.
     """
     try:
-        subject, kernel = plan.subject, plan.kernel
-        source, target = plan.inputs[0].layout, plan.output.layout
+        subject, kernel = plan.operation, plan.form
+        source, target = plan.inputs[0].layout, plan.outputs[0].layout
         if isinstance(subject, OnnxNode) and not isinstance(subject.meaning, Tiling):
             desc = _descriptor(subject)
-            kernel = kernel_for(desc)
+            kernel = form_of(desc)
             source, target = (tensor.layout for tensor in desc.tensors().values())
         for layout in (source, target):
             if math.prod(layout.sizes) > MOST_ELEMENTS:
                 raise _Refused(f"DirectML's tensors have at most {MOST_ELEMENTS:,} elements")
-        if isinstance(kernel, (TileKernel, OnnxTileKernel)):
+        if isinstance(plan.form, Copies):
             return _tile(source, target)
         return _resize(kernel, source, target)
     except _Refused as reason:
@@ -107,9 +106,9 @@ def _tile(source: Layout, target: Layout) -> Node:
     return Node("Tile", TILE_OPSET, data_type(name), sizes, tiled, (Constant.int64("repeats", repeats),))
 
 
-def _resize(kernel: Kernel, source: Layout, target: Layout) -> Node:
-    if not isinstance(kernel, SeparableKernel):
-        raise _Refused(f"ONNX Runtime's DirectML provider has no {type(kernel).__name__.removesuffix('Kernel')} here")
+def _resize(kernel: Form, source: Layout, target: Layout) -> Node:
+    if not isinstance(kernel, Separable):
+        raise _Refused(f"ONNX Runtime's DirectML provider has no {type(kernel).__name__.removesuffix('Form')} here")
     _check_type(source.data_type)
     axes = [_forward(axis) for axis in kernel.axes]
     modes = {_mode(axis) for axis in axes if axis is not None and axis.input_size > 1}

@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ...operators.axes import AxisMap
-from ...operators.axis_plans import LONG_SUM
-from ...operators.base import Kernel
-from ...operators.onnx import OnnxTileKernel
-from ...operators.onnx_resize import FilterMap, ResizeKernel
+from ...forms import Form
+from ...forms.axes import AxisMap
+from ...forms.axis_plans import LONG_SUM
+from ...forms.separable import Rounding, Separable
+from ...operators.onnx_resize import FilterMap, OnnxResize
 from ...operators.resample import AdjointAxis
-from ...operators.separable import Rounding, SeparableKernel
-from ...operators.tile import TileKernel
-from ..base import HostBackend, Plan
+from ...planning import Plan
+from ..base import HostBackend
 from . import library
 from .calls import KINDS, Blend, Filler, Gather, Kernels, Place, Program, Tile
 from .tables import most_taps
@@ -130,8 +129,8 @@ class NumbaBackend(HostBackend):
         return recipe
 
     def _new_recipe(self, plan: Plan) -> _Recipe:
-        of, to = plan.inputs[0].layout, plan.output.layout
-        made = _filler_for(plan.kernel, to.data_type.numpy_name, to.sizes)
+        of, to = plan.inputs[0].layout, plan.outputs[0].layout
+        made = _filler_for(plan.form, to.data_type.numpy_name, to.sizes)
         item = to.data_type.item_size
         kind = KINDS.get(to.data_type.dtype.str, 0)
         source, target = (Place(tuple([step * item for step in layout.strides]), item, kind) for layout in (of, to))
@@ -171,19 +170,17 @@ def _address(block: Any) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _filler_for(kernel: Kernel, type_name: str, sizes: tuple[int, ...]) -> Make | str:
+def _filler_for(kernel: Form, type_name: str, sizes: tuple[int, ...]) -> Make | str:
     """How a kernel is run here, or why it is not."""
     if type_name == "str":
         return "strings have no fixed size"
     if 0 in sizes:
         return lambda kernels: Tile(kernels, sizes)  # never called: there is no slice
     match kernel:
-        case TileKernel(sizes=shape) | OnnxTileKernel(shape=shape):
-            return lambda kernels: Tile(kernels, shape)
-        case SeparableKernel():
+        case Separable():
             exact = kernel.accumulate == "float32"
             return _resampling(kernel.axes, type_name, exact=exact, anchored=kernel.rounding is Rounding.TRUNCATE)
-        case ResizeKernel():
+        case OnnxResize():
             if kernel.extrapolation_value is not None:
                 return "it does not extrapolate"
             integer = type_name in ("int8", "uint8")

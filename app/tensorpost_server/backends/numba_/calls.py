@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...operators.axes import AxisMap
-from ...operators.base import Box
+from ...forms import Box
+from ...forms.axes import AxisMap
 from .tables import MOST_ENTRIES, WIDE, ColumnBlock, Table, most_taps, table_of
 
 __all__ = ["KINDS", "Blend", "Filler", "Gather", "Kernels", "Place", "Program", "Tile"]
@@ -332,7 +332,7 @@ class Blend:
 
     @classmethod
     def of(cls, kernels: Kernels, maps: tuple[AxisMap | None, ...], *, anchored: bool) -> Blend:
-        """The order is the numpy backend's, so that sums come out the same: see `SeparableKernel`.
+        """The order is the numpy backend's, so that sums come out the same: see `Separable`.
 
         Shrinking axes come first, then growing ones, of these the last one first; among equals the earlier one.
         """

@@ -19,7 +19,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["KERNELS"]
+__all__ = ["FORMS"]
 
 # The parameters of every kernel: the axes outside a row, outermost first, AXIS numbers each from P_AXES on.
 P_OUTER, P_DST, P_SRC, P_SCRATCH, P_AXES = 0, 1, 2, 3, 40
@@ -753,4 +753,4 @@ def rows_first(p):
                     store(into, to, to_step, count, loaded)
 
 
-KERNELS = {"tile": tile, "gather": gather, "columns_first": columns_first, "rows_first": rows_first}
+FORMS = {"tile": tile, "gather": gather, "columns_first": columns_first, "rows_first": rows_first}

@@ -184,7 +184,7 @@ def _compile(goal: Target) -> bytes:
         used = importlib.import_module("numba.core.registry").cpu_target.target_context.codegen().magic_tuple()
         if used[1:3] != (goal.cpu, ""):
             raise CannotOpen("numba has compiled for another CPU in this process: run `tensorpost warmup` instead")
-        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").KERNELS
+        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").FORMS
         signature = numba.types.void(numba.types.CPointer(numba.types.int64))
         whole: Any = None
         for name in NAMES:

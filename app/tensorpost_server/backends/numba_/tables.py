@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...operators.axes import AxisMap
+from ...forms.axes import AxisMap
 from ...operators.resample import AdjointAxis
 
 __all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "Table", "most_taps", "table_of"]

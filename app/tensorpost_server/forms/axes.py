@@ -13,7 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AxisMap", "CountsReads", "Taps", "Windowed", "work_along"]
+from .base import Box
+
+__all__ = ["AxisMap", "CountsReads", "Taps", "Windowed", "read_along", "work_along"]
 
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
@@ -89,3 +91,17 @@ def work_along(axes: Sequence[AxisMap | None], sizes: Sequence[int]) -> int:
             reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
             work += reads * (whole // large)
     return work
+
+
+def read_along(axes: Sequence[AxisMap | None], box: Box) -> Box:
+    """The box of the input that holds all taps of a box of the output."""
+    return tuple([span if axis is None else _reach(axis, *span) for axis, span in zip(axes, box, strict=True)])
+
+
+def _reach(axis: AxisMap, start: int, stop: int) -> tuple[int, int]:
+    if start >= stop:
+        return 0, 0
+    if isinstance(axis, Windowed):
+        return axis.reach(start, stop)
+    indices = axis.taps(start, stop)[0]
+    return int(indices.min()), int(indices.max()) + 1

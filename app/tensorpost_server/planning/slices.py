@@ -6,21 +6,22 @@ along that order makes every slice a rectangular box of coordinates and one cont
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tensorpost.layout import Layout, last_index
 
-from ..operators.base import Box
+from ..forms.base import Box
 
-__all__ = ["Piece", "Slices", "cut"]
+__all__ = ["OutputSlice", "OutputSlices", "Slices", "cut"]
 
 SMALL_GAP = 64 * 1024  # bytes of padding that are sent with the slice before them rather than on their own
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputSlice:
     """One slice.
 
     Attributes:
@@ -28,12 +29,14 @@ class Piece:
         begin: its first byte in the output.
         computed: bytes that the backend makes, zeros in between elements included.
         padding: zero bytes that follow before the next slice, or before the output's end.
+        output: which output it is of, in binding order.
     """
 
     box: Box
     begin: int
     computed: int
     padding: int
+    output: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Slices:
         order: its axes, largest stride first.
         split: which of them, counted in that order, is cut; those before it are one coordinate in each slice.
         parts: into how many parts of about equal size the cut axis falls.
+        output: which output it is, in binding order.
         whole: the only slice, if there is just one: small outputs are asked for it again and again.
     """
 
@@ -52,7 +56,8 @@ class Slices:
     order: tuple[int, ...]
     split: int
     parts: int
-    whole: Piece | None = field(init=False, compare=False, repr=False, default=None)
+    output: int = 0
+    whole: OutputSlice | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if len(self) == 1:
@@ -68,7 +73,7 @@ class Slices:
         sizes = [self.layout.sizes[axis] for axis in self.order]
         return math.prod(sizes[: self.split]) * self.parts
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[OutputSlice]:
         return (self.piece(index) for index in range(len(self)))
 
     @property
@@ -76,21 +81,23 @@ class Slices:
         """Whether some bytes inside slices belong to no element and must be zeroed."""
         return not self.layout.packed
 
-    def piece(self, index: int) -> Piece:
+    def piece(self, index: int) -> OutputSlice:
         """Slice `index`, 0 to `len(self) - 1`."""
         return self.whole if self.whole is not None else self._piece(index)
 
-    def _piece(self, index: int) -> Piece:
+    def _piece(self, index: int) -> OutputSlice:
         box = self._box(index)
         begin = self._offset(box)
         item = self.layout.data_type.item_size
         if self.layout.packed:
-            return Piece(box, begin, math.prod([stop - start for start, stop in box]) * item, 0)
+            return OutputSlice(box, begin, math.prod([stop - start for start, stop in box]) * item, 0, self.output)
         extent = last_index([stop - start for start, stop in box], self.layout.strides) + 1
         end = self._offset(self._box(index + 1)) if index + 1 < len(self) else self.layout.size_in_bytes
         computed = extent * item
         gap = end - begin - computed
-        return Piece(box, begin, computed + gap, 0) if gap <= SMALL_GAP else Piece(box, begin, computed, gap)
+        if gap <= SMALL_GAP:
+            return OutputSlice(box, begin, computed + gap, 0, self.output)
+        return OutputSlice(box, begin, computed, gap, self.output)
 
     def _box(self, index: int) -> Box:
         box = [(0, size) for size in self.layout.sizes]
@@ -109,7 +116,39 @@ class Slices:
         return sum(firsts) * self.layout.data_type.item_size
 
 
-def cut(layout: Layout, slice_bytes: int) -> Slices:
+@dataclass(frozen=True, slots=True)
+class OutputSlices:
+    """The slices of several outputs, one output after the other: the order of their bytes in the answer.
+
+    Attributes:
+        outputs: the cut of each output.
+        whole: None: there is more than one slice, as in `Slices`.
+    """
+
+    outputs: tuple[Slices, ...]
+    whole: OutputSlice | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.outputs))
+
+    def __iter__(self) -> Iterator[OutputSlice]:
+        return itertools.chain.from_iterable(self.outputs)
+
+    @property
+    def has_gaps(self) -> bool:
+        """As `Slices.has_gaps`, of any output."""
+        return any(slices.has_gaps for slices in self.outputs)
+
+    def piece(self, index: int) -> OutputSlice:
+        """Slice `index`, 0 to `len(self) - 1`."""
+        for slices in self.outputs:
+            if index < len(slices):
+                return slices.piece(index)
+            index -= len(slices)
+        raise IndexError(index)
+
+
+def cut(layout: Layout, slice_bytes: int, output: int = 0) -> Slices:
     """Cut an output into slices of about `slice_bytes`.
 
     A packed output that is larger has no slice of less than a third of that: small slices cost as much as large ones.
@@ -117,6 +156,7 @@ def cut(layout: Layout, slice_bytes: int) -> Slices:
     Args:
         layout: the output's layout; its strides must be one-to-one.
         slice_bytes: the most bytes a slice may span, except that one element is always whole.
+        output: which output it is, in binding order.
     """
     item = layout.data_type.item_size
     # A stride means nothing where the size is 1; such axes go first, where they cost no slice.
@@ -124,6 +164,6 @@ def cut(layout: Layout, slice_bytes: int) -> Slices:
     for split, axis in enumerate(order):
         size, pitch = layout.sizes[axis], layout.strides[axis] * item
         if size > 1 and 0 < pitch <= slice_bytes:
-            return Slices(layout, order, split, -(-size // (slice_bytes // pitch)))
+            return Slices(layout, order, split, -(-size // (slice_bytes // pitch)), output)
     split = max(0, len(order) - 1)
-    return Slices(layout, order, split, layout.sizes[order[split]] if order else 1)
+    return Slices(layout, order, split, layout.sizes[order[split]] if order else 1, output)

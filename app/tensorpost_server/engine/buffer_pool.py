@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["Blocks"]
+__all__ = ["BufferPool"]
 
 SMALLEST = 32 << 20
 """Bytes from which on blocks are kept. Up to here glibc keeps freed memory itself (mallopt(3), M_MMAP_THRESHOLD), and a
@@ -27,7 +27,7 @@ KEEP_SECONDS = 30.0
 with memory that is held for nothing."""
 
 
-class Blocks:
+class BufferPool:
     """Lends memory, and keeps what comes back for the next who needs about as much.
 
     May be used from any thread.

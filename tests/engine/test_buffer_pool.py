@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tensorpost_server.backends import blocks as module
-from tensorpost_server.backends.blocks import Blocks
+from tensorpost_server.engine import buffer_pool as module
+from tensorpost_server.engine.buffer_pool import BufferPool
 
 KIB = 1024
 
@@ -37,7 +37,7 @@ def address(view: memoryview) -> int:
 
 
 def test_what_came_back_is_lent_again():
-    blocks = Blocks(64 * KIB)
+    blocks = BufferPool(64 * KIB)
     first = blocks.lend(10 * KIB)
     first[:] = bytes([7]) * len(first)
     where = address(first)
@@ -61,7 +61,7 @@ def test_what_came_back_is_lent_again():
     ],
 )
 def test_any_view_of_any_kind_keeps_the_block(derive):  # one of the above
-    blocks = Blocks(64 * KIB)
+    blocks = BufferPool(64 * KIB)
     view = blocks.lend(KIB * 4)
     kept = derive(view)
     del view
@@ -77,7 +77,7 @@ def test_any_view_of_any_kind_keeps_the_block(derive):  # one of the above
 
 
 def test_no_more_is_kept_than_the_bound():
-    blocks = Blocks(10 * KIB)
+    blocks = BufferPool(10 * KIB)
     views = [blocks.lend(4 * KIB) for _ in range(5)]
     views.clear()
     assert blocks.kept_bytes == 8 * KIB
@@ -87,7 +87,7 @@ def test_no_more_is_kept_than_the_bound():
 
 
 def test_what_is_too_small_or_not_wanted_is_not_kept():
-    for blocks, size in ((Blocks(0), 4 * KIB), (Blocks(64 * KIB), KIB - 1), (Blocks(64 * KIB), 0)):
+    for blocks, size in ((BufferPool(0), 4 * KIB), (BufferPool(64 * KIB), KIB - 1), (BufferPool(64 * KIB), 0)):
         view = blocks.lend(size)
         assert len(view) == size
         del view
@@ -96,7 +96,7 @@ def test_what_is_too_small_or_not_wanted_is_not_kept():
 
 def test_what_lies_unused_goes_back_oldest_first():
     clock = Clock()
-    blocks = Blocks(64 * KIB, clock)
+    blocks = BufferPool(64 * KIB, clock)
     early, late = blocks.lend(4 * KIB), blocks.lend(8 * KIB)
     del early
     assert blocks.kept_bytes == 4 * KIB
@@ -120,7 +120,7 @@ def test_a_block_is_at_most_a_quarter_too_large(size: int):
 
 
 def test_threads_never_share_a_block():
-    blocks = Blocks(40 * KIB)
+    blocks = BufferPool(40 * KIB)
     failures: list[str] = []
 
     def work(mark: int) -> None:

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .axes import AxisMap, Windowed, work_along
+from .axes import AxisMap, Windowed, read_along, work_along
 from .axis_plans import LONG_SUM, MOST_TAPS, PLANS, SHORTEST_RUN, AxisPlan, Piece, plan_taps, with_few_taps
-from .base import Box, go_on
+from .base import Box, BoxForm, Reads, extents, go_on
 from .float16 import narrow, widen
 
-__all__ = ["Rounding", "SeparableKernel"]
+__all__ = ["Rounding", "Separable"]
 
 BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
 COPIED_BLOCK = 1 << 20  # the same where elements are only copied: long calls count for more there than the cache does
@@ -47,7 +47,7 @@ class Rounding(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SeparableKernel:
+class Separable(BoxForm):
     """Resample every axis through its map.
 
     Sums are `w0 * x0 + w1 * x1 + ...`, in the order of the taps. With `TRUNCATE` they are the same sum written as
@@ -80,12 +80,19 @@ class SeparableKernel:
         copies = all(axis.most_taps(0, 1) == 1 and axis.taps(0, 1)[1] is None for axis in mapped)
         object.__setattr__(self, "_copies", copies)
 
-    def work(self, sizes: Sequence[int]) -> int:
-        """See `Kernel.work`."""
-        return work_along(self.axes, sizes)
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`."""
+        del output
+        return (read_along(self.axes, box),)
 
-    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any) -> None:
-        """See `Kernel.fill`. Temporaries take some 10 MiB, however wide the windows are."""
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`."""
+        del output
+        return work_along(self.axes, extents(box))
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """See `Form.fill`. Temporaries take some 10 MiB, however wide the windows are."""
+        del output
         (x,) = inputs
         block = COPIED_BLOCK if self._copies else BLOCK
         most = max(1, int(block / self._widest(x.dtype != self.accumulate)))

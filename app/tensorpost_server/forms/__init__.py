@@ -1,0 +1,24 @@
+"""The closed set of ways to compute: operators are made of forms, and backends implement forms. See `base.py`."""
+
+from .arrays import Array, BoxFunction, Lines
+from .base import Box, BoxForm, Form, Reads, extents, whole_box
+from .copies import Copies, Copy, Loop
+from .pointwise import Pointwise
+from .separable import Separable
+
+__all__ = [
+    "Array",
+    "Box",
+    "BoxForm",
+    "BoxFunction",
+    "Copies",
+    "Copy",
+    "Form",
+    "Lines",
+    "Loop",
+    "Pointwise",
+    "Reads",
+    "Separable",
+    "extents",
+    "whole_box",
+]

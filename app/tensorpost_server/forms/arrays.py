@@ -1,0 +1,130 @@
+"""`Lines`, `BoxFunction` and `Array`: functions of arrays, for operators that are no other form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from .base import Box, BoxForm, Reads, extents
+
+__all__ = ["Array", "BoxFunction", "Lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """All outputs together, by any function of whole arrays.
+
+    Attributes:
+        function: `(xp, *inputs, **parameters) -> array or sequence of arrays`, a function of a module; the outputs may
+            have another integer type than the operation's outputs, and are cast.
+        inputs: how many input tensors there are.
+        total_work: elements read and combined, all outputs together.
+        parameters: keyword arguments, as pairs, hashable.
+    """
+
+    function: Callable[..., Any]
+    inputs: int
+    total_work: int
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    in_one_go = True
+
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`: all of every input."""
+        del box, output
+        return (None,) * self.inputs
+
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`: the first output stands for all of them, which are made together."""
+        return max(math.prod(extents(box)), 0 if output else self.total_work)
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """See `Form.fill`; computes everything to give a part. Backends call `compute` once instead."""
+        out[...] = self.compute(xp, inputs)[output][tuple([slice(*span) for span in box])]
+
+    def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
+        """See `Form.compute`."""
+        made: Any = self.function(xp, *inputs, **dict(self.parameters))
+        return made if isinstance(made, tuple) else (made,)  # pyright: ignore[reportUnknownVariableType] # of arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Lines(BoxForm):
+    """A function along whole lines of one input: every output element depends on the lines through its coordinate.
+
+    Attributes:
+        function: `(xp, x, out, **parameters)`: from lines of the input to lines of an output, written into `out`.
+        axes: the axes that the lines run along; input and output have equal sizes along all other axes.
+        sizes: the input's sizes.
+        outputs: the sizes of each output.
+        parameters: keyword arguments for each output, as pairs, hashable.
+    """
+
+    function: Callable[..., None]
+    axes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    outputs: tuple[tuple[int, ...], ...]
+    parameters: tuple[tuple[tuple[str, Any], ...], ...]
+
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`: the lines through the box."""
+        del output
+        return (tuple([(0, self.sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]),)
+
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`."""
+        del output
+        (read,) = self.reads(box)
+        assert read is not None
+        return max(math.prod(extents(box)), math.prod(extents(read)))
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """See `Form.fill`. Where the box holds parts of lines only, the lines are computed and the part is kept."""
+        (read,) = self.reads(box)
+        assert read is not None
+        lines = inputs[0][tuple([slice(*span) for span in read])]
+        sizes = self.outputs[output]
+        wanted = [(0, sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]
+        parameters = dict(self.parameters[output])
+        if list(box) == wanted:
+            self.function(xp, lines, out, **parameters)
+            return
+        whole = xp.empty(extents(tuple(wanted)), out.dtype)
+        self.function(xp, lines, whole, **parameters)
+        part = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, wanted, strict=True)]
+        out[...] = whole[tuple(part)]
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFunction(BoxForm):
+    """A function that fills any box of the only output: elements picked by an index tensor, products, sequences.
+
+    Attributes:
+        function: `(xp, inputs, box, out, **parameters)`, a function of a module.
+        inputs: how many input tensors there are.
+        parameters: keyword arguments, as pairs, hashable.
+        work_per_element: elements read and combined for one output element.
+    """
+
+    function: Callable[..., None]
+    inputs: int
+    parameters: tuple[tuple[str, Any], ...] = ()
+    work_per_element: int = 1
+
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`: all of every input."""
+        del box, output
+        return (None,) * self.inputs
+
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`."""
+        del output
+        return math.prod(extents(box)) * self.work_per_element
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """See `Form.fill`."""
+        del output
+        self.function(xp, inputs, box, out, **dict(self.parameters))

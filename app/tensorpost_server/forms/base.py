@@ -1,0 +1,120 @@
+"""What a form is: one of a closed set of ways to compute, with all attributes of an operator in it.
+
+A form is a frozen, hashable, picklable value made from a descriptor or a node once. It holds no arrays and knows no
+device. Its methods compute with an array library `xp`, NumPy or CuPy, and use only what both have; a backend may
+replace them by kernels of its own.
+
+==============  ========================================================  =========================================
+form            outputs are made of                                       file
+==============  ========================================================  =========================================
+`Copies`        strided boxes of inputs, over a fill value                `copies.py`
+`Pointwise`     an expression of the inputs' elements at the same place   `pointwise.py`, `expression.py`
+`Separable`     a few weighted elements along each axis                   `separable.py`, `axes.py`, `axis_plans.py`
+`Lines`         whole lines along some axes                               `arrays.py`
+`BoxFunction`   anything that can be computed box by box                  `arrays.py`
+`Array`         whole inputs, all outputs together                        `arrays.py`
+==============  ========================================================  =========================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Protocol
+
+__all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "extents", "go_on", "stoppable", "whole_box"]
+
+Box = tuple[tuple[int, int], ...]
+"""Half-open ranges of coordinates, one per dimension: a rectangular part of a tensor."""
+
+Reads = Box | None
+"""The part of an input that is read; None for the whole of it, where a form cannot know."""
+
+
+def extents(box: Box) -> list[int]:
+    """Elements of the box per dimension."""
+    return [stop - start for start, stop in box]
+
+
+def whole_box(sizes: Sequence[int]) -> Box:
+    """All coordinates of a tensor of these sizes."""
+    return tuple([(0, size) for size in sizes])
+
+
+class Form(Protocol):
+    """A way to compute the outputs of an operation from its inputs, box by box."""
+
+    @property
+    def in_one_go(self) -> bool:
+        """Whether all outputs are computed together by `compute`, in full, instead of box by box by `fill`."""
+        ...
+
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """Which part of each input a box of an output depends on; never less than it reads."""
+        ...
+
+    def work(self, box: Box, output: int = 0) -> int:
+        """About how many elements are read and combined for a box of an output; at least the elements of the box."""
+        ...
+
+    def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+        """Compute the elements of one output inside `box` into `out`.
+
+        Args:
+            xp: the array library, `numpy` or `cupy`.
+            inputs: the whole input tensors as arrays of their sizes, in binding order; possibly strided, read-only.
+            box: which part of the output.
+            out: array of the box's shape and the output's dtype; possibly strided, its old content undefined.
+            output: which output, in binding order.
+        """
+        ...
+
+    def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
+        """All outputs in full, as arrays of their sizes and dtypes; called only where `in_one_go` is true."""
+        ...
+
+
+class BoxForm:
+    """What all forms share that compute box by box: the rest of `Form`, to derive from."""
+
+    __slots__ = ()
+
+    in_one_go = False
+
+    def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Never called: `in_one_go` is false."""
+        del xp, inputs
+        raise AssertionError(f"{type(self).__name__} is computed box by box")
+
+
+class Abandoned(Exception):  # no error: nobody waits for the result any more
+    """A computation ended early because its result is not wanted any more."""
+
+
+class _Stop(threading.local):
+    event: threading.Event | None = None
+
+
+_STOP = _Stop()
+
+
+@contextmanager
+def stoppable(stop: threading.Event) -> Generator[None]:
+    """Let what this thread computes inside end early, by `Abandoned`, once `stop` is set."""
+    before, _STOP.event = _STOP.event, stop
+    try:
+        yield
+    finally:
+        _STOP.event = before
+
+
+def go_on() -> None:
+    """Check between two blocks of a computation whether its result is still wanted.
+
+    Raises:
+        Abandoned: the result is not wanted any more.
+    """
+    if _STOP.event is not None and _STOP.event.is_set():
+        raise Abandoned

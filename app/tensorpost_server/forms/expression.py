@@ -1,0 +1,277 @@
+"""Expressions of a `Pointwise` form: written once as formulas, rendered by each backend.
+
+An expression is a tree of frozen values: operands (the element of an input), constants and calls of the functions in
+`FUNCTIONS`. Python's operators build it, and the functions of this module:
+
+>>> x, y = operand(0), operand(1)
+>>> maximum(x * 2.0, y).functions()
+frozenset({'maximum', 'multiply'})
+
+`evaluate` renders it with an array library, `render_c` as C (CUDA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .special import NUMPY_ONLY
+
+__all__ = [
+    "FUNCTIONS",
+    "Call",
+    "Constant",
+    "Expression",
+    "Function",
+    "Operand",
+    "call",
+    "evaluate",
+    "operand",
+    "render_c",
+    "where",
+]
+
+
+class Expression:
+    """A formula for one output element."""
+
+    __slots__ = ()
+
+    def functions(self) -> frozenset[str]:
+        """The names of all functions in it."""
+        return frozenset()
+
+    def __add__(self, other: Value) -> Expression:
+        return call("add", self, other)
+
+    def __radd__(self, other: Value) -> Expression:
+        return call("add", other, self)
+
+    def __sub__(self, other: Value) -> Expression:
+        return call("subtract", self, other)
+
+    def __rsub__(self, other: Value) -> Expression:
+        return call("subtract", other, self)
+
+    def __mul__(self, other: Value) -> Expression:
+        return call("multiply", self, other)
+
+    def __rmul__(self, other: Value) -> Expression:
+        return call("multiply", other, self)
+
+    def __truediv__(self, other: Value) -> Expression:
+        return call("divide", self, other)
+
+    def __rtruediv__(self, other: Value) -> Expression:
+        return call("divide", other, self)
+
+    def __neg__(self) -> Expression:
+        return call("negative", self)
+
+    def __abs__(self) -> Expression:
+        return call("absolute", self)
+
+    def __lt__(self, other: Value) -> Expression:
+        return call("less", self, other)
+
+    def __le__(self, other: Value) -> Expression:
+        return call("less_equal", self, other)
+
+    def __gt__(self, other: Value) -> Expression:
+        return call("greater", self, other)
+
+    def __ge__(self, other: Value) -> Expression:
+        return call("greater_equal", self, other)
+
+    def __and__(self, other: Value) -> Expression:
+        return call("bitwise_and", self, other)
+
+    def __or__(self, other: Value) -> Expression:
+        return call("bitwise_or", self, other)
+
+    def __xor__(self, other: Value) -> Expression:
+        return call("bitwise_xor", self, other)
+
+    def __invert__(self) -> Expression:
+        return call("invert", self)
+
+
+Value = Expression | float | int | bool
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Operand(Expression):
+    """The element of an input at the output's coordinate.
+
+    Attributes:
+        index: which input, in binding order.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Constant(Expression):
+    """A number of the type that the expression is computed in.
+
+    Attributes:
+        value: the number; a Python int keeps all its digits.
+    """
+
+    value: float | int | bool
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Call(Expression):
+    """A function of expressions.
+
+    Attributes:
+        function: a name in `FUNCTIONS`.
+        arguments: as many as the function takes.
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+    def functions(self) -> frozenset[str]:
+        """See `Expression.functions`."""
+        return frozenset({self.function}).union(*[argument.functions() for argument in self.arguments])
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """How a function is rendered.
+
+    Attributes:
+        numpy: the name of the array library's function, with `out=` as a ufunc has it; or a function `(xp, *arrays)`
+            that returns a new array, for what array libraries lack.
+        c: a C expression of `{0}`, `{1}`, `{2}`; overloaded functions of CUDA's C++ take float, double and integers.
+        boolean: whether the result is a truth value rather than a number of the computed type.
+    """
+
+    numpy: str | Callable[..., Any]
+    c: str
+    boolean: bool = False
+
+
+def _where(xp: ModuleType, condition: Any, if_true: Any, if_false: Any) -> Any:
+    return xp.where(condition, if_true, if_false)
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "add": Function("add", "({0} + {1})"),
+    "subtract": Function("subtract", "({0} - {1})"),
+    "multiply": Function("multiply", "({0} * {1})"),
+    "divide": Function("divide", "({0} / {1})"),
+    "negative": Function("negative", "(-{0})"),
+    "absolute": Function("absolute", "tp_abs({0})"),
+    "maximum": Function("maximum", "tp_max({0}, {1})"),  # NaN wins
+    "minimum": Function("minimum", "tp_min({0}, {1})"),
+    "exp": Function("exp", "exp({0})"),
+    "log": Function("log", "log({0})"),
+    "sqrt": Function("sqrt", "sqrt({0})"),
+    "tanh": Function("tanh", "tanh({0})"),
+    "erf": Function(NUMPY_ONLY["erf"], "erf({0})"),
+    "floor": Function("floor", "floor({0})"),
+    "ceil": Function("ceil", "ceil({0})"),
+    "trunc": Function("trunc", "trunc({0})"),
+    "rint": Function("rint", "rint({0})"),  # ties to even
+    "less": Function("less", "({0} < {1})", boolean=True),
+    "less_equal": Function("less_equal", "({0} <= {1})", boolean=True),
+    "greater": Function("greater", "({0} > {1})", boolean=True),
+    "greater_equal": Function("greater_equal", "({0} >= {1})", boolean=True),
+    "equal": Function("equal", "({0} == {1})", boolean=True),
+    "not_equal": Function("not_equal", "({0} != {1})", boolean=True),
+    "bitwise_and": Function("bitwise_and", "({0} & {1})"),
+    "bitwise_or": Function("bitwise_or", "({0} | {1})"),
+    "bitwise_xor": Function("bitwise_xor", "({0} ^ {1})"),
+    "invert": Function("invert", "(~{0})"),
+    "where": Function(_where, "({0} ? {1} : {2})"),
+}
+"""Every function that a formula may use; a new one is a new row."""
+
+
+def operand(index: int) -> Expression:
+    """The element of input `index`."""
+    return Operand(index)
+
+
+def call(function: str, *arguments: Value) -> Expression:
+    """A function of `FUNCTIONS` on expressions and numbers.
+
+    Raises:
+        KeyError: there is no such function.
+    """
+    if function not in FUNCTIONS:
+        raise KeyError(f"there is no function {function!r}; there are {', '.join(FUNCTIONS)}")
+    return Call(function, tuple([a if isinstance(a, Expression) else Constant(a) for a in arguments]))
+
+
+def where(condition: Expression, if_true: Value, if_false: Value) -> Expression:
+    """One of two values, by a truth value or a number that is not 0."""
+    return call("where", condition, if_true, if_false)
+
+
+def is_boolean(expression: Expression) -> bool:
+    """Whether the expression is a truth value."""
+    return isinstance(expression, Call) and FUNCTIONS[expression.function].boolean
+
+
+def evaluate(
+    xp: ModuleType, expression: Expression, operands: Sequence[Any], compute: np.dtype[Any], out: Any = None
+) -> Any:
+    """The expression on arrays.
+
+    Args:
+        xp: `numpy` or `cupy`.
+        expression: what to compute.
+        operands: an array for each input, of the types that the expression is computed in.
+        compute: the type of constants.
+        out: array for the result, of the result's own type; None makes one. Temporaries take a few blocks of its size.
+    """
+    match expression:
+        case Operand(index):
+            if out is None:
+                return operands[index]
+            out[...] = operands[index]
+            return out
+        case Constant(value):
+            if out is None:
+                return compute.type(value)
+            out[...] = compute.type(value)
+            return out
+        case Call(name, arguments):
+            made = [evaluate(xp, argument, operands, compute) for argument in arguments]
+            function = FUNCTIONS[name].numpy
+            if isinstance(function, str):
+                return getattr(xp, function)(*made, out=out) if out is not None else getattr(xp, function)(*made)
+            result = function(xp, *made)
+            if out is None:
+                return result
+            out[...] = result
+            return out
+        case _:
+            raise AssertionError(f"{type(expression).__name__} is no expression")
+
+
+def render_c(expression: Expression, operands: Sequence[str], constant: Callable[[float | int | bool], str]) -> str:
+    """The expression as C.
+
+    Args:
+        expression: what to compute.
+        operands: C expressions of the loaded elements.
+        constant: how a number of the computed type is written.
+    """
+    match expression:
+        case Operand(index):
+            return operands[index]
+        case Constant(value):
+            return constant(value)
+        case Call(name, arguments):
+            return FUNCTIONS[name].c.format(*[render_c(argument, operands, constant) for argument in arguments])
+        case _:
+            raise AssertionError(f"{type(expression).__name__} is no expression")

@@ -1,0 +1,100 @@
+"""From an operation to a plan: layouts, byte counts, slices and the form. Pure and cached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tensorpost.layout import Layout, last_index
+from tensorpost.operation import Operation, Slot
+
+from ..forms.base import Form, whole_box
+from ..operators import form_of
+from .slices import OutputSlices, Slices, cut
+
+__all__ = ["Plan", "make_plan"]
+
+SLICE_WORK = 1 << 26
+"""Elements read for one slice, beyond which slices are cut smaller.
+
+A second or two where the weights of wide filters and gradients are made as well, 10 to 40 ns each; far less elsewhere.
+One element is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; what NumPy computes can be stopped between
+two blocks (`stoppable`), so it ends soon after its caller has gone.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything decided about one operation before any tensor byte is read. It holds no arrays and no device handles.
+
+    Attributes:
+        operation: the descriptor or node that the plan was made of.
+        form: computes the outputs.
+        inputs: tensors to receive, in binding order.
+        outputs: tensors to send, in binding order.
+        slices: how the outputs are cut, in the order of the answer's bytes.
+        work: about how many elements are read and combined, all slices together.
+        held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
+            together.
+    """
+
+    operation: Operation
+    form: Form
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    slices: Slices | OutputSlices
+    work: int
+    held_bytes: int = 0
+
+    @property
+    def operator(self) -> str:
+        """The operator's short name, for instance `TILE`."""
+        return self.operation.name
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all inputs together."""
+        return sum([slot.layout.size_in_bytes for slot in self.inputs])
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all outputs together."""
+        return sum([slot.layout.size_in_bytes for slot in self.outputs])
+
+
+@lru_cache(maxsize=1024)
+def make_plan(operation: Operation, slice_bytes: int) -> Plan:
+    """Decide everything about one operator call.
+
+    Args:
+        operation: a descriptor or a node; its own rules hold already.
+        slice_bytes: the most bytes of output made at a time.
+    """
+    form = form_of(operation)
+    outputs = operation.outputs
+    works = [form.work(whole_box(slot.layout.sizes), index) for index, slot in enumerate(outputs)]
+    if form.in_one_go:
+        cuts = [cut(slot.layout, slice_bytes, index) for index, slot in enumerate(outputs)]
+        held_bytes = sum([math.prod(slot.layout.sizes) * slot.layout.data_type.item_size for slot in outputs])
+    else:
+        cuts = [
+            _cut(slot.layout, slice_bytes, work, index)
+            for index, (slot, work) in enumerate(zip(outputs, works, strict=True))
+        ]
+        held_bytes = 0
+    slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
+    return Plan(operation, form, operation.inputs, outputs, slices, sum(works), held_bytes)
+
+
+def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
+    """Smaller slices, where these would take long; other requests wait for a slice, small as its bytes may be."""
+    slices = cut(layout, slice_bytes, output)
+    elements = math.prod(layout.sizes)
+    if work <= SLICE_WORK or not elements:
+        return slices
+    # The last slice is as large as any.
+    extents = [stop - start for start, stop in slices.piece(len(slices) - 1).box]
+    span = (last_index(extents, layout.strides) + 1) * layout.data_type.item_size
+    held, wanted = math.prod(extents), SLICE_WORK * elements // work
+    return slices if held <= wanted else cut(layout, max(1, span * wanted // held), output)
