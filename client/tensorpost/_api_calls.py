@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Inputs, Outputs, Subject, as_operation, check_out, frame_head, output_memory, wire_inputs
+from ._arrays import Call, Inputs, Outputs, Runnable, call_of, check_out, output_memory, wire_inputs
 from ._checks import shown, text, whole_number
 from ._http1 import ProgressMeter, Report, Request
 from ._response_reader import ResponseReader, ask
@@ -24,7 +24,7 @@ from ._runtime import Deadline
 from ._session import Session
 from .descriptors import FeatureLevel
 from .frame import MEDIA_TYPE
-from .operation import Operation, Slot
+from .operation import Slot
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
 __all__ = ["BlockStream", "compute", "document", "health", "stream", "validate"]
@@ -43,9 +43,8 @@ class CallOptions:
     progress: Report | None = None
 
 
-def _request(operation: Operation, inputs: Inputs, options: CallOptions) -> Request:
-    head = frame_head(operation)
-    tensors = wire_inputs(operation, inputs)
+def _request(call: Call, inputs: Inputs, options: CallOptions) -> Request:
+    tensors = wire_inputs(call, inputs)
     query: dict[str, str] = {}
     if options.backend is not None:
         query["backend"] = text("backend", options.backend, "the name of one, as devices() lists them, or 'auto'")
@@ -54,15 +53,15 @@ def _request(operation: Operation, inputs: Inputs, options: CallOptions) -> Requ
     if options.progress is not None and not callable(options.progress):
         raise InvalidParameter(f"progress is {shown(options.progress)}; it must be a function that takes a Progress")
     if options.feature_level is not None:
-        if operation.endpoint.startswith("/v1/onnx/"):
+        if call.endpoint.startswith("/v1/onnx/"):
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(options.feature_level))
-    target = operation.endpoint + (f"?{urlencode(query)}" if query else "")
-    return Request("POST", target, _FRAME_HEADERS, (memoryview(head), *tensors), ProgressMeter(options.progress))
+    target = call.endpoint + (f"?{urlencode(query)}" if query else "")
+    return Request("POST", target, _FRAME_HEADERS, (memoryview(call.head), *tensors), ProgressMeter(options.progress))
 
 
 async def compute(
-    session: Session, subject: Subject, inputs: Inputs, out: Outputs, options: CallOptions
+    session: Session, operation: Runnable, inputs: Inputs, out: Outputs, options: CallOptions
 ) -> Result[Any]:
     """Run an operation and receive its outputs whole.
 
@@ -70,16 +69,16 @@ async def compute(
         InvalidParameter: an argument is wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
-    operation = as_operation(subject)
-    request = _request(operation, inputs, options)
-    given = check_out(operation.outputs, out)
+    call = call_of(operation)
+    request = _request(call, inputs, options)
+    given = check_out(call.outputs, out)
 
     async def attempt(deadline: Deadline) -> Result[Any]:
         reader = await ask(session.sender, request, deadline)
         try:
-            metadata = await reader.frame_head(operation.outputs)
+            metadata = await reader.frame_head(call.outputs)
             arrays: dict[str, NDArray[Any]] = {}
-            for slot, memory in zip(operation.outputs, given, strict=True):
+            for slot, memory in zip(call.outputs, given, strict=True):
                 target, arrays[slot.name] = output_memory(slot, memory)
                 await reader.fill(target)
             await reader.finish()
@@ -101,11 +100,12 @@ class BlockStream:
     def __init__(self, session: Session, request: Request, outputs: tuple[Slot, ...], block_bytes: int) -> None:
         self._session, self._request, self._outputs = session, request, outputs
         self._reader: ResponseReader | None = None
-        self._blocks = [
+        self._left = sum([slot.layout.size_in_bytes for slot in outputs])
+        self._places = (
             (slot, start, min(block_bytes, slot.layout.size_in_bytes - start))
-            for slot in reversed(outputs)
-            for start in range(0, slot.layout.size_in_bytes, block_bytes)[::-1]
-        ]
+            for slot in outputs
+            for start in range(0, slot.layout.size_in_bytes, block_bytes)
+        )
         self._begun = False
 
     async def next(self) -> memoryview | TensorBlock | None:
@@ -113,15 +113,16 @@ class BlockStream:
         if not self._begun:
             self._begun = True
             self._reader = await self._session.repeated(self._open)
-            if not self._blocks:
+            if self._left == 0:
                 await self._reader.finish()
-        if not self._blocks or self._reader is None:
-            await self.close()
+        place = next(self._places, None)
+        if place is None or self._reader is None:
             return None
-        slot, start, size = self._blocks.pop()
+        slot, start, size = place
         data = np.empty(size, np.uint8).data  # new memory for each block: a caller may keep one while the next comes
         await self._reader.fill(data)
-        if not self._blocks:
+        self._left -= size
+        if self._left == 0:
             await self._reader.finish()
         return data if len(self._outputs) == 1 else TensorBlock(slot.name, start, data)
 
@@ -142,12 +143,12 @@ class BlockStream:
 
 
 def stream(
-    session: Session, subject: Subject, inputs: Inputs, block_bytes: int, options: CallOptions
+    session: Session, operation: Runnable, inputs: Inputs, block_bytes: int, options: CallOptions
 ) -> BlockStream:
     """The stream of an operation's outputs. Raises `InvalidParameter` as `compute` does."""
-    operation = as_operation(subject)
+    call = call_of(operation)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    return BlockStream(session, _request(operation, inputs, options), operation.outputs, block_bytes)
+    return BlockStream(session, _request(call, inputs, options), call.outputs, block_bytes)
 
 
 async def document(session: Session, path: str, *segments: str) -> Any:
@@ -188,16 +189,16 @@ async def health(session: Session, path: str) -> bool:
 
 
 async def validate(
-    session: Session, subject: Subject | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
+    session: Session, operation: Runnable | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
 ) -> Validation:
     """Ask a server whether it would accept a descriptor."""
-    if isinstance(subject, Mapping):
+    if isinstance(operation, Mapping):
         try:
-            body = json.dumps(subject, allow_nan=False)
+            body = json.dumps(operation, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise InvalidParameter(f"the operator document cannot be written as JSON: {error}") from None
     else:
-        body = as_operation(subject).to_document_text()
+        body = operation.to_document_text()
     level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
     headers = {"content-type": "application/json", **_JSON_HEADERS}
     said, reader = await _json(session, Request("POST", "/v1/validate" + level, headers, (memoryview(body.encode()),)))

@@ -18,20 +18,20 @@ from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
 from .frame import encode_head
 from .layout import Layout
-from .onnx import OnnxNode
+from .onnx import OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
 from .operation import Operation, Slot
 from .problems import InvalidParameter
 from .resampling import Resampling, resampling
 
 __all__ = [
+    "Call",
     "Inputs",
     "Outputs",
-    "Subject",
+    "Runnable",
     "TensorData",
-    "as_operation",
+    "call_of",
     "check_out",
-    "frame_head",
     "onnx_node",
     "output_memory",
     "resample_arrays",
@@ -49,50 +49,55 @@ Inputs: TypeAlias = TensorData | Sequence[TensorData] | Mapping[str, TensorData]
 Outputs: TypeAlias = NDArray[Any] | Sequence[NDArray[Any] | None] | Mapping[str, NDArray[Any]] | None
 """Memory for outputs: for the only one, for all in order, or for some by name."""
 
-Subject: TypeAlias = OperatorDesc | OnnxNode | Operation
-"""What can be run."""
+Runnable: TypeAlias = Operation | OperatorDesc
+"""What can be run: descriptors and ONNX nodes. (For type checkers a class variable is no property of a protocol.)"""
 
 _UINT8 = data_type("uint8")
 _UNMASKED = "receive into the elements under it: out.data"
 
 
 @dataclass(frozen=True, slots=True)
-class _Adapted:
+class Call:
+    """What every call of an operation has in common, worked out once.
+
+    Attributes:
+        name: of the operation, for messages.
+        endpoint: path of the POST.
+        inputs: the tensors that are sent.
+        outputs: the tensors that are received.
+        head: of the request's frame.
+    """
+
     name: str
     endpoint: str
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
-    approximate: str | None
-    text: str
-
-    def to_document_text(self) -> str:
-        return self.text
+    head: bytes
 
 
-@lru_cache(maxsize=1024)
-def as_operation(subject: Subject) -> Operation:
-    """A descriptor or an ONNX node as an `Operation`: itself, once those classes are operations."""
-    if isinstance(subject, OnnxNode) and not hasattr(subject, "endpoint"):
-        for tensor in (subject.input, subject.output):
-            tensor.require_carriable("frame")
-        given = (Slot(subject.schema.data_input.name, subject.input.layout),)
-        answered = (Slot("output", subject.output.layout),)
-        endpoint = f"/v1/onnx/{subject.op_type}"
-        return _Adapted(subject.schema.name, endpoint, given, answered, None, subject.to_json_text())
-    if isinstance(subject, OperatorDesc) and not hasattr(subject, "endpoint"):
-        given, answered = (
-            tuple(Slot(subject.slot_name(field), getattr(subject, field).layout) for field in fields)
-            for fields in (subject.input_fields, subject.output_fields)
-        )
-        endpoint = f"/v1/operators/{subject.operator_type.lower()}"
-        text = subject.to_document_text()
-        return _Adapted(subject.operator_type, endpoint, given, answered, subject.approximate, text)
-    if not isinstance(subject, Operation):
+def call_of(operation: Runnable) -> Call:
+    """The call of an operation.
+
+    Raises:
+        InvalidParameter: this is no operation.
+        InvalidDescriptor: a tensor is of a type that a frame cannot carry.
+    """
+    if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
         raise InvalidParameter(
-            f"desc must be an operator's descriptor or an OnnxNode, not {type(subject).__name__}; "
+            f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; "
             "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
         )
-    return subject
+    return _call(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
+
+
+@lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
+def _call(operation: Runnable) -> Call:
+    inputs, outputs = operation.inputs, operation.outputs
+    for slot in (*inputs, *outputs):
+        if slot.layout.data_type.safetensors is None:
+            OnnxTensor(slot.layout.data_type.numpy_name, slot.layout.sizes).require_carriable("frame")
+    head = encode_head([(slot.name, *wire_form(slot)) for slot in inputs], {"op": operation.to_document_text()})
+    return Call(operation.name, operation.endpoint, inputs, outputs, head)
 
 
 def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
@@ -101,38 +106,31 @@ def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
     return (layout.data_type, layout.sizes) if layout.packed else (_UINT8, (layout.size_in_bytes,))
 
 
-@lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
-def frame_head(operation: Operation) -> bytes:
-    """The head of an operation's request."""
-    tensors = [(slot.name, *wire_form(slot)) for slot in operation.inputs]
-    return encode_head(tensors, {"op": operation.to_document_text()})
-
-
-def wire_inputs(operation: Operation, inputs: Inputs) -> list[memoryview]:
-    """The bytes of what the caller gave for each input of the operation, in wire order.
+def wire_inputs(call: Call, inputs: Inputs) -> list[memoryview]:
+    """The bytes of what the caller gave for each input of an operation, in wire order.
 
     Raises:
         InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the slot says.
     """
-    slots = operation.inputs
+    slots = call.inputs
     if isinstance(inputs, Mapping):
-        if inputs.keys() != {slot.name for slot in slots}:
-            raise _other_inputs(operation, ", ".join(map(str, inputs)) or "none")
+        if set(inputs) != {slot.name for slot in slots}:
+            raise _other_inputs(call, ", ".join(map(str, inputs)) or "none")
         return [_bytes_of(slot, inputs[slot.name]) for slot in slots]
     if not isinstance(inputs, (list, tuple)):
         if len(slots) != (0 if inputs is None else 1) and (inputs is not None or len(slots) > 1):
-            raise _other_inputs(operation, "none" if inputs is None else f"one {type(inputs).__name__}")
+            raise _other_inputs(call, "none" if inputs is None else f"one {type(inputs).__name__}")
         return [_bytes_of(slot, inputs) for slot in slots]
     given = cast("Sequence[object]", inputs)
     if len(given) != len(slots):
-        raise _other_inputs(operation, f"a {type(given).__name__} of {len(given)}")
+        raise _other_inputs(call, f"a {type(given).__name__} of {len(given)}")
     return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
 
 
-def _other_inputs(operation: Operation, found: str) -> InvalidParameter:
-    names = ", ".join(slot.name for slot in operation.inputs)
+def _other_inputs(call: Call, found: str) -> InvalidParameter:
+    names = ", ".join(slot.name for slot in call.inputs)
     return InvalidParameter(
-        f"{operation.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
+        f"{call.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
         "sequence of arrays in this order, or a mapping from these names to arrays"
     )
 

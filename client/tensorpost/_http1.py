@@ -20,6 +20,7 @@ from .problems import ConnectionProblem
 
 __all__ = [
     "PIECE_BYTES",
+    "SMALL_BODY_BYTES",
     "ProgressMeter",
     "Report",
     "Request",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 1 << 20  # the smallest piece at which sending and receiving reach full speed
-_SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two
+SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two
 _MOST_HEAD_BYTES = 1 << 16  # of the response's head and the informational ones before it; of trailers
 _MOST_CHUNK_LINE_BYTES = 1 << 12
 _NO_BODY = (204, 304)  # RFC 9110 section 6.4.1: whatever their headers say
@@ -40,7 +41,8 @@ _TRIMMED = rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?"
 _REQUEST_HEAD = re.compile(
     _TOKEN + rb" [!-~]+ HTTP/1\.1\r\n(?:" + _TOKEN + rb": " + _TRIMMED + rb"\r\n)+\r\n"
 )  # RFC 9112 sections 3 and 5
-_RESPONSE_HEAD = re.compile(rb"HTTP/1\.[01] [1-9][0-9]{2}(?: " + _TEXT + rb")?\r\n(?:" + _TOKEN + rb":" + _TEXT + rb"\r\n)*")
+_FIELDS = rb"(?:" + _TOKEN + rb":" + _TEXT + rb"\r\n)*"
+_RESPONSE_HEAD = re.compile(rb"HTTP/1\.[01] [1-9][0-9]{2}(?: " + _TEXT + rb")?\r\n" + _FIELDS)
 _FIELD = re.compile(_TOKEN + rb":" + _TEXT)
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;" + _TEXT + rb")?")  # RFC 9112 section 7.1; extensions ignored
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -95,7 +97,7 @@ class Request:
         """
         total = self.content_length
         self.meter.sending(0, total)
-        if total <= _SMALL_BODY_BYTES:
+        if total <= SMALL_BODY_BYTES:
             if joined := b"".join((head, *self.body)):
                 yield memoryview(joined)
                 self.meter.sending(total, total)
@@ -176,8 +178,6 @@ class ResponseParser:
         head: the response's head once it came.
         head_text: the same as it came, without its last line end.
     """
-
-    __slots__ = ("_buffer", "_heads_bytes", "_keep_alive", "_left", "_method", "_origin", "_start", "_state", "head", "head_text")
 
     def __init__(self, origin: Origin, method: str) -> None:
         self._origin, self._method = origin, method

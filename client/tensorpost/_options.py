@@ -23,9 +23,9 @@ class Timeout:
         read: between two parts of an answer, its head included. Default 60.
         write: until the server takes the next part of a request. Default 60.
         pool: until one of `Limits.max_connections` is free. Default 60.
-        total: for the whole call, retries and their waits included. For a stream it ends with the last block, and counts
-            what the caller does between blocks. Name lookups by the operating system are not interrupted, and through
-            httpx it is looked at between the parts of an answer only. Default None.
+        total: for the whole call, retries and their waits included; for a stream until its last block, what the caller
+            does between blocks included. Not interrupted are name lookups by the operating system, nor, through httpx,
+            the receiving of one part. Default None.
 
     Raises:
         InvalidParameter: a wait is no positive number of at most a million seconds.

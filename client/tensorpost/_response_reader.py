@@ -1,7 +1,7 @@
 """Reads a response's body: frames, documents, and the exceptions that it reports.
 
-A frame is believed only after its head agreed with the operation and with Content-Length, and its bytes are written into
-the memory that was given and nowhere else.
+A frame is believed only after its head agreed with the operation and with Content-Length, and its bytes are written
+into the memory that was given and nowhere else.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import as_operation
 from .descriptors import FeatureLevel, OperatorDesc, parse_operator
 from .onnx import OnnxNode
 from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
@@ -167,9 +166,9 @@ class Validation:
     @property
     def bytes_by_input(self) -> dict[str, int]:
         """Bytes of each input tensor by name, in wire order."""
-        return {slot.name: slot.layout.size_in_bytes for slot in as_operation(self.operator).inputs}
+        return {slot.name: slot.layout.size_in_bytes for slot in self.operator.inputs}
 
     @property
     def bytes_by_output(self) -> dict[str, int]:
         """Bytes of each output tensor by name, in wire order."""
-        return {slot.name: slot.layout.size_in_bytes for slot in as_operation(self.operator).outputs}
+        return {slot.name: slot.layout.size_in_bytes for slot in self.operator.outputs}

@@ -125,7 +125,7 @@ class SocketSender:
         try:
             if connection is None:
                 connection = await self._connect(deadline)
-            response = SocketResponse(self, connection, ResponseParser(origin, method), deadline)
+            response = SocketResponse(origin, pool, connection, method, deadline)
             await response.exchange(pieces)
         except BaseException:
             if connection is not None:
@@ -216,10 +216,12 @@ class SocketResponse:
         parser: what is known of the response.
     """
 
-    def __init__(self, sender: SocketSender, connection: Connection, parser: ResponseParser, deadline: Deadline) -> None:
-        self.parser = parser
-        self._origin, self._pool, self._runtime = sender.origin, sender.pool, sender.pool.runtime
-        self._generation = sender.pool.generation
+    def __init__(
+        self, origin: Origin, pool: ConnectionPool, connection: Connection, method: str, deadline: Deadline
+    ) -> None:
+        self.parser = ResponseParser(origin, method)
+        self._origin, self._pool, self._runtime = origin, pool, pool.runtime
+        self._generation = pool.generation
         self._connection: Connection | None = connection
         self._deadline = deadline
         self._sent_whole = False
@@ -233,14 +235,12 @@ class SocketResponse:
         """Send the pieces and receive the head."""
         connection = self._open()
         self._sent_whole = await self._send(connection, pieces)
-        if not connection.tls:  # the answer cannot be there yet; TLS may have read the beginning of it
+        if self.parser.head is None and not connection.tls:  # it cannot be there yet; TLS may hold a part of it
             await self._wait(connection, READ, "read")
         while self.parser.head is None:
             self.parser.feed(await self._receive(connection, _RECEIVE_BYTES))
 
-    async def _send(
-        self, connection: Connection, pieces: Iterable[memoryview] | AsyncIterable[memoryview]
-    ) -> bool:
+    async def _send(self, connection: Connection, pieces: Iterable[memoryview] | AsyncIterable[memoryview]) -> bool:
         """Send; False if the server answered, or hung up, before everything was sent."""
         # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
         if isinstance(pieces, AsyncIterable):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tensorpost._steps import Request
 
 from tensorpost._http1 import HttpExchange, exchange_of
 from tensorpost._options import Timeout
 from tensorpost._origin import Origin
-from tensorpost._steps import Request
 from tensorpost.problems import ConnectionProblem
 
 ORIGIN = Origin.parse("http://example.org:8000/p", headers={"X-A": "b"}, timeout=Timeout(), tls=True, uds=None)

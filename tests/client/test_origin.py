@@ -4,12 +4,12 @@ from typing import Any
 
 import httpx
 import pytest
-
-from tensorpost import AsyncClient, Client, Timeout
 from tensorpost._async_sockets import AsyncSocketTransport
-from tensorpost._origin import Origin
 from tensorpost._sockets import SocketTransport
 from tensorpost._transport import AsyncOverHttpx, OverHttpx
+
+from tensorpost import AsyncClient, Client, Timeout
+from tensorpost._origin import Origin
 from tensorpost.problems import InvalidParameter
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from tensorpost import Limits, Timeout
 from tensorpost._async_sockets import AsyncPool
 from tensorpost._pool import Pool
+
+from tensorpost import Limits, Timeout
 from tensorpost.problems import InvalidParameter, RequestTimeout
 
 HERE, THERE = ("127.0.0.1", 1), "/some/socket"
