@@ -122,7 +122,7 @@ def encode_request_head(method: str, target: str, fields: tuple[tuple[str, str],
     """
     lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in fields], "", ""]
     head = "\r\n".join(lines).encode("latin-1")
-    if not _REQUEST_HEAD.fullmatch(head):
+    if not _REQUEST_HEAD.fullmatch(head) or head.count(b"\r\n") != len(lines) - 1:  # a value may hold more lines
         raise ValueError(f"no valid request head: {head[:200]!r}")
     return head
 
@@ -255,7 +255,7 @@ class ResponseParser:
         elif self._state is _State.HEAD:
             raise ConnectionProblem(f"{self._origin} closed the connection without an answer")
         elif self._state is _State.UNTIL_CLOSE:
-            self._state = _State.COMPLETE
+            self._state, self._keep_alive = _State.COMPLETE, False
         else:
             raise ConnectionProblem(f"{self._origin} closed the connection before the end of its answer")
 

@@ -121,16 +121,15 @@ class HttpxResponse:
         self._is_sync = isinstance(response.stream, httpx.SyncByteStream)
         self._part = memoryview(b"")
         self._parts: Any = None
-        if response.is_stream_consumed:  # by a hook of the caller
-            self._part, self._is_sync = memoryview(response.content), True
-            self._parts = iter(())
+        if response.is_stream_consumed:  # by a hook of the caller, or a mock
+            self._part = memoryview(response.content)
         else:
             self._parts = response.iter_raw() if self._is_sync else response.aiter_raw()
 
     async def read_into(self, target: memoryview) -> int:
         """See `Response.read_into`."""
         self._deadline.clip(None)
-        while not self._part:
+        while not self._part and self._parts is not None:
             try:
                 data = next(self._parts, None) if self._is_sync else await anext(self._parts, None)
             except httpx.TransportError as error:
@@ -147,9 +146,10 @@ class HttpxResponse:
         """See `Response.close`."""
         if self._is_sync:
             self._response.close()
-        else:
+            return
+        if self._parts is not None:
             await self._parts.aclose()
-            await self._response.aclose()
+        await self._response.aclose()
 
 
 def as_problem(error: httpx.TransportError, origin: Origin, deadline: Deadline) -> ConnectionProblem:
