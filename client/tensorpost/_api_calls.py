@@ -7,9 +7,8 @@ taken after the head of the answer was found right.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -17,47 +16,52 @@ from numpy.typing import NDArray
 
 from ._arrays import Call, Inputs, Outputs, Runnable, call_of, check_out, output_memory, wire_inputs
 from ._checks import shown, text, whole_number
-from ._http1 import ProgressMeter, Report, Request
+from ._http1 import Request
 from ._response_reader import ResponseReader, ask
-from ._results import Result, ServerTiming, TensorBlock, Validation
+from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
 from ._runtime import Deadline
 from ._session import Session
 from .descriptors import FeatureLevel
 from .frame import MEDIA_TYPE
-from .operation import Slot
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
 __all__ = ["BlockStream", "compute", "document", "health", "stream", "validate"]
 
-_JSON_HEADERS = {"accept": "application/json"}
-_FRAME_HEADERS = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
+_ACCEPT_JSON = (("accept", "application/json"),)
+_SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
+_FRAME = (("content-type", MEDIA_TYPE), ("accept", MEDIA_TYPE))
 
 
-@dataclass(frozen=True, slots=True)
-class CallOptions:
+class CallOptions(NamedTuple):
     """What goes into an operator's request beside its inputs."""
 
     backend: str | None = None
     device: int | None = None
     feature_level: str | int | FeatureLevel | None = None
-    progress: Report | None = None
+    progress: Callable[[Progress], None] | None = None
 
 
 def _request(call: Call, inputs: Inputs, options: CallOptions) -> Request:
-    tensors = wire_inputs(call, inputs)
+    body = (memoryview(call.head), *wire_inputs(call, inputs))
+    if options == _NO_OPTIONS:
+        return Request("POST", call.endpoint, _FRAME, body)
+    backend, device, feature_level, progress = options
     query: dict[str, str] = {}
-    if options.backend is not None:
-        query["backend"] = text("backend", options.backend, "the name of one, as devices() lists them, or 'auto'")
-    if options.device is not None:
-        query["device"] = str(whole_number("device", options.device, 0, ", as devices() counts them"))
-    if options.progress is not None and not callable(options.progress):
-        raise InvalidParameter(f"progress is {shown(options.progress)}; it must be a function that takes a Progress")
-    if options.feature_level is not None:
+    if backend is not None:
+        query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
+    if device is not None:
+        query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
+    if feature_level is not None:
         if call.endpoint.startswith("/v1/onnx/"):
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
-        query["feature_level"] = str(FeatureLevel.parse(options.feature_level))
+        query["feature_level"] = str(FeatureLevel.parse(feature_level))
+    if progress is not None and not callable(progress):
+        raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
     target = call.endpoint + (f"?{urlencode(query)}" if query else "")
-    return Request("POST", target, _FRAME_HEADERS, (memoryview(call.head), *tensors), ProgressMeter(options.progress))
+    return Request("POST", target, _FRAME, body, progress)
+
+
+_NO_OPTIONS = CallOptions()
 
 
 async def compute(
@@ -76,7 +80,7 @@ async def compute(
     async def attempt(deadline: Deadline) -> Result[Any]:
         reader = await ask(session.sender, request, deadline)
         try:
-            metadata = await reader.frame_head(call.outputs)
+            metadata = await reader.frame_head(call)
             arrays: dict[str, NDArray[Any]] = {}
             for slot, memory in zip(call.outputs, given, strict=True):
                 target, arrays[slot.name] = output_memory(slot, memory)
@@ -97,13 +101,13 @@ class BlockStream:
     Nothing is repeated once the head of the answer came.
     """
 
-    def __init__(self, session: Session, request: Request, outputs: tuple[Slot, ...], block_bytes: int) -> None:
-        self._session, self._request, self._outputs = session, request, outputs
+    def __init__(self, session: Session, request: Request, call: Call, block_bytes: int) -> None:
+        self._session, self._request, self._call = session, request, call
         self._reader: ResponseReader | None = None
-        self._left = sum([slot.layout.size_in_bytes for slot in outputs])
+        self._left = sum([slot.layout.size_in_bytes for slot in call.outputs])
         self._places = (
             (slot, start, min(block_bytes, slot.layout.size_in_bytes - start))
-            for slot in outputs
+            for slot in call.outputs
             for start in range(0, slot.layout.size_in_bytes, block_bytes)
         )
         self._begun = False
@@ -124,12 +128,12 @@ class BlockStream:
         self._left -= size
         if self._left == 0:
             await self._reader.finish()
-        return data if len(self._outputs) == 1 else TensorBlock(slot.name, start, data)
+        return data if len(self._call.outputs) == 1 else TensorBlock(slot.name, start, data)
 
     async def _open(self, deadline: Deadline) -> ResponseReader:
         reader = await ask(self._session.sender, self._request, deadline)
         try:
-            await reader.frame_head(self._outputs)
+            await reader.frame_head(self._call)
         except BaseException:
             await reader.close()
             raise
@@ -148,7 +152,7 @@ def stream(
     """The stream of an operation's outputs. Raises `InvalidParameter` as `compute` does."""
     call = call_of(operation)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    return BlockStream(session, _request(call, inputs, options), call.outputs, block_bytes)
+    return BlockStream(session, _request(call, inputs, options), call, block_bytes)
 
 
 async def document(session: Session, path: str, *segments: str) -> Any:
@@ -160,7 +164,7 @@ async def document(session: Session, path: str, *segments: str) -> Any:
     for segment in segments:
         text("name", segment, "the name of an operator, for instance 'TILE'")
     target = "/".join([path, *(quote(segment, safe="") for segment in segments)])
-    return (await _json(session, Request("GET", target, _JSON_HEADERS)))[0]
+    return (await _json(session, Request("GET", target, _ACCEPT_JSON)))[0]
 
 
 async def _json(session: Session, request: Request) -> tuple[Any, ResponseReader]:
@@ -178,7 +182,7 @@ async def health(session: Session, path: str) -> bool:
     """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
     try:
         deadline = Deadline(session.origin.timeout.total)
-        reader = await ask(session.sender, Request("GET", path, _JSON_HEADERS), deadline)
+        reader = await ask(session.sender, Request("GET", path, _ACCEPT_JSON), deadline)
         try:
             await reader.drain()
         finally:
@@ -200,8 +204,9 @@ async def validate(
     else:
         body = operation.to_document_text()
     level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
-    headers = {"content-type": "application/json", **_JSON_HEADERS}
-    said, reader = await _json(session, Request("POST", "/v1/validate" + level, headers, (memoryview(body.encode()),)))
+    said, reader = await _json(
+        session, Request("POST", "/v1/validate" + level, _SEND_JSON, (memoryview(body.encode()),))
+    )
     try:
         return Validation.from_document(said, reader.head.request_id)
     except (KeyError, TypeError, AttributeError, InvalidParameter) as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._options import Limits
-from ._runtime import Address, Deadline, Runtime, Wakeup
+from ._runtime import Address, Deadline, Runtime
 from .problems import RequestTimeout
 
 if TYPE_CHECKING:
@@ -26,14 +26,7 @@ CLOSED = "the client has been closed; make a new one"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open socket that does not block.
-
-    Attributes:
-        address: what it is connected to.
-        tls: whether it is an `ssl.SSLSocket`.
-        sock: the socket.
-        blocked: the errors of operations that would block; TLS has two of its own.
-    """
+    """An open socket that does not block; `blocked` are its errors for that, of which TLS has two of its own."""
 
     address: Address
     tls: bool
@@ -54,11 +47,6 @@ class ConnectionPool:
 
     A process that was forked begins without any: two processes that use one connection would get each other's answers.
 
-    Args:
-        runtime: how to wait for a free connection.
-        limits: how many connections there may be, and how many are kept.
-        clock: seconds.
-
     Attributes:
         generation: grows in a process that was forked; what was begun under another one is not of this process.
     """
@@ -68,7 +56,7 @@ class ConnectionPool:
         self._limits = limits
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[Wakeup] = deque()
+        self._waiting: deque[Any] = deque()  # events of the calls that wait, oldest first
         self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
         self._busy = 0
         self._closed = False
@@ -81,8 +69,7 @@ class ConnectionPool:
         self._waiting.clear()
         self._busy = 0
         self.generation += 1
-        while self._idle:
-            self._idle.pop()[0].sock.close()  # closes this process' descriptor, and not the connection
+        self._close_idle(0)  # closes this process' descriptors, and not the connections
 
     async def acquire(
         self, address: Address, seconds: float | None, deadline: Deadline, *, tls: bool = False
@@ -96,39 +83,33 @@ class ConnectionPool:
             RequestTimeout: all were in use for so many seconds.
             RuntimeError: the pool was closed.
         """
+        most, event = self._limits.max_connections, None
         with self._lock:
-            if self._closed:
-                raise RuntimeError(CLOSED)
-            most = self._limits.max_connections
-            wakeup = None
+            self._require_open()
             if most is None or self._busy < most:
                 self._busy += 1
             else:
-                wakeup = self.runtime.wakeup()
-                self._waiting.append(wakeup)
-        if wakeup is not None:
-            await self._wait(wakeup, seconds, deadline)
-            if self._closed:
-                self.release()
-                raise RuntimeError(CLOSED)
-        while (connection := self._take(address, tls)) is not None:
-            if connection.is_silent():
-                return connection
+                event = self.runtime.event()
+                self._waiting.append(event)
+        if event is not None:
+            await self._wait(event, seconds, deadline)
+        while (connection := self._take(address, tls)) is not None and not connection.is_silent():
             connection.sock.close()
-        return None
+        return connection
 
-    async def _wait(self, wakeup: Any, seconds: float | None, deadline: Deadline) -> None:
-        """Wait for the place of a call that ends, which passes it on."""
+    async def _wait(self, event: Any, seconds: float | None, deadline: Deadline) -> None:
+        """Wait for a call that ends and passes its place on."""
         granted = False
         try:
-            granted = await self.runtime.wait_for(wakeup, deadline.clip(seconds))
+            granted = await self.runtime.wait_for(event, deadline.clip(seconds))
         finally:
             with self._lock:
-                passed_on = wakeup not in self._waiting
+                passed_on = event not in self._waiting
                 if not passed_on:
-                    self._waiting.remove(wakeup)
-            if passed_on and not granted:  # at the very moment at which the wait was given up
+                    self._waiting.remove(event)
+            if passed_on and (self._closed or not granted):  # a place that came too late goes to the next one
                 self.release()
+        self._require_open()
         if not granted:
             deadline.clip(None)
             raise RequestTimeout(
@@ -137,18 +118,20 @@ class ConnectionPool:
                 extra={"phase": "pool"},
             )
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(CLOSED)
+
     def _take(self, address: Address, tls: bool) -> Connection | None:
         with self._lock:
             self._close_expired()
-            # The connection used last is the least likely to have been closed.
-            for index in range(len(self._idle) - 1, -1, -1):
+            for index in range(len(self._idle) - 1, -1, -1):  # the one used last is the least likely to be closed
                 connection = self._idle[index][0]
-                if connection.address == address and connection.tls is tls:
+                if connection.tls is tls and connection.address == address:
                     del self._idle[index]
                     return connection
-            most = self._limits.max_connections
-            while most is not None and self._idle and self._busy + len(self._idle) > most:
-                self._idle.pop(0)[0].sock.close()  # idle connections to other servers give way to a new one
+            if self._limits.max_connections is not None:  # idle connections to other servers give way to a new one
+                self._close_idle(self._limits.max_connections - self._busy)
             return None
 
     def release(self, reusable: Connection | None = None) -> None:
@@ -158,8 +141,8 @@ class ConnectionPool:
                 self._close_expired()
                 self._idle.append((reusable, self._clock()))
                 most = 0 if self._closed else self._limits.max_keepalive_connections
-                if most is not None and len(self._idle) > most:
-                    self._idle.pop(0)[0].sock.close()
+                if most is not None:
+                    self._close_idle(most)
             if self._waiting:
                 self._waiting.popleft().set()
             else:
@@ -167,17 +150,18 @@ class ConnectionPool:
 
     def _close_expired(self) -> None:
         expiry = self._limits.keepalive_expiry
-        if expiry is not None:
-            oldest_allowed = self._clock() - expiry
-            while self._idle and self._idle[0][1] < oldest_allowed:
-                self._idle.pop(0)[0].sock.close()
+        while expiry is not None and self._idle and self._idle[0][1] < self._clock() - expiry:
+            self._idle.pop(0)[0].sock.close()
+
+    def _close_idle(self, most: int) -> None:
+        while len(self._idle) > max(most, 0):
+            self._idle.pop(0)[0].sock.close()
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed when their responses are."""
         with self._lock:
             self._closed = True
-            while self._idle:
-                self._idle.pop()[0].sock.close()
+            self._close_idle(0)
 
 
 _POOLS: weakref.WeakSet[ConnectionPool] = weakref.WeakSet()

@@ -79,7 +79,7 @@ class HttpxSender:
         if self._make and self._process != os.getpid():  # forked: the connections belong to the other process
             self._http, self._process = self._make(), os.getpid()
         origin = self._origin
-        headers = {**dict(origin.fields), **request.headers}
+        headers = dict((*origin.fields, *request.fields))
         if request.body:
             headers["content-length"] = str(request.content_length)
         url = httpx.URL(scheme=origin.scheme, host=origin.host, port=origin.port)

@@ -7,14 +7,15 @@ further, or hang up; its answer is then taken at once, and not lost to a failed 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ._connection_pool import Connection, ConnectionPool
-from ._http1 import Request, ResponseHead, ResponseParser, encode_request_head
+from ._http1 import SMALL_BODY_BYTES, Request, ResponseHead, ResponseParser, encode_head
 from ._origin import Origin
-from ._runtime import READ, WRITE, Deadline
+from ._runtime import READ, WRITE, Deadline, connect
 from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
@@ -24,6 +25,7 @@ __all__ = ["Response", "Sender", "SocketResponse", "SocketSender", "broken", "ce
 
 _RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be received straight into their memory
 _SSL_WANTS = {2: READ, 3: WRITE}  # errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
+Phase = Literal["read", "write"]
 
 
 class Response(Protocol):
@@ -51,16 +53,21 @@ class Sender(Protocol):
     async def close(self) -> None: ...
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-def timed_out(origin: Origin, phase: Literal["read", "write"]) -> RequestTimeout:
-    """The error of a wait that was too long; `extra["phase"]` says in which direction."""
+def timed_out(origin: Origin, phase: Phase) -> RequestTimeout:
+    """The error of too long a wait; `extra["phase"]` says in which direction."""
     seconds = origin.timeout.read if phase == "read" else origin.timeout.write
     # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
     long = "too long" if seconds is None else f"{seconds:g} seconds"
     more = "" if phase == "read" else " and took no more of the request"
     return RequestTimeout(f"{origin} was silent for {long}{more}", extra={"phase": phase})
+
+
+def broken(origin: Origin, phase: Phase, error: Exception) -> ConnectionProblem:
+    """The error of a connection that failed; `extra["phase"]` says in which direction."""
+    if isinstance(error, TimeoutError):
+        return timed_out(origin, phase)
+    said = str(error) or type(error).__name__
+    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": phase})
 
 
 def certificate_refused(origin: Origin, error: ssl.SSLCertVerificationError) -> ConnectFailed:
@@ -72,33 +79,16 @@ def certificate_refused(origin: Origin, error: ssl.SSLCertVerificationError) -> 
     )
 
 
-def broken(origin: Origin, phase: Literal["read", "write"], error: OSError) -> ConnectionProblem:
-    """The error of a connection that failed; `extra["phase"]` says in which direction."""
-    if isinstance(error, TimeoutError):
-        return timed_out(origin, phase)
-    said = error or type(error).__name__
-    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": phase})
-
-
-# ---- sending ---------------------------------------------------------------------------------------------------------
-
-
 class SocketSender:
-    """Sockets to one server.
-
-    Args:
-        origin: the server.
-        pool: the connections; may be shared with senders to other servers.
-    """
+    """Sockets to one server; the pool may be shared with senders to other servers."""
 
     def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
-        self.origin = origin
-        self.pool = pool
-        self._runtime = pool.runtime
+        self._origin = origin
+        self._pool = pool
         self._tls: ssl.SSLContext | None = None
 
     def __str__(self) -> str:
-        return "own sockets, " + ("TLS" if self.origin.scheme == "https" else "Unix" if self.origin.uds else "TCP")
+        return "own sockets, " + ("TLS" if self._origin.scheme == "https" else "Unix" if self._origin.uds else "TCP")
 
     async def send(self, request: Request, deadline: Deadline) -> SocketResponse:
         """Send a request and wait for the head of its response.
@@ -108,25 +98,24 @@ class SocketSender:
             RequestTimeout: silence for longer than the timeout, no free connection, or the end of the call's time.
             ConnectionProblem: the connection broke before there was an answer, or what came is no HTTP.
         """
-        fields = self.origin.fields
-        if request.body:
-            fields = (*fields, ("content-length", str(request.content_length)))
-        target = self.origin.prefix + request.target
-        head = encode_request_head(request.method, target, (*fields, *request.headers.items()))
-        return await self.exchange(request.method, request.pieces(head), deadline)
+        origin, length = self._origin, request.content_length
+        fields = (("content-length", str(length)),) if request.body else ()
+        head = encode_head(request.method, origin.prefix + request.target, origin.fields, request.fields, fields)
+        if length > SMALL_BODY_BYTES or request.report:
+            return await self.exchange(request.method, head, _each(request.pieces()), deadline)
+        return await self.exchange(request.method, b"".join((head, *request.body)), None, deadline)
 
     async def exchange(
-        self, method: str, pieces: Iterable[memoryview] | AsyncIterable[memoryview], deadline: Deadline
+        self, method: str, first: bytes, rest: AsyncIterable[memoryview] | None, deadline: Deadline
     ) -> SocketResponse:
-        """Send a head and a body, and wait for the head of the response. Raises what `send` raises."""
-        origin, pool = self.origin, self.pool
-        tls = origin.scheme == "https"
-        connection = await pool.acquire(origin.address, origin.timeout.pool, deadline, tls=tls)
+        """Send the bytes of a request, and wait for the head of the response. Raises what `send` raises."""
+        origin, pool = self._origin, self._pool
+        connection = await pool.acquire(origin.address, origin.timeout.pool, deadline, tls=origin.scheme == "https")
         try:
             if connection is None:
                 connection = await self._connect(deadline)
             response = SocketResponse(origin, pool, connection, method, deadline)
-            await response.exchange(pieces)
+            await response.exchange(first, rest)
         except BaseException:
             if connection is not None:
                 connection.sock.close()
@@ -136,63 +125,64 @@ class SocketSender:
 
     async def close(self) -> None:
         """Close the idle connections; those in use are closed when their responses are."""
-        self.pool.close()
-
-    # ---- connecting --------------------------------------------------------------------------------------------------
+        self._pool.close()
 
     async def _connect(self, deadline: Deadline) -> Connection:
-        origin = self.origin
+        origin = self._origin
         try:
-            sock = await self._runtime.connect(origin.address, deadline.clip(origin.timeout.connect))
+            sock = await connect(self._pool.runtime, origin.address, deadline.clip(origin.timeout.connect))
             try:
                 if origin.uds is None:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if origin.scheme == "https":
-                    return await self._handshake(sock, deadline)
+                return (
+                    await self._secured(sock, deadline)
+                    if origin.scheme == "https"
+                    else Connection(origin.address, False, sock)
+                )
             except BaseException:
                 sock.close()
                 raise
-            return Connection(origin.address, False, sock)
         except ConnectionProblem:
             raise  # the end of the call's time, or an untrusted certificate: they are OSErrors too
         except (OSError, UnicodeError) as error:  # timeouts, and names that do not resolve or are none, included
-            if isinstance(error, TimeoutError):
-                deadline.clip(None)
+            deadline.clip(None)
             said = str(error) or "no answer in time"
             raise ConnectFailed(
                 f"no connection to {origin}: {said}; is the server running, and is this its address?"
             ) from error
 
-    async def _handshake(self, sock: socket.socket, deadline: Deadline) -> Connection:
+    async def _secured(self, sock: socket.socket, deadline: Deadline) -> Connection:
         import ssl
 
-        if self._tls is None:
-            self._tls = _tls_context(self.origin.tls)
+        self._tls = self._tls or _tls_context(self._origin.tls)
         blocked = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-        secured = self._tls.wrap_socket(sock, server_hostname=self.origin.host, do_handshake_on_connect=False)
+        secured = self._tls.wrap_socket(sock, server_hostname=self._origin.host, do_handshake_on_connect=False)
         try:
             while True:
                 try:
                     secured.do_handshake()
-                    return Connection(self.origin.address, True, secured, blocked)
+                    return Connection(self._origin.address, True, secured, blocked)
                 except blocked as error:
-                    wait = deadline.clip(self.origin.timeout.connect)
-                    if not await self._runtime.wait(secured, _SSL_WANTS.get(error.errno or 0, READ), wait):
+                    wait = deadline.clip(self._origin.timeout.connect)
+                    if not await self._pool.runtime.wait(secured, _SSL_WANTS.get(error.errno or 0, READ), wait):
                         raise TimeoutError from None
-        except ssl.SSLCertVerificationError as error:
+        except BaseException as error:
             secured.close()
-            raise certificate_refused(self.origin, error) from error
-        except BaseException:
-            secured.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise certificate_refused(self._origin, error) from error
             raise
+
+
+async def _each(pieces: Iterable[memoryview]) -> AsyncIterator[memoryview]:
+    for piece in pieces:
+        yield piece
 
 
 def _tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
     """A caller's own context, or one with the usual certificates, or one without any verification."""
-    import os
     import ssl
 
-    if isinstance(tls, ssl.SSLContext):
+    if not isinstance(tls, bool):
         return tls
     cafile, capath = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     if tls and not (cafile or capath):
@@ -201,12 +191,8 @@ def _tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
         cafile = certifi.where()
     context = ssl.create_default_context(cafile=cafile, capath=capath)
     if not tls:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-# ---- an exchange -----------------------------------------------------------------------------------------------------
 
 
 class SocketResponse:
@@ -231,30 +217,24 @@ class SocketResponse:
         assert self.parser.head is not None
         return self.parser.head
 
-    async def exchange(self, pieces: Iterable[memoryview] | AsyncIterable[memoryview]) -> None:
-        """Send the pieces and receive the head."""
-        connection = self._open()
-        self._sent_whole = await self._send(connection, pieces)
-        if self.parser.head is None and not connection.tls:  # it cannot be there yet; TLS may hold a part of it
+    async def exchange(self, first: bytes, rest: AsyncIterable[memoryview] | None) -> None:
+        """Send the request, as much of it as the server takes, and receive the head of the response."""
+        connection, parser = self._open(), self.parser
+        self._sent_whole = await self._send(connection, memoryview(first))
+        if rest is not None and self._sent_whole:
+            # What the caller's progress function raises comes out of `rest`, and is no error of the connection.
+            async for piece in rest:
+                self._sent_whole = await self._send(connection, piece)
+                if not self._sent_whole:
+                    break
+        if parser.head is None and not connection.tls:  # it cannot be there yet; TLS may hold a part of it
             await self._wait(connection, READ, "read")
-        while self.parser.head is None:
-            self.parser.feed(await self._receive(connection, _RECEIVE_BYTES))
+        while parser.head is None:
+            parser.feed(await self._receive(connection, _RECEIVE_BYTES))
 
-    async def _send(self, connection: Connection, pieces: Iterable[memoryview] | AsyncIterable[memoryview]) -> bool:
-        """Send; False if the server answered, or hung up, before everything was sent."""
-        # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
-        if isinstance(pieces, AsyncIterable):
-            async for piece in pieces:
-                if not await self._send_piece(connection, piece):
-                    return False
-        else:
-            for piece in pieces:
-                if not await self._send_piece(connection, piece):
-                    return False
-        return True
-
-    async def _send_piece(self, connection: Connection, piece: memoryview) -> bool:
-        if len(piece) > _RECEIVE_BYTES:
+    async def _send(self, connection: Connection, piece: memoryview) -> bool:
+        """Send a piece; False if the server answered, or hung up, before it was sent."""
+        if len(piece) > SMALL_BODY_BYTES:
             await self._runtime.give_turn()
             if self._has_answer(connection):
                 return False
@@ -265,7 +245,7 @@ class SocketResponse:
                 if not piece:
                     break
             except connection.blocked as error:
-                events = _SSL_WANTS.get(error.errno or 0, WRITE) | READ
+                events = READ | _SSL_WANTS.get(error.errno or 0, WRITE)
             except (BrokenPipeError, ConnectionResetError):
                 return False  # it may have said why before it hung up; who reads the answer will see
             except OSError as error:
@@ -285,16 +265,14 @@ class SocketResponse:
         self.parser.feed(data)
         return self.parser.head is not None
 
-    async def _wait(self, connection: Connection, events: int, phase: Literal["read", "write"]) -> int:
+    async def _wait(self, connection: Connection, events: int, phase: Phase) -> int:
         timeout = self._origin.timeout
-        wait = self._deadline.clip(timeout.read if phase == "read" else timeout.write)
-        ready = await self._runtime.wait(connection.sock, events, wait)
+        seconds = self._deadline.clip(timeout.read if phase == "read" else timeout.write)
+        ready = await self._runtime.wait(connection.sock, events, seconds)
         if not ready:
             self._deadline.clip(None)
             raise timed_out(self._origin, phase)
         return ready
-
-    # ---- receiving ---------------------------------------------------------------------------------------------------
 
     async def _receive(self, connection: Connection, most: int) -> bytes:
         while True:
@@ -316,10 +294,9 @@ class SocketResponse:
             except OSError as error:
                 raise broken(self._origin, "read", error) from error
             await self._wait(connection, events, "read")
-        if connection.tls:  # a record has 16 KiB at most: take all that came
-            with contextlib.suppress(OSError):  # the next call meets it again
-                while count < len(target) and (more := connection.sock.recv_into(target[count:])):
-                    count += more
+        with contextlib.suppress(OSError):  # a record of TLS has 16 KiB at most; the next call meets what is wrong
+            while connection.tls and count < len(target) and (more := connection.sock.recv_into(target[count:])):
+                count += more
         return count
 
     def _open(self) -> Connection:
@@ -339,33 +316,36 @@ class SocketResponse:
             ConnectionProblem: the connection broke before the end of the body.
             RuntimeError: the response was closed, or is of the process that this one was forked from.
         """
-        connection = self._open()
-        await self._runtime.give_turn()
+        connection, parser = self._open(), self.parser
         self._deadline.clip(None)
-        while (count := self.parser.take(target)) is None:
-            straight = self.parser.straight(target)
-            if straight is not None:
-                count = await self._receive_into(connection, straight)
-                self.parser.received(count)
+        while (count := parser.take(target)) is None:
+            await self._runtime.give_turn()
+            if straight := parser.straight(len(target)):
+                count = await self._receive_into(connection, target[:straight])
+                parser.received(count)
                 return count
-            self.parser.feed(await self._receive(connection, _RECEIVE_BYTES))
+            parser.feed(await self._receive(connection, _RECEIVE_BYTES))
         return count
 
     async def read(self, most: int) -> bytes:
         """Receive at most so many bytes; b"" at the end of the body. Raises what `read_into` raises."""
-        memory = bytearray(most)
-        count = await self.read_into(memoryview(memory))
-        return bytes(memory[:count])
+        connection, parser = self._open(), self.parser
+        if straight := parser.straight(most):
+            await self._runtime.give_turn()
+            data = await self._receive(connection, straight)
+            parser.received(len(data))
+            return data
+        memory = memoryview(bytearray(most))
+        return bytes(memory[: await self.read_into(memory)])
 
     async def close(self) -> None:
         """Keep the connection if the response was read to its end, close it otherwise."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if self._pool.generation != self._generation:
-            connection.sock.close()  # this process' descriptor; connection and place are the other's
-            return
-        reusable = self._sent_whole and self.parser.reusable
+        of_this_process = self._pool.generation == self._generation
+        reusable = of_this_process and self._sent_whole and self.parser.reusable
         if not reusable:
             connection.sock.close()
-        self._pool.release(connection if reusable else None)
+        if of_this_process:  # otherwise the call is the other process'
+            self._pool.release(connection if reusable else None)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._connection_pool import CLOSED, ConnectionPool
-from ._http1 import PIECE_BYTES, SMALL_BODY_BYTES, encode_request_head
+from ._http1 import PIECE_BYTES, SMALL_BODY_BYTES, encode_head
 from ._options import LONGEST_SECONDS, Limits, Timeout
 from ._origin import Origin
 from ._runtime import AsyncioRuntime, Deadline, Runtime, ThreadRuntime, run_blocking
@@ -134,7 +134,7 @@ def _head(request: httpx.Request) -> bytes:
     target = request.extensions.get("target", request.url.raw_path)
     fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
     try:
-        return encode_request_head(request.method, target.decode("latin-1"), fields)
+        return encode_head(request.method, target.decode("latin-1"), fields)
     except ValueError as error:
         raise httpx.LocalProtocolError(str(error), request=request) from error
 
@@ -261,8 +261,9 @@ class _Shared(Generic[Fallback]):
     async def _send(self, request: httpx.Request) -> httpx.Response:
         sender = SocketSender(_origin(request, self._uds), self._pool)
         with _httpx_errors():
-            response = await sender.exchange(request.method, _pieces(request), Deadline(None))
-        status, *lines = response.parser.head_text.encode("latin-1").split(b"\r\n")
+            response = await sender.exchange(request.method, b"", _pieces(request), Deadline(None))
+        status = response.parser.status_line.encode("latin-1")
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.parser.fields]
         body = _Body(response)
         extensions: dict[str, Any] = {
             "http_version": status[:8],
@@ -270,7 +271,6 @@ class _Shared(Generic[Fallback]):
             _WAY: "own sockets",
             _READ: body.read_into,
         }
-        fields = [(name, value.strip(b"\t ")) for name, _, value in (line.partition(b":") for line in lines)]
         return httpx.Response(response.head.status, headers=fields, stream=body, extensions=extensions)
 
     def _require_open(self) -> None:

@@ -133,7 +133,11 @@ def test_a_stream_ends_with_the_call_s_time(connect: Connect) -> None:
 
 
 def test_a_call_within_its_time_is_left_alone(connect: Connect) -> None:
-    with raw_server(lambda connection, _: (read_request(connection), connection.sendall(ANSWER))[0]) as server:
+    def handle(connection: socket.socket, number: int) -> None:
+        read_request(connection)
+        connection.sendall(ANSWER)
+
+    with raw_server(handle) as server:
         np.testing.assert_array_equal(connect(server.url, timeout=PATIENT).run(DESC, X), np.tile(X, (1, 2)))
 
 

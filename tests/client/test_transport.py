@@ -545,7 +545,7 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     with ours:
         connection = Connection("x", False, ours)
         response = SocketResponse(origin_of("http://x"), pool, connection, "POST", Deadline(None))
-        assert run_blocking(response._send_piece(connection, memoryview(b"x"))) is False
+        assert run_blocking(response._send(connection, memoryview(b"x"))) is False
 
 
 @pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)  # the two that wait: one second is enough
@@ -584,7 +584,7 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() ->
 def test_a_stream_of_a_closed_answer_says_so() -> None:
     with raw_server(answers(OK)) as server:
         sender = SocketSender(origin_of(server.url), ConnectionPool(ThreadRuntime(), Limits()))
-        response = run_blocking(sender.send(Request("GET", "/", {}), Deadline(None)))
+        response = run_blocking(sender.send(Request("GET", "/", ()), Deadline(None)))
         run_blocking(response.close())
 
         with pytest.raises(RuntimeError, match="the answer has been closed"):
