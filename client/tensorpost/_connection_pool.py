@@ -124,7 +124,9 @@ class ConnectionPool:
 
     def _take(self, address: Address, tls: bool) -> Connection | None:
         with self._lock:
-            self._close_expired()
+            expiry = self._limits.keepalive_expiry
+            while expiry is not None and self._idle and self._idle[0][1] < self._clock() - expiry:
+                self._idle.pop(0)[0].sock.close()
             for index in range(len(self._idle) - 1, -1, -1):  # the one used last is the least likely to be closed
                 connection = self._idle[index][0]
                 if connection.tls is tls and connection.address == address:
@@ -138,7 +140,6 @@ class ConnectionPool:
         """A call has ended. Keep its connection if it can serve another one and there is room."""
         with self._lock:
             if reusable is not None:
-                self._close_expired()
                 self._idle.append((reusable, self._clock()))
                 most = 0 if self._closed else self._limits.max_keepalive_connections
                 if most is not None:
@@ -147,11 +148,6 @@ class ConnectionPool:
                 self._waiting.popleft().set()
             else:
                 self._busy -= 1
-
-    def _close_expired(self) -> None:
-        expiry = self._limits.keepalive_expiry
-        while expiry is not None and self._idle and self._idle[0][1] < self._clock() - expiry:
-            self._idle.pop(0)[0].sock.close()
 
     def _close_idle(self, most: int) -> None:
         while len(self._idle) > max(most, 0):

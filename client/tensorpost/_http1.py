@@ -233,10 +233,10 @@ class ResponseParser:
             if status == 101:
                 raise self._no_http("it changes the protocol")
             return self._start < len(buffer)
-        headers: dict[str, str] = {}
-        for name, value in fields:
-            key = name.lower()
-            headers[key] = f"{headers[key]}, {value}" if key in headers else value
+        headers = {name.lower(): value for name, value in fields}
+        if len(headers) < len(fields):
+            for key in headers:
+                headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
         self.head, self.status_line, self.fields = ResponseHead(status, headers), line[0], fields
         self._keep_alive = text[7] == "1" and "close" not in headers.get("connection", "").lower()
         self._state = self._state_after(status, headers)

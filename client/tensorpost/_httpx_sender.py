@@ -114,13 +114,13 @@ class HttpxResponse:
     """A response whose body httpx receives. It decides how much comes at once; our readers, how much they take."""
 
     def __init__(self, origin: Origin, response: httpx.Response, deadline: Deadline) -> None:
-        self.head = ResponseHead(
-            response.status_code, {name.lower(): value for name, value in response.headers.items()}
-        )
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        self.head = ResponseHead(response.status_code, headers)
         self._origin, self._response, self._deadline = origin, response, deadline
         self._is_sync = isinstance(response.stream, httpx.SyncByteStream)
         self._part = memoryview(b"")
         self._parts: Any = None
+        self._left = int(headers.get("content-length", "-1"))
         if response.is_stream_consumed:  # by a hook of the caller, or a mock
             self._part = memoryview(response.content)
         else:
@@ -130,17 +130,23 @@ class HttpxResponse:
         """See `Response.read_into`."""
         self._deadline.clip(None)
         while not self._part and self._parts is not None:
-            try:
-                data = next(self._parts, None) if self._is_sync else await anext(self._parts, None)
-            except httpx.TransportError as error:
-                raise as_problem(error, self._origin, self._deadline) from error
-            if data is None:
-                return 0
-            self._part = memoryview(data)
+            await self._next_part()
         count = min(len(target), len(self._part))
         target[:count] = self._part[:count]
         self._part = self._part[count:]
+        self._left -= count
+        if self._left == 0 and self._parts is not None:
+            await self._next_part()  # the end, which sets the connection free
         return count
+
+    async def _next_part(self) -> None:
+        try:
+            data = next(self._parts, None) if self._is_sync else await anext(self._parts, None)
+        except httpx.TransportError as error:
+            raise as_problem(error, self._origin, self._deadline) from error
+        self._part = memoryview(data or b"")
+        if data is None:
+            self._parts = None
 
     async def close(self) -> None:
         """See `Response.close`."""

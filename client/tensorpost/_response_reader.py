@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ResponseReader", "ask"]
 
 _SMALL_BODY_BYTES = 1 << 16  # of a body that is no tensor, read at a time
-_HEAD_READ_BYTES = 1 << 14  # enough for the head of a frame with one tensor, and little to copy if data follows it
+_HEAD_READ_BYTES = 1 << 12  # enough for the head of a frame with one tensor, and little to copy if data follows it
 _MOST_JSON_BYTES = 1 << 24  # of an answer that is a document
 _MOST_PROBLEM_BYTES = 1 << 20  # of an error
 _LONGEST_QUOTE = 200  # characters of an unreadable error that are shown
@@ -117,8 +117,9 @@ class ResponseReader:
         Raises:
             ServerFault: the body goes on.
         """
-        rest = len(self._pushed_back) or await self._some(memoryview(bytearray(1)))
-        if rest:
+        if self._received == self._expected and not self._pushed_back:
+            return
+        if self._pushed_back or await self._some(memoryview(bytearray(1))):
             raise self.fault("the answer is longer than its head says")
 
     async def frame_head(self, call: Call) -> Mapping[str, str]:
@@ -136,7 +137,7 @@ class ResponseReader:
         count = await self._some(scratch)
         # The head is most often the one of the last answer, which was found right.
         known, metadata, total = call.last_answer
-        if known and known == scratch[: len(known)] and self._expected == total and count >= len(known):
+        if known and scratch[: len(known)] == known and self._expected == total and count >= len(known):
             self._pushed_back = scratch[len(known) : count]
             return metadata
         frame = await self._new_frame_head(scratch, count)
