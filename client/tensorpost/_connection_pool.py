@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-__all__ = ["CLOSED", "Connection", "ConnectionPool"]
+__all__ = ["CLOSED", "Connection", "ConnectionPool", "all_in_use"]
 
 CLOSED = "the client has been closed; make a new one"
+
+
+def all_in_use(seconds: float | None, most: int | None = None) -> RequestTimeout:
+    """The error when no connection became free."""
+    return RequestTimeout(
+        f"all{f' {most}' if most else ''} connections were in use for {seconds} seconds; raise max_connections or the "
+        "timeout's pool, or close streams that are not read to their end",
+        extra={"phase": "pool"},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class ConnectionPool:
         """
         most, event = self._limits.max_connections, None
         with self._lock:
-            self._require_open()
+            self.require_open()
             if most is None or self._busy < most:
                 self._busy += 1
             else:
@@ -109,16 +118,13 @@ class ConnectionPool:
                     self._waiting.remove(event)
             if passed_on and (self._closed or not granted):  # a place that came too late goes to the next one
                 self.release()
-        self._require_open()
+        self.require_open()
         if not granted:
             deadline.clip(None)
-            raise RequestTimeout(
-                f"all {self._limits.max_connections} connections were in use for {seconds:g} seconds; raise "
-                "max_connections or the timeout's pool, or close streams that are not read to their end",
-                extra={"phase": "pool"},
-            )
+            raise all_in_use(seconds, self._limits.max_connections)
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Refuse to go on once the pool was closed."""
         if self._closed:
             raise RuntimeError(CLOSED)
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import httpx
 
-from ._connection_pool import CLOSED
+from ._connection_pool import CLOSED, all_in_use
 from ._http1 import Request, ResponseHead
 from ._options import Limits
 from ._origin import Origin
 from ._runtime import Deadline, Runtime, ThreadRuntime
-from ._socket_sender import certificate_refused, timed_out
-from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
+from ._socket_sender import broken, certificate_refused, connect_failed, timed_out
+from .problems import ConnectionProblem, InvalidParameter
 
 __all__ = ["HttpxSender", "as_problem"]
 
@@ -42,15 +42,7 @@ async def _result(value: Any) -> Any:
 
 
 class HttpxSender:
-    """Sends through an `httpx.Client`, or an `httpx.AsyncClient` on asyncio.
-
-    Args:
-        origin: the server.
-        limits: for connections through a proxy.
-        runtime: for threads or for asyncio.
-        proxy: URL of a proxy; None for the caller's own client.
-        http_client: the caller's own client, which is left open.
-    """
+    """Sends through a proxy, or through a caller's own `httpx.Client` (on asyncio `httpx.AsyncClient`)."""
 
     def __init__(
         self, origin: Origin, limits: Limits, runtime: Runtime, proxy: str | None, http_client: Any = None
@@ -127,7 +119,7 @@ class HttpxResponse:
             self._parts = response.iter_raw() if self._is_sync else response.aiter_raw()
 
     async def read_into(self, target: memoryview) -> int:
-        """See `Response.read_into`."""
+        """See `SocketResponse.read_into`."""
         self._deadline.clip(None)
         while not self._part and self._parts is not None:
             await self._next_part()
@@ -135,8 +127,6 @@ class HttpxResponse:
         target[:count] = self._part[:count]
         self._part = self._part[count:]
         self._left -= count
-        if self._left == 0 and self._parts is not None:
-            await self._next_part()  # the end, which sets the connection free
         return count
 
     async def _next_part(self) -> None:
@@ -149,7 +139,9 @@ class HttpxResponse:
             self._parts = None
 
     async def close(self) -> None:
-        """See `Response.close`."""
+        """See `SocketResponse.close`."""
+        if self._left == 0 and self._parts is not None:
+            await self._next_part()  # the end of the body, which sets the connection free
         if self._is_sync:
             self._response.close()
             return
@@ -163,26 +155,18 @@ def as_problem(error: httpx.TransportError, origin: Origin, deadline: Deadline) 
     said = str(error) or type(error).__name__
     if isinstance(error, httpx.LocalProtocolError):
         raise error  # a request that is no HTTP is a mistake in this file, not a problem of the connection
-    if isinstance(error, httpx.PoolTimeout):
-        return RequestTimeout(
-            f"all connections were in use for {origin.timeout.pool} seconds; raise max_connections or the timeout's "
-            "pool, or close streams that are not read to their end",
-            extra={"phase": "pool"},
-        )
     if isinstance(error, httpx.TimeoutException):
         deadline.clip(None)
+    if isinstance(error, httpx.PoolTimeout):
+        return all_in_use(origin.timeout.pool)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)):
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
             cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            return certificate_refused(origin, cause)
-        return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")
+        return connect_failed(origin, said) if cause is None else certificate_refused(origin, cause)
     if isinstance(error, httpx.TimeoutException):
         return timed_out(origin, "write" if isinstance(error, httpx.WriteTimeout) else "read")
     if isinstance(error, httpx.RemoteProtocolError):
-        if "disconnected" in said:
-            return ConnectionProblem(f"{origin} closed the connection without an answer")
-        return ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({said})")
-    phase = "write" if isinstance(error, httpx.WriteError) else "read"
-    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": phase})
+        said = "closed the connection without an answer" if "disconnected" in said else f"speaks no HTTP/1.1 ({said})"
+        return ConnectionProblem(f"{origin} {said}")
+    return broken(origin, "write" if isinstance(error, httpx.WriteError) else "read", error)

@@ -137,7 +137,7 @@ class ResponseReader:
         count = await self._some(scratch)
         # The head is most often the one of the last answer, which was found right.
         known, metadata, total = call.last_answer
-        if known and scratch[: len(known)] == known and self._expected == total and count >= len(known):
+        if known and bytes(scratch[: len(known)]) == known and self._expected == total and count >= len(known):
             self._pushed_back = scratch[len(known) : count]
             return metadata
         frame = await self._new_frame_head(scratch, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ._checks import shown, text, whole_number
+from ._checks import headers_of, shown, text, whole_number
 from ._connection_pool import ConnectionPool
 from ._options import Limits, Timeout
 from ._origin import Origin
@@ -30,11 +30,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """A client's way to its server.
-
-    Args:
-        runtime: for threads or for asyncio.
-        base_url: as of `Client`, and so are all others.
+    """A client's way to its server, made from the arguments of `Client`.
 
     Attributes:
         origin: the server.
@@ -69,13 +65,8 @@ class Session:
 
             if not isinstance(tls, ssl.SSLContext):
                 raise InvalidParameter(f"tls is {shown(tls)}; it must be an ssl.SSLContext, True or False")
-        self.origin = Origin.parse(
-            base_url,
-            headers={**_OURS, **_lower_case(headers)},
-            timeout=Timeout.of(timeout),
-            tls=tls,
-            uds=uds,
-        )
+        every = {**_OURS, **headers_of(headers)}
+        self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
         self._runtime = runtime
         self.sender: Sender
         if http_client is not None and (uds is not None or tls is not True or limits is not DEFAULT_LIMITS):
@@ -105,15 +96,3 @@ class Session:
                     raise
             await self._runtime.sleep(wait)
             retry, waited = retry + 1, waited + wait
-
-
-def _lower_case(headers: object) -> dict[str, str]:
-    if not isinstance(headers, Mapping):
-        raise InvalidParameter(
-            f"headers is {shown(headers)}; it must be a mapping from names to texts, for instance "
-            '{"Authorization": "Bearer ..."}'
-        )
-    for name, value in cast("Mapping[object, object]", headers).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidParameter(f"header {shown(name)} is {shown(value)}; its name and its value must be texts")
-    return {name.lower(): value for name, value in cast("Mapping[str, str]", headers).items()}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from ._connection_pool import Connection, ConnectionPool
 from ._http1 import SMALL_BODY_BYTES, Request, ResponseHead, ResponseParser, encode_head
@@ -21,11 +21,14 @@ from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["Response", "Sender", "SocketResponse", "SocketSender", "broken", "certificate_refused", "timed_out"]
+__all__ = ["Response", "Sender", "SocketResponse", "SocketSender"]
+__all__ += ["broken", "certificate_refused", "connect_failed", "timed_out"]
 
 _RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be received straight into their memory
 _SSL_WANTS = {2: READ, 3: WRITE}  # errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 Phase = Literal["read", "write"]
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 class Response(Protocol):
@@ -33,23 +36,14 @@ class Response(Protocol):
 
     @property
     def head(self) -> ResponseHead: ...
-
-    async def read_into(self, target: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of the connection; it is used again only if the body was read to its end."""
-        ...
+    async def read_into(self, target: memoryview) -> int: ...
+    async def close(self) -> None: ...
 
 
 class Sender(Protocol):
     """A way to one server. Its network errors are `ConnectionProblem`s."""
 
-    async def send(self, request: Request, deadline: Deadline) -> Response:
-        """Send a request and wait for the head of its response."""
-        ...
-
+    async def send(self, request: Request, deadline: Deadline) -> Response: ...
     async def close(self) -> None: ...
 
 
@@ -68,6 +62,11 @@ def broken(origin: Origin, phase: Phase, error: Exception) -> ConnectionProblem:
         return timed_out(origin, phase)
     said = str(error) or type(error).__name__
     return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": phase})
+
+
+def connect_failed(origin: Origin, said: str) -> ConnectFailed:
+    """The error when no connection can be made."""
+    return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")
 
 
 def certificate_refused(origin: Origin, error: ssl.SSLCertVerificationError) -> ConnectFailed:
@@ -146,10 +145,7 @@ class SocketSender:
             raise  # the end of the call's time, or an untrusted certificate: they are OSErrors too
         except (OSError, UnicodeError) as error:  # timeouts, and names that do not resolve or are none, included
             deadline.clip(None)
-            said = str(error) or "no answer in time"
-            raise ConnectFailed(
-                f"no connection to {origin}: {said}; is the server running, and is this its address?"
-            ) from error
+            raise connect_failed(origin, str(error) or "no answer in time") from error
 
     async def _secured(self, sock: socket.socket, deadline: Deadline) -> Connection:
         import ssl
@@ -230,7 +226,7 @@ class SocketResponse:
         if parser.head is None and not connection.tls:  # it cannot be there yet; TLS may hold a part of it
             await self._wait(connection, READ, "read")
         while parser.head is None:
-            parser.feed(await self._receive(connection, _RECEIVE_BYTES))
+            parser.feed(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
 
     async def _send(self, connection: Connection, piece: memoryview) -> bool:
         """Send a piece; False if the server answered, or hung up, before it was sent."""
@@ -274,10 +270,11 @@ class SocketResponse:
             raise timed_out(self._origin, phase)
         return ready
 
-    async def _receive(self, connection: Connection, most: int) -> bytes:
+    async def _receive(self, connection: Connection, operation: Callable[[A], R], argument: A) -> R:
+        """What `recv` or `recv_into` gives, once there is something."""
         while True:
             try:
-                return connection.sock.recv(most)
+                return operation(argument)
             except connection.blocked as error:
                 events = _SSL_WANTS.get(error.errno or 0, READ)
             except OSError as error:
@@ -285,17 +282,9 @@ class SocketResponse:
             await self._wait(connection, events, "read")
 
     async def _receive_into(self, connection: Connection, target: memoryview) -> int:
-        while True:
-            try:
-                count = connection.sock.recv_into(target)
-                break
-            except connection.blocked as error:
-                events = _SSL_WANTS.get(error.errno or 0, READ)
-            except OSError as error:
-                raise broken(self._origin, "read", error) from error
-            await self._wait(connection, events, "read")
+        count = await self._receive(connection, connection.sock.recv_into, target)
         with contextlib.suppress(OSError):  # a record of TLS has 16 KiB at most; the next call meets what is wrong
-            while connection.tls and count < len(target) and (more := connection.sock.recv_into(target[count:])):
+            while connection.tls and 0 < count < len(target) and (more := connection.sock.recv_into(target[count:])):
                 count += more
         return count
 
@@ -309,7 +298,7 @@ class SocketResponse:
         return self._connection
 
     async def read_into(self, target: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body.
+        """Receive some bytes of the body into this memory; 0 at its end.
 
         Raises:
             RequestTimeout: silence for longer than the timeout, or the end of the call's time.
@@ -324,7 +313,7 @@ class SocketResponse:
                 count = await self._receive_into(connection, target[:straight])
                 parser.received(count)
                 return count
-            parser.feed(await self._receive(connection, _RECEIVE_BYTES))
+            parser.feed(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
         return count
 
     async def read(self, most: int) -> bytes:
@@ -332,7 +321,7 @@ class SocketResponse:
         connection, parser = self._open(), self.parser
         if straight := parser.straight(most):
             await self._runtime.give_turn()
-            data = await self._receive(connection, straight)
+            data = await self._receive(connection, connection.sock.recv, straight)
             parser.received(len(data))
             return data
         memory = memoryview(bytearray(most))

@@ -3,9 +3,9 @@
 A body is received by the megabyte instead of through three buffers, `read_into(response, memory)` receives it straight
 into the caller's memory, and a refusal that comes while a large body is being sent is seen at once. Errors are httpx's.
 
-What these sockets do not do (https, an upgrade of the protocol, CONNECT, trio, the `trace` extension) goes through
-`fallback`, which is httpx's own transport unless another is given; `response.extensions["tensorpost"]` says which way a
-response came. httpx reads no proxies from the environment for a client with a transport: pass
+What these sockets do not do (https, chunked requests, an upgrade of the protocol, CONNECT, trio, the `trace` extension)
+goes through `fallback`, which is httpx's own transport unless another is given; `response.extensions["tensorpost"]`
+says which way a response came. httpx reads no proxies from the environment for a client with a transport: pass
 `fallback=httpx.HTTPTransport(proxy=...)` and mount it where it is wanted.
 """
 
@@ -15,17 +15,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from ._connection_pool import CLOSED, ConnectionPool
-from ._http1 import PIECE_BYTES, SMALL_BODY_BYTES, encode_head
+from ._connection_pool import ConnectionPool
+from ._http1 import PIECE_BYTES, encode_head
 from ._options import LONGEST_SECONDS, Limits, Timeout
 from ._origin import Origin
-from ._runtime import AsyncioRuntime, Deadline, Runtime, ThreadRuntime, run_blocking
+from ._runtime import AsyncioRuntime, Deadline, ThreadRuntime, run_blocking
 from ._socket_sender import SocketResponse, SocketSender
 from .problems import ConnectFailed, ConnectionProblem, InvalidParameter, RequestTimeout
 
@@ -37,8 +37,6 @@ Memory: TypeAlias = NDArray[Any] | bytearray | memoryview
 _WAY, _READ = "tensorpost", "tensorpost.read_into"  # our entries in a response's extensions
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)  # what httpx's own transports have
 _NO_TIME = 1e-6  # seconds; for httpx 0 and less is no time at all
-
-Fallback = TypeVar("Fallback", httpx.BaseTransport, httpx.AsyncBaseTransport)
 
 
 def read_into(response: httpx.Response, memory: Memory) -> int:
@@ -106,74 +104,6 @@ def _writeable(memory: Memory) -> memoryview:
     return view.cast("B")
 
 
-# ---- requests --------------------------------------------------------------------------------------------------------
-
-
-def _is_ours(request: httpx.Request) -> bool:
-    """Whether our sockets can carry a request; everything else is left to httpx."""
-    return (
-        request.url.scheme == "http"
-        and request.method != "CONNECT"
-        and "upgrade" not in request.headers
-        and "trace" not in request.extensions
-    )
-
-
-def _origin(request: httpx.Request, uds: str | None) -> Origin:
-    waits: Mapping[str, float | None] = request.extensions.get("timeout", {})
-    timeout = Timeout(**{phase: _our_wait(waits.get(phase)) for phase in _ERRORS})
-    return Origin("http", request.url.raw_host.decode("ascii"), request.url.port or 80, "", {}, timeout, False, uds)
-
-
-def _our_wait(seconds: float | None) -> float | None:
-    """Httpx takes any number: 0 and less is no time at all, and what is very long is for ever."""
-    return None if seconds is None or seconds > LONGEST_SECONDS else max(seconds, _NO_TIME)
-
-
-def _head(request: httpx.Request) -> bytes:
-    target = request.extensions.get("target", request.url.raw_path)
-    fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
-    try:
-        return encode_head(request.method, target.decode("latin-1"), fields)
-    except ValueError as error:
-        raise httpx.LocalProtocolError(str(error), request=request) from error
-
-
-async def _parts(stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> AsyncIterator[Any]:
-    if isinstance(stream, httpx.SyncByteStream):
-        for part in stream:
-            yield part
-    else:
-        async for part in stream:
-            yield part
-
-
-async def _pieces(request: httpx.Request) -> AsyncIterator[memoryview]:
-    """A request's head and body: chunked (RFC 9112 section 7.1), or counted against its Content-Length."""
-    head, length = _head(request), request.headers.get("content-length", "")
-    chunked = request.headers.get("transfer-encoding", "").lower() == "chunked"
-    left = int(length) if length.isdecimal() else 0
-    async for part in _parts(request.stream):
-        piece = memoryview(part).cast("B")
-        left -= len(piece)
-        if left < 0 and not chunked:  # one byte more or less would be read as part of another request
-            raise httpx.LocalProtocolError("Too much data for declared Content-Length")
-        if chunked and not piece:  # an empty chunk would be the last one
-            continue
-        framed = (b"%x\r\n" % len(piece), piece, b"\r\n") if chunked else (piece,)
-        if len(piece) <= SMALL_BODY_BYTES:
-            yield memoryview(b"".join((head, *framed)))
-        else:
-            for each in (head, *framed):
-                yield memoryview(each)
-        head = b""
-    if left > 0 and not chunked:
-        raise httpx.LocalProtocolError("Too little data for declared Content-Length")
-    yield memoryview(head + b"0\r\n\r\n" if chunked else head)
-
-
-# ---- responses -------------------------------------------------------------------------------------------------------
-
 _ERRORS: Mapping[str, tuple[type[httpx.TimeoutException], type[httpx.TransportError]]] = {
     "connect": (httpx.ConnectTimeout, httpx.ConnectError),
     "read": (httpx.ReadTimeout, httpx.ReadError),
@@ -184,14 +114,11 @@ _ERRORS: Mapping[str, tuple[type[httpx.TimeoutException], type[httpx.TransportEr
 
 def as_httpx_error(problem: ConnectionProblem) -> httpx.TransportError:
     """The error by which httpx calls a problem of ours."""
-    if isinstance(problem, ConnectFailed):
-        late, failed = _ERRORS["connect"]
-        return (late if isinstance(problem.__cause__, TimeoutError) else failed)(problem.detail)
-    phase = problem.extra.get("phase")
+    phase = "connect" if isinstance(problem, ConnectFailed) else problem.extra.get("phase")
     if not isinstance(phase, str):  # the bytes came, and were no HTTP, or ended too early
         return httpx.RemoteProtocolError(problem.detail)
-    late, failed = _ERRORS[phase]
-    return (late if isinstance(problem, RequestTimeout) else failed)(problem.detail)
+    late = isinstance(problem, RequestTimeout) or isinstance(problem.__cause__, TimeoutError)
+    return _ERRORS[phase][0 if late else 1](problem.detail)
 
 
 @contextmanager
@@ -200,6 +127,42 @@ def _httpx_errors() -> Generator[None]:
         yield
     except ConnectionProblem as problem:
         raise as_httpx_error(problem) from problem
+
+
+def _is_ours(request: httpx.Request) -> bool:
+    """Whether our sockets can carry a request; everything else is left to httpx."""
+    return (
+        request.url.scheme == "http"
+        and request.method != "CONNECT"
+        and not {"upgrade", "transfer-encoding"} & request.headers.keys()
+        and "trace" not in request.extensions
+    )
+
+
+def _origin(request: httpx.Request, uds: str | None) -> Origin:
+    waits: dict[str, float | None] = dict(request.extensions.get("timeout", {}))
+    for phase, seconds in waits.items():  # httpx takes any number
+        waits[phase] = None if seconds is None or seconds > LONGEST_SECONDS else max(seconds, _NO_TIME)
+    host, port = request.url.raw_host.decode("ascii"), request.url.port or 80
+    return Origin("http", host, port, "", {}, Timeout(**waits), False, uds)
+
+
+async def _pieces(request: httpx.Request) -> AsyncIterator[memoryview]:
+    """A request's body, counted: one byte more or less would be read as part of another request."""
+    left = int(request.headers.get("content-length", "0"))
+    stream: Any = request.stream
+    is_sync = isinstance(stream, httpx.SyncByteStream)
+    parts: Any = iter(stream) if is_sync else aiter(stream)
+    while True:
+        part = next(parts, None) if is_sync else await anext(parts, None)
+        if part is None:
+            break
+        left -= memoryview(part).nbytes
+        if left < 0:
+            raise httpx.LocalProtocolError("Too much data for declared Content-Length")
+        yield memoryview(part).cast("B")
+    if left:
+        raise httpx.LocalProtocolError("Too little data for declared Content-Length")
 
 
 class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -231,16 +194,15 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
         await self._response.close()
 
 
-# ---- the transports --------------------------------------------------------------------------------------------------
-
-
-class _Shared(Generic[Fallback]):
+class _OverOurSockets:
     """What both transports are made of."""
 
-    def __init__(
-        self, runtime: Runtime, uds: str | None, limits: httpx.Limits, fallback: Fallback | None, make: type[Any]
-    ) -> None:
-        self._uds, self._limits, self._fallback, self._make = uds, limits, fallback, make
+    _runtime: type[ThreadRuntime] | type[AsyncioRuntime]
+    _other: type[httpx.HTTPTransport] | type[httpx.AsyncHTTPTransport]
+
+    def __init__(self, *, uds: str | None = None, limits: httpx.Limits = _LIMITS, fallback: Any = None) -> None:
+        self._uds, self._limits = uds, limits
+        self._fallback: Any = fallback
         expiry = limits.keepalive_expiry
         ours = Limits(
             max_connections=limits.max_connections,
@@ -248,34 +210,31 @@ class _Shared(Generic[Fallback]):
             max_keepalive_connections=0 if expiry == 0 else limits.max_keepalive_connections,
             keepalive_expiry=None if expiry is None or expiry > LONGEST_SECONDS else expiry or None,
         )
-        self._pool = ConnectionPool(runtime, ours)
+        self._pool = ConnectionPool(self._runtime(), ours)
         self._lock = Lock()  # two threads make one fallback
-        self._closed = False
 
-    def _other(self) -> Fallback:
+    def _fall_back(self) -> Any:
         with self._lock:
+            self._pool.require_open()
             if self._fallback is None:
-                self._fallback = self._make(limits=self._limits, uds=self._uds)
+                self._fallback = self._other(limits=self._limits, uds=self._uds)
             return self._fallback
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
+        target = request.extensions.get("target", request.url.raw_path).decode("latin-1")
+        fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw)
+        try:
+            head = encode_head(request.method, target, fields)
+        except ValueError as error:
+            raise httpx.LocalProtocolError(str(error), request=request) from error
         sender = SocketSender(_origin(request, self._uds), self._pool)
         with _httpx_errors():
-            response = await sender.exchange(request.method, b"", _pieces(request), Deadline(None))
-        status = response.parser.status_line.encode("latin-1")
-        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.parser.fields]
-        body = _Body(response)
-        extensions: dict[str, Any] = {
-            "http_version": status[:8],
-            "reason_phrase": status[13:],
-            _WAY: "own sockets",
-            _READ: body.read_into,
-        }
-        return httpx.Response(response.head.status, headers=fields, stream=body, extensions=extensions)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise RuntimeError(CLOSED)
+            response = await sender.exchange(request.method, head, _pieces(request), Deadline(None))
+        status, body = response.parser.status_line.encode("latin-1"), _Body(response)
+        extensions: dict[str, Any] = {"http_version": status[:8], "reason_phrase": status[13:], _WAY: "own sockets"}
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.parser.fields]
+        extensions[_READ] = body.read_into
+        return httpx.Response(response.head.status, headers=headers, stream=body, extensions=extensions)
 
 
 def _other_way(response: httpx.Response) -> httpx.Response:
@@ -283,7 +242,7 @@ def _other_way(response: httpx.Response) -> httpx.Response:
     return response
 
 
-class HttpxTransport(_Shared[httpx.BaseTransport], httpx.BaseTransport):
+class HttpxTransport(_OverOurSockets, httpx.BaseTransport):
     """An httpx transport over our own sockets. May be used by several threads at once.
 
     Example:
@@ -299,14 +258,7 @@ class HttpxTransport(_Shared[httpx.BaseTransport], httpx.BaseTransport):
             limits, made when it is first needed.
     """
 
-    def __init__(
-        self,
-        *,
-        uds: str | None = None,
-        limits: httpx.Limits = _LIMITS,
-        fallback: httpx.BaseTransport | None = None,
-    ) -> None:
-        super().__init__(ThreadRuntime(), uds, limits, fallback, httpx.HTTPTransport)
+    _runtime, _other = ThreadRuntime, httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and wait for the head of its answer.
@@ -314,20 +266,18 @@ class HttpxTransport(_Shared[httpx.BaseTransport], httpx.BaseTransport):
         Raises:
             httpx.TransportError: no connection, silence for longer than the timeout, or what came is no HTTP.
         """
-        self._require_open()
-        if not _is_ours(request):
-            return _other_way(self._other().handle_request(request))
-        return run_blocking(self._send(request))
+        if _is_ours(request):
+            return run_blocking(self._send(request))
+        return _other_way(self._fall_back().handle_request(request))
 
     def close(self) -> None:
         """Close all idle connections, and the fallback."""
-        self._closed = True
         self._pool.close()
         if self._fallback is not None:
             self._fallback.close()
 
 
-class AsyncHttpxTransport(_Shared[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
+class AsyncHttpxTransport(_OverOurSockets, httpx.AsyncBaseTransport):
     """`HttpxTransport` for an `httpx.AsyncClient` on asyncio; under trio every request takes the fallback.
 
     Args:
@@ -336,25 +286,16 @@ class AsyncHttpxTransport(_Shared[httpx.AsyncBaseTransport], httpx.AsyncBaseTran
         fallback: as for `HttpxTransport`; default a new `httpx.AsyncHTTPTransport`.
     """
 
-    def __init__(
-        self,
-        *,
-        uds: str | None = None,
-        limits: httpx.Limits = _LIMITS,
-        fallback: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(AsyncioRuntime(), uds, limits, fallback, httpx.AsyncHTTPTransport)
+    _runtime, _other = AsyncioRuntime, httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """As `HttpxTransport.handle_request`."""
-        self._require_open()
-        if not _is_ours(request) or not _on_asyncio():
-            return _other_way(await self._other().handle_async_request(request))
-        return await self._send(request)
+        if _is_ours(request) and _on_asyncio():
+            return await self._send(request)
+        return _other_way(await self._fall_back().handle_async_request(request))
 
     async def aclose(self) -> None:
         """Close all idle connections, and the fallback."""
-        self._closed = True
         self._pool.close()
         if self._fallback is not None:
             await self._fallback.aclose()

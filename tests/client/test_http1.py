@@ -12,7 +12,7 @@ from tensorpost._options import Timeout
 from tensorpost._origin import Origin
 from tensorpost.problems import ConnectionProblem
 
-ORIGIN = Origin.parse("http://example.org:8000/p", headers={"X-A": "b"}, timeout=Timeout(), tls=True, uds=None)
+ORIGIN = Origin.parse("http://example.org:8000/p", headers={"x-a": "b"}, timeout=Timeout(), tls=True, uds=None)
 
 
 def begin(method: str = "POST") -> ResponseParser:

@@ -82,6 +82,7 @@ def raw_server(
     def serve_one(connection: socket.socket, number: int) -> None:
         try:
             with tls.wrap_socket(connection, server_side=True) if tls else connection as agreed:
+                server.sockets.append(agreed)
                 handle(agreed, number)
         except OSError:
             pass  # the client hung up, or the test is over
