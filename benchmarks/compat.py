@@ -118,13 +118,8 @@ class Nearness:
 
 def run(subject: Subject, x: Array) -> Array:
     """Compute on NumPy, as a server would."""
-    if isinstance(subject, OnnxNode):
-        shape: Sequence[int] = subject.output.shape
-    else:
-        (output,) = subject.output_fields
-        shape = subject.tensors()[output].sizes
-    out = np.empty(shape, x.dtype)
-    form_of(subject).fill(np, [x], tuple((0, size) for size in shape), out)
+    out = np.empty(subject.outputs[0].layout.sizes, x.dtype)
+    form_of(subject).fill(np, [x], tuple((0, size) for size in out.shape), out)
     return out
 
 

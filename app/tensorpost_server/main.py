@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from tensorpost.problems import TensorpostError
 
 from .backends import DeviceOptions
-from .engine import Admission, Inline, Pool, measure_inline
+from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import devices, examples, health, limits, onnx, operators, validate
 from .http.calls import Dialect
@@ -41,17 +41,6 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
 
 DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DIRECTML, "/v1/onnx": onnx.ONNX}
 """What is spoken where operators are run."""
-
-
-async def _inline(settings: Settings) -> Inline:
-    """What is computed on the event loop's thread: as the settings say, or as measured."""
-    if settings.inline_bytes is not None and settings.inline_work is not None:
-        return Inline(settings.inline_bytes, settings.inline_work)
-    found = await measure_inline()
-    return Inline(
-        found.bytes if settings.inline_bytes is None else settings.inline_bytes,
-        found.work if settings.inline_work is None else settings.inline_work,
-    )
 
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
@@ -107,9 +96,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.middleware_stack = Door(behind, service, DIALECTS, outermost=True)
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
-        service.inline = await _inline(settings)
         for worker in service.pool.workers.values():
-            worker.inline = service.inline
+            worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
         trimming = asyncio.ensure_future(_trim(blocks))
         try:
             yield

@@ -265,7 +265,7 @@ def tile_descriptor(x: object, repeats: Iterable[int]) -> TileOperatorDesc:
     if not isinstance(x, np.ndarray):
         raise InvalidParameter(f"x must be a NumPy array, not {type(x).__name__}; np.asarray(x, dtype=...) makes one")
     array = cast("NDArray[Any]", x)
-    allowed = TileOperatorDesc.support[-1].data_types
+    allowed = TileOperatorDesc.facts.rows("InputTensor")[-1].data_types
     name = array.dtype.name
     found = next((t for t in allowed if t.row.numpy_name == name), None)
     if found is None:

@@ -113,7 +113,7 @@ def _output_format(output: str) -> str | None:
 
 def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet: bool) -> None:
     """Run the call and write its result."""
-    (tensor,) = (getattr(call.desc, field) for field in call.desc.output_fields)
+    (tensor,) = (getattr(call.desc, field) for field in call.desc.fields_of_kind("output"))
     if out_format != "npy":
         check_picture(tensor.dtype, call.shape, out_format)
     total = call.array.nbytes + tensor.data_size_in_bytes

@@ -50,10 +50,10 @@ __all__ = [
 
 Mode = Literal["linear", "nearest"]
 
-DML_TYPES = tuple(t.row.numpy_name for t in Resample2OperatorDesc.support[-1].data_types)
+DML_TYPES = tuple(t.row.numpy_name for t in Resample2OperatorDesc.facts.rows("InputTensor")[-1].data_types)
 """NumPy names of the types that the Resample family takes at the newest feature level."""
 
-_MOST_DIMENSIONS = Resample2OperatorDesc.support[-1].dimension_counts[1]
+_MOST_DIMENSIONS = Resample2OperatorDesc.facts.rows("InputTensor")[-1].dimension_counts[1]
 _HALF = Fraction(1, 2)
 _FLOAT32_INDICES = 1 << 24  # float32 holds every whole number up to here
 _COMPARED_AT_ONCE = 1 << 20

@@ -22,7 +22,7 @@ from tensorpost_server.operators import form_of
 
 def run(subject: OperatorDesc | OnnxNode, x: NDArray[Any]) -> NDArray[Any]:
     """Compute on NumPy, as a server would."""
-    shape = subject.output.shape if isinstance(subject, OnnxNode) else subject.tensors()["output_tensor"].sizes
+    shape = subject.output.shape if isinstance(subject, OnnxNode) else subject.outputs[0].layout.sizes
     out = np.empty(shape, x.dtype)
     form_of(subject).fill(np, [x], tuple((0, size) for size in shape), out)
     return out

@@ -108,9 +108,7 @@ def test_every_backend_is_in_it_but_null():
 
 
 def test_every_type_of_tile_is_in_it():
-    assert {*ours.TILE_DATA_TYPES} == {
-        case.desc.tensors()["input_tensor"].data_type.name for case in test_backends.LAYOUTS
-    }
+    assert {*ours.TILE_DATA_TYPES} == {case.desc.input_tensor.data_type.name for case in test_backends.LAYOUTS}
     assert len(CASES) == len(test_backends.VECTORS) + len(test_backends.LAYOUTS), "two cases have one name"
 
 

@@ -1,11 +1,12 @@
 """`tensorpost.descriptors.feature_levels` against the DML_FEATURE_LEVEL table and `DirectML.h`."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tensorpost.datatypes import TensorDataType
-from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, SupportRow
-from tensorpost.descriptors.feature_levels import support_at
+from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, SupportRow, TileOperatorDesc
 from tensorpost.problems import InvalidParameter
 
 # DirectML.h, values in hexadecimal; the decimal column is written out to catch a slip in either
@@ -65,19 +66,20 @@ def test_a_level_between_two_rows_has_the_last_row_at_or_below_it() -> None:
     first = SupportRow(FeatureLevel.L2_0, (4, 4), (TensorDataType.FLOAT32,))
     second = SupportRow(FeatureLevel.L3_1, (1, 8), (TensorDataType.FLOAT32,))
     for table in ((first, second), (second, first)):
-        assert support_at(table, FeatureLevel.L1_0) is None
-        assert support_at(table, FeatureLevel.L2_0) is first
-        assert support_at(table, FeatureLevel.L2_1) is first
-        assert support_at(table, FeatureLevel.L3_0) is first
-        assert support_at(table, FeatureLevel.L3_1) is second
-        assert support_at(table, NEWEST) is second
-    assert support_at((), NEWEST) is None
+        facts = dataclasses.replace(TileOperatorDesc.facts, support={"*": table})
+        found = [
+            facts.row_at(FeatureLevel.parse(level), "InputTensor") for level in ("1_0", "2_0", "2_1", "3_0", "3_1")
+        ]
+        assert found == [None, first, first, first, second]
+        assert facts.row_at(NEWEST, "InputTensor") is second
+    nothing = dataclasses.replace(TileOperatorDesc.facts, support={"*": ()})
+    assert nothing.row_at(NEWEST, "InputTensor") is None
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_operators_have_the_headers_number_and_first_level(cls: type[OperatorDesc]) -> None:
     number, first = OPERATOR_TABLE[cls.operator_type]
-    assert cls.operator_value == number
+    assert cls.facts.number == number
     assert str(min(row.since for row in cls.support)) == first
 
 

@@ -112,7 +112,7 @@ def refusal(cls: type[OperatorDesc], **fields: Any) -> list[list[str]]:
 @FAMILY
 def test_names_numbers_and_fields_are_the_headers(cls: type[OperatorDesc]) -> None:
     name, value, fields = HEADER[cls]
-    assert (cls.operator_type, cls.operator_value) == (name, value)
+    assert (cls.operator_type, cls.facts.number) == (name, value)
     assert {info.alias for info in cls.model_fields.values()} == set(fields.split())
     # A derived count follows what it counts; all others stand in the struct's order.
     order = [info.alias for info in cls.model_fields.values() if not (info.alias or "").endswith("Count")]
@@ -129,7 +129,7 @@ def test_found_by_name(cls: type[OperatorDesc], spell: Any) -> None:
 
 
 def test_operators_are_listed_by_number() -> None:
-    values = [cls.operator_value for cls in OPERATORS]
+    values = [cls.facts.number for cls in OPERATORS]
     assert values == sorted(values)
     assert set(HEADER) <= set(OPERATORS)
 
@@ -175,7 +175,7 @@ def test_rounding_direction_is_required_for_linear_too() -> None:
 
 
 def test_only_resample3_is_marked_approximate() -> None:
-    assert {cls.operator_type for cls in HEADER if cls.approximate} == {"RESAMPLE3"}
+    assert {cls.operator_type for cls in HEADER if cls.approximation} == {"RESAMPLE3"}
 
 
 # Numbers
@@ -534,4 +534,4 @@ def test_a_descriptor_is_frozen(cls: type[OperatorDesc]) -> None:
     desc = cls(**document(cls))
     with pytest.raises(ValueError, match="frozen"):
         desc.interpolation_mode = 0  # pyright: ignore[reportAttributeAccessIssue] # that is the test
-    assert BufferTensorDesc in [type(tensor) for tensor in desc.tensors().values()]
+    assert BufferTensorDesc in [type(tensor) for _, tensor in desc.tensors()]

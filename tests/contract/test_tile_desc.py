@@ -350,8 +350,9 @@ def test_equal_descriptors_are_one_key() -> None:
 
 
 def test_what_a_caller_chooses() -> None:
-    assert list(TileOperatorDesc.attribute_fields()) == ["repeats"]
-    assert list(TileOperatorDesc.of(tensor("UINT8", (1,)), (1,)).tensors()) == ["input_tensor", "output_tensor"]
+    assert list(TileOperatorDesc.attribute_fields()) == ["repeats_count", "repeats"]
+    paths = [path for path, _ in TileOperatorDesc.of(tensor("UINT8", (1,)), (1,)).tensors()]
+    assert paths == [("input_tensor",), ("output_tensor",)]
 
 
 # The JSON schema that we publish

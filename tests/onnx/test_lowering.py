@@ -39,8 +39,7 @@ def both(node: OnnxNode, desc: OperatorDesc, x: NDArray[Any]) -> tuple[NDArray[A
     """The node's output, and the descriptor's on the same bytes, seen as the node's output."""
     ours = np.empty(node.output.shape, x.dtype)
     form_of(node).fill(np, [x], tuple((0, n) for n in ours.shape), ours)
-    tensors = desc.tensors()
-    source, target = tensors["input_tensor"], tensors["output_tensor"]
+    (_, source), (_, target) = desc.tensors()
     lowered = np.empty(target.sizes, target.dtype)
     bits = np.frombuffer(np.ascontiguousarray(x).tobytes(), source.dtype).reshape(source.sizes)
     form_of(desc).fill(np, [bits], tuple((0, n) for n in target.sizes), lowered)

@@ -30,9 +30,8 @@ from tensorpost.descriptors import (
     Upsample2DOperatorDesc,
     parse_operator,
 )
-from tensorpost_server.forms import Box
+from tensorpost_server.forms import Box, axis_plans, separable
 from tensorpost_server.forms.axes import Windowed
-from tensorpost_server.forms import axis_plans, separable
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import (
     AdjointAxis,
@@ -61,7 +60,7 @@ WAYS = pytest.mark.parametrize(
 
 
 def tensors(desc: OperatorDesc) -> tuple[BufferTensorDesc, BufferTensorDesc]:
-    source, target = desc.tensors().values()
+    (_, source), (_, target) = desc.tensors()
     return source, target
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from .base import Box, BoxForm, Reads, extents
 
 __all__ = ["Array", "BoxFunction", "Lines"]
@@ -89,11 +91,12 @@ class Lines(BoxForm):
         sizes = self.outputs[output]
         wanted = [(0, sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]
         parameters = dict(self.parameters[output])
-        if list(box) == wanted:
-            self.function(xp, lines, out, **parameters)
-            return
-        whole = xp.empty(extents(tuple(wanted)), out.dtype)
-        self.function(xp, lines, whole, **parameters)
+        with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
+            if list(box) == wanted:
+                self.function(xp, lines, out, **parameters)
+                return
+            whole = xp.empty(extents(tuple(wanted)), out.dtype)
+            self.function(xp, lines, whole, **parameters)
         part = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, wanted, strict=True)]
         out[...] = whole[tuple(part)]
 
@@ -127,4 +130,5 @@ class BoxFunction(BoxForm):
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`."""
         del output
-        self.function(xp, inputs, box, out, **dict(self.parameters))
+        with np.errstate(all="ignore"):
+            self.function(xp, inputs, box, out, **dict(self.parameters))

@@ -30,6 +30,9 @@ __all__ = [
     "Operand",
     "call",
     "evaluate",
+    "is_boolean",
+    "maximum",
+    "minimum",
     "operand",
     "render_c",
     "where",
@@ -162,11 +165,17 @@ def _where(xp: ModuleType, condition: Any, if_true: Any, if_false: Any) -> Any:
     return xp.where(condition, if_true, if_false)
 
 
+def _divide_integers(xp: ModuleType, a: Any, b: Any) -> Any:
+    floor = xp.floor_divide(a, b)  # 0 where the divisor is 0
+    return floor + ((floor * b != a) & ((a < 0) != (b < 0)) & (b != 0)).astype(floor.dtype)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "add": Function("add", "({0} + {1})"),
     "subtract": Function("subtract", "({0} - {1})"),
     "multiply": Function("multiply", "({0} * {1})"),
     "divide": Function("divide", "({0} / {1})"),
+    "divide_integers": Function(_divide_integers, "({1} == 0 ? 0 : {0} / {1})"),  # toward zero
     "negative": Function("negative", "(-{0})"),
     "absolute": Function("absolute", "tp_abs({0})"),
     "maximum": Function("maximum", "tp_max({0}, {1})"),  # NaN wins
@@ -214,6 +223,16 @@ def call(function: str, *arguments: Value) -> Expression:
 def where(condition: Expression, if_true: Value, if_false: Value) -> Expression:
     """One of two values, by a truth value or a number that is not 0."""
     return call("where", condition, if_true, if_false)
+
+
+def maximum(a: Value, b: Value) -> Expression:
+    """The larger of two values; NaN if either is NaN."""
+    return call("maximum", a, b)
+
+
+def minimum(a: Value, b: Value) -> Expression:
+    """The smaller of two values; NaN if either is NaN."""
+    return call("minimum", a, b)
 
 
 def is_boolean(expression: Expression) -> bool:

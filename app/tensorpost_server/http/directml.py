@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorpost.datatypes import DATA_TYPES, data_type
 from tensorpost.descriptors import NEWEST, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors.operator_desc import slot_name
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
@@ -28,7 +29,7 @@ class DirectmlDialect:
     def lone_tensor(self, name: str) -> str:
         """The only input's name."""
         cls = operator_class(name)
-        slots = [cls.slot_name(field) for field in cls.input_fields]
+        slots = [slot_name(field) for field in cls.fields_of_kind("input")]
         if len(slots) != 1:
             raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(slots)}; send a frame")
         return slots[0]
@@ -77,12 +78,15 @@ def _understand(name: str, query: str, tensors: tuple[Tensor, ...], text: str | 
             f"the path names {cls.operator_type} but the document's type is {document['type'][:60]!r}; "
             "post to the operator that the document describes"
         )
-    slots = {cls.slot_name(field): field for field in cls.input_fields}
+    slots = {slot_name(field): field for field in cls.fields_of_kind("input")}
     match_names(tensors, list(slots))
     desc: dict[str, Any] = {**document["desc"]}
     for key, value in attributes.items():
         if key == "output_sizes":
-            desc[_alias(cls, cls.output_fields[0])] = {"DataType": _directml_name(tensors[0]), "Sizes": value}
+            desc[_alias(cls, cls.fields_of_kind("output")[0])] = {
+                "DataType": _directml_name(tensors[0]),
+                "Sizes": value,
+            }
         else:
             desc[_alias(cls, key)] = value
     for tensor in tensors:

@@ -16,7 +16,7 @@ from tensorpost.layout import Layout
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, LimitExceeded, NoBackend, NotAcceptable
 from tensorpost.strict_json import read_json
 
-from ..engine import Place, Stages, Ticket, Worker
+from ..engine import QueueSlot, Stages, Ticket, Worker
 from ..planning import Plan, make_plan
 from .again import Again, field_lines_of_one, in_place
 from .answering import AnswerWhole, field_lines
@@ -78,7 +78,7 @@ class Execution:
         self._service = service
         self._stages = Stages()
         self._ticket: Ticket | None = None
-        self._place: Place | None = None
+        self._place: QueueSlot | None = None
         self._whole = whole
         self._again: Again | None = None
         request_id: str | None = scope.get("tensorpost.request_id")
@@ -94,7 +94,7 @@ class Execution:
             return
         finally:
             if self._place is not None:
-                self._place.leave()
+                self._place.release()
             if self._ticket is not None:
                 self._ticket.release()
 
@@ -141,9 +141,9 @@ class Execution:
 
     def _move_to(self, worker: Worker, plan: Plan) -> None:
         """Take a place in the queue of this worker, and leave the one that it has."""
-        place, self._place = self._place, worker.expect(plan)
+        place, self._place = self._place, worker.enqueue(plan)
         if place is not None:
-            place.leave()
+            place.release()
 
     async def _answer(
         self, send: Send, receive: Receive, prepared: Prepared, form: Form, worker: Worker, inputs: Sequence[memoryview]

@@ -21,8 +21,6 @@ async def list_limits(request: Request) -> JSONResponse:
     """Each limit's value, the variable that sets it and its reason; beside it, the memory lent out and kept now."""
     service = service_of(request)
     values = service.settings.model_dump()
-    if service.inline is not None:
-        values |= {"inline_bytes": service.inline.bytes, "inline_work": service.inline.work}
     limits = [
         {
             "name": name,

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tensorpost.descriptors import OPERATORS, OperatorDesc, operator_class
+from tensorpost.descriptors.operator_desc import slot_name
 from tensorpost.onnx import ONNX_OPERATORS
 
 from . import examples
@@ -42,19 +43,23 @@ def catalogue_entry(cls: type[OperatorDesc]) -> dict[str, Any]:
     """What the catalogue says about an operator."""
     required = {name: info.is_required() for name, info in cls.model_fields.items()}
     attributes = cls.attribute_fields()
-    tensors = (*cls.input_fields, *cls.output_fields)
+    tensors = (*cls.fields_of_kind("input"), *cls.fields_of_kind("output"))
     return {
         "name": cls.operator_type.lower(),
         "type": f"DML_OPERATOR_{cls.operator_type}",
-        "value": cls.operator_value,
+        "value": cls.facts.number,
         "summary": cls.summary,
-        "approximate": cls.approximate,
+        "approximate": cls.approximation,
         "fields": [
             {
                 "name": info.alias or name,
-                "kind": "input" if name in cls.input_fields else "output" if name in tensors else "attribute",
+                "kind": "input"
+                if name in cls.fields_of_kind("input")
+                else "output"
+                if name in tensors
+                else "attribute",
                 "required": required[name],
-                **({"tensor": cls.slot_name(name)} if name in tensors else {}),
+                **({"tensor": slot_name(name)} if name in tensors else {}),
                 **({"query": name} if name in attributes else {}),
             }
             for name, info in cls.model_fields.items()
@@ -65,7 +70,7 @@ def catalogue_entry(cls: type[OperatorDesc]) -> dict[str, Any]:
                 "dimension_counts": {"lowest": row.dimension_counts[0], "highest": row.dimension_counts[1]},
                 "data_types": [data_type.name for data_type in row.data_types],
             }
-            for row in cls.support
+            for row in cls.facts.rows(cls.facts.of_kind("output")[0].name)
         ],
     }
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from tensorpost.problems import NotReady
 
-from ..engine import Admission, Inline, Pool
+from ..engine import Admission, Pool
 from ..settings import ENVIRONMENT_PREFIX, Settings
 from .prepared import PreparedCalls
 
@@ -35,7 +35,6 @@ class Service:
         admission: the memory budget.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
-        inline: what is computed on the event loop's thread; None before the start.
         prepared: calls that were lately understood.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
@@ -44,7 +43,6 @@ class Service:
     admission: Admission
     pool: Pool | None = None
     draining: bool = False
-    inline: Inline | None = None
     prepared: PreparedCalls = field(default_factory=PreparedCalls)
     end: Callable[[], None] = _stop_process
 

@@ -83,12 +83,12 @@ def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = N
     }
     if desc is not None:
         lowest = desc.lowest_feature_level()
-        output = getattr(desc, desc.output_fields[0])
+        output = getattr(desc, desc.fields_of_kind("output")[0])
         verdict |= {
             "lowest_feature_level": None if lowest is None else str(lowest),
             "op": desc.to_document(),
             "output": output.to_json(),
-            "input_bytes": sum(getattr(desc, name).layout.size_in_bytes for name in desc.input_fields),
+            "input_bytes": sum(getattr(desc, name).layout.size_in_bytes for name in desc.fields_of_kind("input")),
             "output_bytes": output.layout.size_in_bytes,
         }
     return verdict

@@ -9,19 +9,20 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
-from .base import Descriptor, OperatorDesc, json_object
-from .feature_levels import NEWEST, FeatureLevel, SupportRow
-from .resample import (
-    AxisDirection,
-    InterpolationMode,
-    Resample1OperatorDesc,
-    Resample2OperatorDesc,
-    Resample3OperatorDesc,
-    ResampleOperatorDesc,
-    Size2D,
-    Upsample2DOperatorDesc,
-)
-from .resample_grad import ResampleGrad1OperatorDesc, ResampleGradOperatorDesc
+from . import activation, elementwise, generator, indexing, movement, product, reduction, resample, resample_grad, tile
+from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
+from .base import Descriptor, json_object
+from .catalogue import OperatorFacts, SupportRow, operator_names
+from .elementwise import *  # noqa: F403
+from .feature_levels import NEWEST, FeatureLevel
+from .generator import *  # noqa: F403
+from .indexing import *  # noqa: F403
+from .movement import *  # noqa: F403
+from .operator_desc import OPERATORS, OperatorDesc
+from .product import *  # noqa: F403
+from .reduction import *  # noqa: F403
+from .resample import *  # noqa: F403
+from .resample_grad import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
     TensorFlags,
@@ -30,47 +31,38 @@ from .tensor import (
     minimum_tensor_size_in_bytes,
     packed_strides,
 )
-from .tile import TileOperatorDesc
+from .tile import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
     "OPERATORS",
-    "AxisDirection",
     "BufferTensorDesc",
     "Descriptor",
     "FeatureLevel",
-    "InterpolationMode",
     "OperatorDesc",
-    "Resample1OperatorDesc",
-    "Resample2OperatorDesc",
-    "Resample3OperatorDesc",
-    "ResampleGrad1OperatorDesc",
-    "ResampleGradOperatorDesc",
-    "ResampleOperatorDesc",
-    "Size2D",
+    "OperatorFacts",
     "SupportRow",
     "TensorFlags",
-    "TileOperatorDesc",
-    "Upsample2DOperatorDesc",
     "is_one_to_one",
     "last_index",
     "minimum_tensor_size_in_bytes",
     "operator_class",
+    "operator_names",
     "packed_strides",
     "parse_operator",
 ]
+__all__ += activation.__all__
+__all__ += elementwise.__all__
+__all__ += generator.__all__
+__all__ += indexing.__all__
+__all__ += movement.__all__
+__all__ += product.__all__
+__all__ += reduction.__all__
+__all__ += resample.__all__
+__all__ += resample_grad.__all__
+__all__ += tile.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
-OPERATORS: tuple[type[OperatorDesc], ...] = (
-    Upsample2DOperatorDesc,
-    TileOperatorDesc,
-    ResampleOperatorDesc,
-    Resample1OperatorDesc,
-    ResampleGradOperatorDesc,
-    Resample2OperatorDesc,
-    ResampleGrad1OperatorDesc,
-    Resample3OperatorDesc,
-)
 
 
 def operator_class(name: str) -> type[OperatorDesc]:
@@ -83,10 +75,13 @@ def operator_class(name: str) -> type[OperatorDesc]:
     for cls in OPERATORS:
         if cls.operator_type == short:
             return cls
-    names = [cls.operator_type for cls in OPERATORS]
-    guess = nearest(short, names)
-    hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(names)}"
-    raise UnknownOperator(f"there is no operator {name[:60]!r} here; {hint}", extra={"nearest": guess})
+    guess = nearest(short, [cls.operator_type for cls in OPERATORS])
+    if short in operator_names():
+        message = f"DirectML's {short} has no implementation here yet"
+    else:
+        message = f"there is no operator {name[:60]!r} here"
+    hint = f"did you mean {guess!r}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
+    raise UnknownOperator(f"{message}; {hint}", extra={"nearest": guess})
 
 
 def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> OperatorDesc:

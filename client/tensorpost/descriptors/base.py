@@ -1,4 +1,4 @@
-"""What every descriptor shares: reading DirectML's JSON, collecting violations, support by feature level.
+"""What every descriptor shares: reading DirectML's JSON and collecting violations.
 
 A descriptor is a frozen Pydantic model. Pydantic reads its structure; `rules()` states DirectML's rules. Both report
 all that they find at once, as one `InvalidDescriptor`. JSON keys are DirectML's own names, Python attributes are
@@ -7,22 +7,18 @@ snake_case.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..operation import Slot
-from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, json_path, nearest
-from .feature_levels import NEWEST, FeatureLevel, SupportRow, support_at
-from .fields import pascal_case, snake_case
+from ..problems import InvalidDescriptor, Violation, json_path, nearest
+from .catalogue import pascal_case, snake_case
 
-__all__ = ["Descriptor", "OperatorDesc", "json_object", "postponed_rules"]
+__all__ = ["Descriptor", "has_odd_keys", "json_object", "postponed_rules"]
 
 _MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
 
@@ -33,7 +29,7 @@ _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=Fals
 
 @contextmanager
 def postponed_rules() -> Generator[None]:
-    """Inside, descriptors are read for their structure only."""
+    """Read descriptors inside for their structure only."""
     token = _rules_postponed.set(True)
     try:
         yield
@@ -48,11 +44,17 @@ def json_object(value: object) -> Mapping[str, Any] | None:
     return None
 
 
-def _has_odd_keys(value: Any) -> bool:
+def has_odd_keys(value: Any) -> bool:
+    """Whether the value is a mapping that no JSON object can be, which comes from Python only."""
     return isinstance(value, Mapping) and json_object(cast("object", value)) is None
 
 
-class Descriptor(BaseModel):
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+class _FrozenModel(type(BaseModel)):
+    """Pydantic's metaclass; says to type checkers that descriptors are frozen, hence hashable."""
+
+
+class Descriptor(BaseModel, metaclass=_FrozenModel):
     """A frozen, hashable DirectML structure.
 
     Fields are given by DirectML's names or by Python's; errors always use DirectML's.
@@ -73,20 +75,25 @@ class Descriptor(BaseModel):
         fields, within, found = self._unwrap(data)
         known, own = _split_fields(type(self), fields)
         try:
-            super().__init__(**known)
+            # Read for the structure first, so that every rule is looked at once, the tensors' and the operator's own.
+            with postponed_rules():
+                super().__init__(**known)
+            if not _rules_postponed.get():
+                own += [_through_desc(violation, known) for violation in self.rules()]
         except ValidationError as error:
-            refused = _violations_of(error, type(self))
-            try:
-                # Where the structure is sound and only rules are broken, this pass sees all of them at once: the
-                # tensors' and the operator's own.
-                with postponed_rules():
-                    super().__init__(**known)
-                refused = [_through_desc(violation, known) for violation in self.rules()] or refused
-            except ValidationError:
-                pass  # the structure itself is broken: what the first pass found says all that can be said
-            own += refused
+            if _rules_postponed.get():
+                raise
+            own += self._all_violations(known, error)
         if found or own:
             raise InvalidDescriptor.of([*found, *(violation.under(*within) for violation in own)]) from None
+
+    def _all_violations(self, known: Mapping[str, Any], error: ValidationError) -> list[Violation]:
+        """What is wrong with a broken structure, the rules that its sound tensors break included."""
+        try:
+            super().__init__(**known)
+        except ValidationError as second:
+            return _violations_of(second, type(self))
+        return _violations_of(error, type(self))  # never reached: what broke the first time breaks again
 
     @classmethod
     def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...], list[Violation]]:
@@ -96,6 +103,16 @@ class Descriptor(BaseModel):
     if TYPE_CHECKING:
 
         def __hash__(self) -> int: ...  # frozen makes Pydantic add it; type checkers do not see that
+
+    _names: ClassVar[dict[str, str] | None] = None
+
+    @classmethod
+    def names_of_fields(cls) -> dict[str, str]:
+        """DirectML's name of every field, by DirectML's and by Python's name."""
+        if "_names" not in cls.__dict__:
+            aliases = {name: info.alias or name for name, info in cls.model_fields.items()}
+            cls._names = {**aliases, **{alias: alias for alias in aliases.values()}}
+        return cls._names or {}
 
     def rules(self) -> Iterator[Violation]:
         """Every DirectML rule that these values break, those of nested tensors included."""
@@ -127,15 +144,9 @@ class Descriptor(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _names(cls: type[BaseModel]) -> dict[str, str]:
-    """DirectML's name by either name."""
-    aliases = {name: info.alias or name for name, info in cls.model_fields.items()}
-    return {**aliases, **{alias: alias for alias in aliases.values()}}
-
-
-def _split_fields(cls: type[BaseModel], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Violation]]:
+def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Violation]]:
     """The fields that the class has, and a violation for each member that is none of them."""
-    names = _names(cls)
+    names = cls.names_of_fields()
     known: dict[str, Any] = {}
     unknown: list[str] = []
     found: list[Violation] = []
@@ -148,7 +159,7 @@ def _split_fields(cls: type[BaseModel], data: Mapping[str, Any]) -> tuple[dict[s
             found.append(Violation("field-twice", (alias,), message, value, "one of the two", "tensorpost's choice"))
         else:
             # A mapping with keys that are no text comes from Python only; as pairs it is refused for being no object.
-            known[alias] = list(value.items()) if _has_odd_keys(value) else value
+            known[alias] = list(value.items()) if has_odd_keys(value) else value
     fields = list(dict.fromkeys(names.values()))
     expected, source = "one of " + ", ".join(fields), f"{cls.__name__} in DirectML.h"
     for key in unknown[:_MOST_UNKNOWN_FIELDS]:
@@ -180,7 +191,7 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {
 def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violation]:
     """Translate Pydantic's report; errors of nested descriptors are spliced in under their field."""
     found: list[Violation] = []
-    names = _names(cls)
+    names = cls.names_of_fields()
     for line in error.errors(include_url=False):
         if line["type"] == "default_factory_not_called":
             continue  # a derived count could not be derived; what it derives from is reported itself
@@ -195,207 +206,3 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
         value = None if line["type"] == "missing" else line["input"]
         found.append(Violation(code, path, f"{name} {message}", value, str(context.get("expected", "")), "DirectML.h"))
     return found
-
-
-class OperatorDesc(Descriptor):
-    """Base of every operator descriptor: which operator, which tensors, supported since when.
-
-    Attributes:
-        operator_type: short name, `TILE` for `DML_OPERATOR_TILE`.
-        operator_value: the number in `DML_OPERATOR_TYPE`.
-        support: rows by feature level, oldest first.
-        input_fields: attribute names of the input tensors, in binding order.
-        output_fields: attribute names of the output tensors, in binding order.
-        approximate: why results may differ from DirectML's in more than rounding; None if they do not.
-        summary: what the operator does, in a sentence.
-    """
-
-    operator_type: ClassVar[str]
-    operator_value: ClassVar[int]
-    support: ClassVar[tuple[SupportRow, ...]]
-    input_fields: ClassVar[tuple[str, ...]] = ("input_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_tensor",)
-    approximate: ClassVar[str | None] = None
-    summary: ClassVar[str] = ""
-
-    @classmethod
-    def attribute_fields(cls) -> Mapping[str, FieldInfo]:
-        """The fields that are neither tensors nor derived counts: what a caller chooses."""
-        fixed = {*cls.input_fields, *cls.output_fields}
-        return {
-            name: info for name, info in cls.model_fields.items() if name not in fixed and not name.endswith("_count")
-        }
-
-    @classmethod
-    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
-        """Fill in what follows from the rest (an output tensor that was left out), for callers who send less.
-
-        The mapping may use DirectML's names or Python's; what is there is never changed. The base version adds nothing.
-        """
-        return dict(desc)
-
-    @classmethod
-    def completed(cls, desc: Mapping[str, Any]) -> Self:
-        """Read a descriptor that may leave out what follows from the rest, as `complete` fills it in.
-
-        Raises:
-            InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
-                else is wrong, for instance an output of more than 2^32 - 1 elements.
-        """
-        whole = dict(desc) if any(map(_has_odd_keys, desc.values())) else cls.complete(desc)
-        names = _names(cls)
-        try:
-            return cls(**whole)
-        except InvalidDescriptor as error:
-            sent = {names.get(key, key) for key in desc}
-            own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
-            outputs = [(pascal_case(field),) for field in cls.output_fields]
-            causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
-            if causes or own:
-                raise InvalidDescriptor.of(causes or own) from None
-            raise InvalidDescriptor.of(
-                [replace(v, message=f"what follows from the other fields: {v.message}") for v in error.violations]
-            ) from None
-
-    @staticmethod
-    def slot_name(field: str) -> str:
-        """The name a tensor field has in a frame: `input` for `input_tensor`."""
-        return field.removesuffix("_tensor")
-
-    def tensors(self) -> Mapping[str, Any]:
-        """Attribute name to `BufferTensorDesc`, inputs first."""
-        return {name: getattr(self, name) for name in (*self.input_fields, *self.output_fields)}
-
-    @property
-    def name(self) -> str:
-        """See `Operation.name`: the short name, as `operator_type`."""
-        return self.operator_type
-
-    @property
-    def endpoint(self) -> str:
-        """See `Operation.endpoint`."""
-        return f"/v1/operators/{self.operator_type.lower()}"
-
-    @property
-    def inputs(self) -> tuple[Slot, ...]:
-        """See `Operation.inputs`."""
-        return tuple([Slot(self.slot_name(field), getattr(self, field).layout) for field in self.input_fields])
-
-    @property
-    def outputs(self) -> tuple[Slot, ...]:
-        """See `Operation.outputs`. The only output is named `output`, whatever its field."""
-        return tuple([Slot("output", getattr(self, field).layout) for field in self.output_fields])
-
-    def to_document(self) -> dict[str, Any]:
-        """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""
-        return {"type": f"DML_OPERATOR_{self.operator_type}", "desc": self.to_json()}
-
-    def to_document_text(self) -> str:
-        """`to_document` as compact JSON text, as it travels in a frame's head."""
-        return json.dumps(self.to_document(), separators=(",", ":"))
-
-    def validate_for(self, feature_level: str | int | FeatureLevel = NEWEST) -> None:
-        """Check the descriptor against the operator's support table.
-
-        Args:
-            feature_level: `"2_1"`, `FeatureLevel.L2_1` or the header's number; default the newest, 6_4.
-
-        Raises:
-            UnsupportedAtLevel: every field that the level does not support, and the level that does.
-            InvalidParameter: there is no such level.
-        """
-        found = list(self.unsupported_at(FeatureLevel.parse(feature_level)))
-        if found:
-            raise UnsupportedAtLevel.of(found)
-
-    def unsupported_at(self, level: FeatureLevel) -> Iterator[Violation]:
-        """What the level does not support, one violation per tensor field."""
-        name = f"DML_OPERATOR_{self.operator_type}"
-        source = f"{name} page, tensor support"
-        row = support_at(self.support, level)
-        if row is None:
-            first = self.support[0].since
-            yield Violation(
-                "operator-newer-than-level", (), f"{name} needs feature level {first}, not {level}",
-                str(level), f"{first} or above", source,
-            )  # fmt: skip
-            return
-        for field, tensor in self.tensors().items():
-            low, high = row.dimension_counts
-            count = len(tensor.sizes)
-            if not low <= count <= high:
-                needs = self._first_level(lambda r, n=count: r.dimension_counts[0] <= n <= r.dimension_counts[1])
-                yield Violation(
-                    "dimension-count-unsupported", (pascal_case(field), "Sizes"),
-                    f"{name} takes {_span(low, high)} dimensions at feature level {level}, not {count}{needs}",
-                    list(tensor.sizes), f"{_span(low, high)} dimensions", source,
-                )  # fmt: skip
-            if tensor.data_type not in row.data_types:
-                needs = self._first_level(lambda r, t=tensor.data_type: t in r.data_types)
-                allowed = ", ".join(t.name for t in row.data_types)
-                yield Violation(
-                    "data-type-unsupported", (pascal_case(field), "DataType"),
-                    f"{name} does not take {tensor.data_type.name} at feature level {level}{needs}",
-                    tensor.data_type.name, f"one of {allowed}", source,
-                )  # fmt: skip
-
-    def _first_level(self, accepts: Callable[[SupportRow], bool]) -> str:
-        level = next((row.since for row in self.support if accepts(row)), None)
-        return f"; it does from {level} on" if level else ", and no level does"
-
-    def lowest_feature_level(self) -> FeatureLevel | None:
-        """The lowest level at which this descriptor is legal; None if it is at none (`validate_for()` says why)."""
-        return next((level for level in FeatureLevel if not list(self.unsupported_at(level))), None)
-
-    def tensor_rules(self) -> Iterator[Violation]:
-        """The rules of every tensor, under its field, with what only its role as input or output forbids."""
-        for field, tensor in self.tensors().items():
-            name = pascal_case(field)
-            for violation in tensor.rules():
-                yield violation.under(name)
-            if field in self.output_fields:
-                for violation in tensor.output_rules():
-                    yield violation.under(name)
-
-    def same_type_and_rank(self) -> Iterator[Violation]:
-        """The constraint most operators share: all tensors agree in DataType and DimensionCount."""
-        fields = list(self.tensors().items())
-        first_name, first = pascal_case(fields[0][0]), fields[0][1]
-        for field, tensor in fields[1:]:
-            name = pascal_case(field)
-            if tensor.data_type != first.data_type:
-                yield Violation(
-                    "data-types-differ", (name, "DataType"),
-                    f"{name} is {tensor.data_type.name} but {first_name} is {first.data_type.name}; they must agree",
-                    tensor.data_type.name, first.data_type.name, f"{self._page()}, tensor constraints",
-                )  # fmt: skip
-            if len(tensor.sizes) != len(first.sizes):
-                yield Violation(
-                    "dimension-counts-differ", (name, "Sizes"),
-                    f"{name} has {len(tensor.sizes)} dimensions but {first_name} has {len(first.sizes)}",
-                    list(tensor.sizes), f"{len(first.sizes)} dimensions", f"{self._page()}, tensor constraints",
-                )  # fmt: skip
-
-    def _page(self) -> str:
-        return f"DML_{self.operator_type}_OPERATOR_DESC"
-
-    def count_rules(self, count_field: str, array_field: str) -> Iterator[Violation]:
-        """A count that was sent must be its array's length, and the tensors' DimensionCount."""
-        count, length = getattr(self, count_field), len(getattr(self, array_field))
-        if count != length:
-            yield Violation(
-                "count-disagrees", (pascal_case(count_field),),
-                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {length} entries; "
-                "leave the count out or send the array's length", count, str(length), self._page(),
-            )  # fmt: skip
-        rank = len(next(iter(self.tensors().values())).sizes)
-        if length != rank:
-            yield Violation(
-                "array-length", (pascal_case(array_field),),
-                f"{pascal_case(array_field)} has {length} entries but the tensors have {rank} dimensions; "
-                "send one entry per dimension", list(getattr(self, array_field)), f"{rank} entries", self._page(),
-            )  # fmt: skip
-
-
-def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"

@@ -1,21 +1,15 @@
-"""DirectML feature levels, and what each operator supports from which level on, as data.
-
-Sources: `DirectML.h` (values), "DirectML feature level history" (what each level brought; levels are strict supersets).
-"""
+"""DirectML feature levels, with the values of `DirectML.h`; each level is a strict superset of those before."""
 
 from __future__ import annotations
 
 import enum
 import operator
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
-from ..datatypes import TensorDataType
 from ..problems import InvalidParameter, presentable
 
-__all__ = ["NEWEST", "FeatureLevel", "SupportRow", "support_at"]
+__all__ = ["NEWEST", "FeatureLevel"]
 
 
 class FeatureLevel(enum.IntEnum):
@@ -75,24 +69,3 @@ class FeatureLevel(enum.IntEnum):
 
 
 NEWEST = max(FeatureLevel)
-
-
-@dataclass(frozen=True, slots=True)
-class SupportRow:
-    """What an operator supports from a feature level on, until the next row of its table.
-
-    Attributes:
-        since: first level the row holds for.
-        dimension_counts: lowest and highest DimensionCount.
-        data_types: DataTypes of inputs and outputs alike.
-    """
-
-    since: FeatureLevel
-    dimension_counts: tuple[int, int]
-    data_types: tuple[TensorDataType, ...]
-
-
-def support_at(table: Sequence[SupportRow], level: FeatureLevel) -> SupportRow | None:
-    """The last row at or below the level; None if the operator is newer than the level."""
-    rows = [row for row in table if row.since <= level]
-    return max(rows, key=lambda row: row.since) if rows else None

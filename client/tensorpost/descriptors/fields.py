@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -27,24 +26,27 @@ __all__ = [
     "CEnum",
     "Float",
     "FloatArray",
+    "Int",
+    "IntArray",
+    "Scalar",
     "UInt",
     "UIntArray",
+    "count_of",
     "length_of",
-    "pascal_case",
-    "snake_case",
     "to_float32",
-    "to_float_list",
+    "to_list",
     "whole_number",
 ]
 
 UINT_MAX = 2**32 - 1
+INT_MAX = 2**31 - 1
 MAX_DIMENSIONS = 8  # DML_TENSOR_DIMENSION_COUNT_MAX1, level 3_0 and above; no array of a descriptor is longer
 _LONGEST_SHOWN = 60  # characters of a value in a message; the violation's `value` has more
 _FLOAT_RANGE = "a finite number of at most 3.4028235e38 in magnitude"
 
 
-def whole_number(value: object, highest: int, kind: str) -> int:
-    """Read an integer from 0 to `highest`, NumPy's included.
+def whole_number(value: object, highest: int, kind: str, lowest: int = 0) -> int:
+    """Read an integer from `lowest` to `highest`, NumPy's included.
 
     Text, booleans and floating-point numbers are refused, whole ones too: a size that was computed in floating point
     is a mistake often enough.
@@ -53,14 +55,15 @@ def whole_number(value: object, highest: int, kind: str) -> int:
         value: what was sent.
         highest: the largest number allowed.
         kind: the C type, for the message.
+        lowest: the smallest number allowed.
 
     Raises:
         PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
     """
     number = _index(value)
-    if number is not None and 0 <= number <= highest:
+    if number is not None and lowest <= number <= highest:
         return number
-    context = {"expected": f"a whole number from 0 to {highest}", "kind": kind, "found": _shown(value)}
+    context = {"expected": f"a whole number from {lowest} to {highest}", "kind": kind, "found": _shown(value)}
     if number is None:
         raise PydanticCustomError("not-an-integer", "must be a whole number, not {found}", context)
     raise PydanticCustomError("out-of-range", "is {found}, which does not fit DirectML's {kind}", context)
@@ -86,22 +89,40 @@ def _to_uint(value: object) -> int:
     return whole_number(value, UINT_MAX, "UINT")
 
 
-def _to_list(value: object) -> object:
+def _to_int(value: object) -> int:
+    return whole_number(value, INT_MAX, "INT", lowest=-INT_MAX - 1)
+
+
+def _to_scalar(value: object) -> int | float:
+    """A number of any of DirectML's types: whole numbers keep all their digits, others are FLOAT64."""
+    number = _index(value)
+    if number is not None and -(2**63) <= number < 2**64:
+        return number
+    if number is not None or not isinstance(value, (float, np.floating)):
+        raise PydanticCustomError("not-a-number", "must be a number of at most 64 bits", {"expected": "a number"})
+    return float(cast("Any", value))
+
+
+def to_list(value: object) -> object:
     """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
 
     The length is checked first, so that a million wrong entries are one error.
+
+    Raises:
+        PydanticCustomError: it is no array, or one of a length that no array of DirectML has.
     """
     array = cast("Any", value)
+    expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
     try:
         if isinstance(value, (str, bytes, bytearray)) or not (isinstance(value, Sequence) or hasattr(array, "tolist")):
             raise TypeError
         length = len(array)
     except TypeError:  # len() of a NumPy scalar raises it too
-        raise PydanticCustomError("not-an-array", "must be an array", {"expected": "an array"}) from None
+        raise PydanticCustomError("not-an-array", "must be an array", expected) from None
     if not 1 <= length <= MAX_DIMENSIONS:
         raise PydanticCustomError(
             "dimension-count", "has {length} entries, not 1 to {most}",
-            {"length": length, "most": MAX_DIMENSIONS, "expected": f"1 to {MAX_DIMENSIONS} entries"},
+            {"length": length, "most": MAX_DIMENSIONS, **expected},
         )  # fmt: skip
     return list(array.tolist() if hasattr(array, "tolist") else array)
 
@@ -109,7 +130,13 @@ def _to_list(value: object) -> object:
 _UINT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": UINT_MAX}
 _UINTS: dict[str, Any] = {"type": "array", "items": _UINT, "minItems": 1, "maxItems": MAX_DIMENSIONS}
 UInt = Annotated[int, BeforeValidator(_to_uint), WithJsonSchema(_UINT)]
-UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(_to_list), WithJsonSchema(_UINTS)]
+Int = Annotated[int, BeforeValidator(_to_int), WithJsonSchema({"type": "integer"})]
+IntArray = Annotated[
+    tuple[Int, ...], BeforeValidator(to_list), WithJsonSchema({"type": "array", "items": {"type": "integer"}})
+]
+Scalar = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
+"""`DML_SCALAR_UNION`: a number that is read as the data type that another field names."""
+UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(to_list), WithJsonSchema(_UINTS)]
 
 
 @dataclass(frozen=True)
@@ -196,29 +223,6 @@ def to_float32(value: object) -> float:
     return rounded
 
 
-def to_float_list(value: object) -> object:
-    """NumPy arrays and any sequence are as good as a JSON array; text and bytes are not.
-
-    The length is checked first, so that a million wrong entries are one error.
-    """
-    expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
-    listed = hasattr(value, "tolist") or isinstance(value, Sequence)
-    text = isinstance(value, (str, bytes, bytearray))
-    try:
-        length = len(cast("Any", value)) if listed and not text else None
-    except TypeError:  # a NumPy scalar
-        length = None
-    if length is None:
-        raise PydanticCustomError("not-an-array", "must be an array", expected)
-    if not 1 <= length <= MAX_DIMENSIONS:
-        raise PydanticCustomError(
-            "dimension-count", "has {length} entries, not 1 to {most}",
-            {"length": length, "most": MAX_DIMENSIONS, **expected},
-        )  # fmt: skip
-    items: Any = cast("Any", value)
-    return list(items.tolist() if hasattr(items, "tolist") else items)
-
-
 def _shortest(value: float) -> float:
     """The shortest decimal that reads back as the same 32-bit float: 1.7, not 1.7000000476837158."""
     return float(str(np.float32(value)))
@@ -236,9 +240,7 @@ Float = Annotated[
     PlainSerializer(_shortest, return_type=float, when_used="json"),
     WithJsonSchema({"type": "number"}),
 ]
-FloatArray = Annotated[
-    tuple[Float, ...], BeforeValidator(to_float_list), Field(min_length=1, max_length=MAX_DIMENSIONS)
-]
+FloatArray = Annotated[tuple[Float, ...], BeforeValidator(to_list), Field(min_length=1, max_length=MAX_DIMENSIONS)]
 Bool = Annotated[bool, BeforeValidator(_to_bool), WithJsonSchema({"type": "boolean"})]
 
 
@@ -247,11 +249,6 @@ def length_of(field: str) -> Callable[[dict[str, Any]], int]:
     return lambda data: len(data.get(field, ()))
 
 
-def pascal_case(name: str) -> str:
-    """`input_pixel_offsets` to `InputPixelOffsets`."""
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
-def snake_case(name: str) -> str:
-    """`InputPixelOffsets` to `input_pixel_offsets`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+def count_of(field: str) -> Any:
+    """A field that counts the entries of an array field; derived where it is left out."""
+    return Field(default_factory=length_of(field))

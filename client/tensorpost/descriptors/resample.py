@@ -23,28 +23,16 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationError
-from pydantic_core import PydanticCustomError
-
-from tensorpost.datatypes import TensorDataType as T
 from tensorpost.problems import Violation
 
-from .base import Descriptor, OperatorDesc, postponed_rules
-from .feature_levels import FeatureLevel, SupportRow
-from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, length_of, pascal_case, to_float32, to_float_list
+from .base import Descriptor
+from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, count_of
+from .operator_desc import Given, OperatorDesc, packed
 from .tensor import BufferTensorDesc
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    # What the constructors take is wider than what the fields hold.
-    TensorLike = BufferTensorDesc | Mapping[str, Any]
-    Floats = Sequence[float] | NDArray[np.floating[Any]]
 
 __all__ = [
     "AxisDirection",
@@ -59,10 +47,6 @@ __all__ = [
     "Size2D",
     "Upsample2DOperatorDesc",
 ]
-
-D = TypeVar("D", bound=Descriptor)
-_FLOATS = (T.FLOAT32, T.FLOAT16)
-_WITH_8_BITS = (*_FLOATS, T.INT8, T.UINT8)
 
 
 class InterpolationMode(enum.IntEnum):
@@ -94,100 +78,54 @@ class Size2D(Descriptor):
     width: UInt
     height: UInt
 
-    if TYPE_CHECKING:
-
-        def __init__(self, *, width: int = ..., height: int = ..., **data: Any) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
-
 
 class ResampleFamily(OperatorDesc):
-    """What the members with arrays share. `array_fields` and `count_field` name them; the first array is the scales."""
-
-    array_fields: ClassVar[tuple[str, ...]] = ("scales", "input_pixel_offsets", "output_pixel_offsets")
-    count_field: ClassVar[str] = "dimension_count"
-    forward_fields: ClassVar[tuple[str, str]] = ("input_tensor", "output_tensor")  # as the forward operator has them
+    """What the members with arrays share: an entry per dimension in `scales` and, but for RESAMPLE, two offsets."""
 
     @classmethod
-    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
-        """Add what was left out and follows from the rest, as DirectMLX does.
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`; as DirectMLX does.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
         / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output). A gradient operator cannot know
-        the size of the forward input from that of the forward output, so it completes no tensor.
+        the size of the forward input from that of the forward output, so no tensor is inferred.
         """
-        desc = dict(desc)
-        given = _Given(desc)
-        source, target = (given.structure(BufferTensorDesc, name) for name in cls.forward_fields)
+        gradient = "input_gradient_tensor" in cls.model_fields
+        names = ("output_gradient_tensor", "input_gradient_tensor") if gradient else ("input_tensor", "output_tensor")
+        source, target = (given.tensor(name) for name in names)
+        found: dict[str, Any] = {}
         known = source or target
-        if known is not None:
-            for name, value in (("input_pixel_offsets", 0.5), ("output_pixel_offsets", -0.5)):
-                if name in cls.array_fields and not given.has(name):
-                    desc[pascal_case(name)] = [value] * len(known.sizes)
-        if source is not None and target is not None and not given.has("scales"):
+        if known is not None and "input_pixel_offsets" in cls.model_fields:
+            found["input_pixel_offsets"] = [0.5] * len(known.sizes)
+            found["output_pixel_offsets"] = [-0.5] * len(known.sizes)
+        if source is not None and target is not None:
             pairs = zip(source.sizes, target.sizes, strict=False)
-            desc["Scales"] = [out / size if size else 0.0 for size, out in pairs]
-        scales = given.floats("scales")
-        completes = cls.forward_fields[1] in cls.output_fields and not given.has(cls.forward_fields[1])
-        if completes and source is not None and scales is not None:
+            found["scales"] = [out / size if size else 0.0 for size, out in pairs]
+        scales = given.floats("scales") if given.has("scales") else found.get("scales")
+        if not gradient and source is not None and scales is not None:
             # What is wrong with a scale or with their count is left for the rules to name.
-            pairs = zip(source.sizes, scales, strict=False)
-            sizes = [math.floor(size * Fraction(scale)) if scale > 0 else size for size, scale in pairs]
-            sizes += source.sizes[len(sizes) :]
-            desc[pascal_case(cls.forward_fields[1])] = {"DataType": source.data_type, "Sizes": sizes}
-        return desc
+            scaled = zip(source.sizes, scales, strict=False)
+            sizes = [math.floor(size * Fraction(scale)) if scale > 0 else size for size, scale in scaled]
+            found["output_tensor"] = packed(source.data_type, [*sizes, *source.sizes[len(sizes) :]])
+        return found
 
-    def rules(self) -> Iterator[Violation]:
-        """Every broken rule of the operator's page, and of its tensors.
+    def operator_rules(self) -> Iterator[Violation]:
+        """Every broken rule of the operator's page.
 
         The pages say nothing of scales that are not positive; that they are refused is tensorpost's choice.
         """
-        yield from self.tensor_rules()
         yield from self.same_type_and_rank()
-        yield from self.count_rules(self.count_field, self.array_fields[0])
-        rank = len(next(iter(self.tensors().values())).sizes)
-        for field in self.array_fields[1:]:
-            values = getattr(self, field)
-            if len(values) != rank:
-                name = pascal_case(field)
-                yield Violation(
-                    "array-length", (name,),
-                    f"{name} has {len(values)} entries but the tensors have {rank} dimensions; "
-                    "send one entry per dimension", list(values), f"{rank} entries", self._page(),
-                )  # fmt: skip
-        for axis, scale in enumerate(getattr(self, self.array_fields[0])):
+        count = "scale_count" if "scale_count" in type(self).model_fields else "dimension_count"
+        yield from self.count_rules(count, "scales")
+        if "input_pixel_offsets" in type(self).model_fields:
+            yield from self.one_entry_per_dimension("input_pixel_offsets", "output_pixel_offsets")
+        for axis, scale in enumerate(getattr(self, "scales")):  # noqa: B009 # every member has the field
             if scale <= 0:
                 yield Violation(
                     "scale-not-positive", ("Scales", axis),
                     "every scale must be larger than 0 after rounding to 32 bits", scale, "a finite number above 0",
                     "tensorpost's rule; DirectML is silent",
                 )  # fmt: skip
-
-
-class _Given:
-    """A document's fields under either spelling, as far as they can be read; what cannot is for the constructor."""
-
-    def __init__(self, desc: Mapping[str, Any]) -> None:
-        self._desc = desc
-
-    def has(self, name: str) -> bool:
-        return name in self._desc or pascal_case(name) in self._desc
-
-    def _value(self, name: str) -> object:
-        return self._desc.get(pascal_case(name), self._desc.get(name))
-
-    def structure(self, cls: type[D], name: str) -> D | None:
-        try:
-            with postponed_rules():  # broken rules are named when the whole is read
-                return cls.model_validate(self._value(name))
-        except ValidationError:
-            return None
-
-    def floats(self, name: str) -> list[float] | None:
-        try:
-            return [to_float32(item) for item in cast("Sequence[object]", to_float_list(self._value(name)))]
-        except PydanticCustomError:
-            return None
 
 
 class Upsample2DOperatorDesc(OperatorDesc):
@@ -203,29 +141,13 @@ class Upsample2DOperatorDesc(OperatorDesc):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "UPSAMPLE_2D"
-    operator_value: ClassVar[int] = 66
+    operator_type = "UPSAMPLE_2D"
     summary: ClassVar[str] = "Scales height and width by whole numbers, nearest neighbour or bilinear."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L1_0, (4, 5), _FLOATS),)
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     scale_size: Size2D
     interpolation_mode: Interpolation
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_tensor: TensorLike = ...,
-            output_tensor: TensorLike = ...,
-            scale_size: Size2D | Mapping[str, int] = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -234,29 +156,25 @@ class Upsample2DOperatorDesc(OperatorDesc):
         return (*untouched, float(self.scale_size.height), float(self.scale_size.width))
 
     @classmethod
-    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a packed OutputTensor if there is none and it follows from the rest."""
-        desc = dict(desc)
-        given = _Given(desc)
-        source, scale = given.structure(BufferTensorDesc, "input_tensor"), given.structure(Size2D, "scale_size")
-        if source is None or scale is None or given.has("output_tensor") or len(source.sizes) < 2:
-            return desc
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: the output."""
+        source, scale = given.tensor("input_tensor"), given.structure(Size2D, "scale_size")
+        if source is None or scale is None or len(source.sizes) < 2:
+            return {}
         *untouched, height, width = source.sizes
         # A product that is too large is the scale's fault, which the rules name.
         products = [min(height * scale.height, UINT_MAX), min(width * scale.width, UINT_MAX)]
-        desc["OutputTensor"] = {"DataType": source.data_type, "Sizes": [*untouched, *products]}
-        return desc
+        return {"output_tensor": packed(source.data_type, [*untouched, *products])}
 
-    def rules(self) -> Iterator[Violation]:
-        """Every broken rule of the DML_UPSAMPLE_2D_OPERATOR_DESC page, and of its tensors."""
-        yield from self.tensor_rules()
+    def operator_rules(self) -> Iterator[Violation]:
+        """Every broken rule of the DML_UPSAMPLE_2D_OPERATOR_DESC page."""
         yield from self.same_type_and_rank()
         sizes = self.input_tensor.sizes
         if len(sizes) not in (4, 5):
             yield Violation(
                 "dimension-count", ("InputTensor", "Sizes"),
                 f"UPSAMPLE_2D takes N, C, H, W or N, C, D, H, W, not {len(sizes)} dimensions", list(sizes),
-                "4 or 5 dimensions", self._page(),
+                "4 or 5 dimensions", self.page(),
             )  # fmt: skip
             return
         legal = all(sizes)
@@ -270,15 +188,11 @@ class Upsample2DOperatorDesc(OperatorDesc):
                 yield Violation(
                     "scale-size", ("ScaleSize", name),
                     f"{name} must be larger than 0 and at most UINT_MAX / input size, which is {most}", scale,
-                    f"1 to {most}", self._page(),
+                    f"1 to {most}", self.page(),
                 )  # fmt: skip
-        want = [*sizes[:-2], sizes[-2] * self.scale_size.height, sizes[-1] * self.scale_size.width]
-        if legal and len(self.output_tensor.sizes) == len(sizes) and list(self.output_tensor.sizes) != want:
-            yield Violation(
-                "output-sizes", ("OutputTensor", "Sizes"),
-                f"OutputTensor.Sizes must be the input's with height and width times ScaleSize, which is {want}",
-                list(self.output_tensor.sizes), str(want), self._page(),
-            )  # fmt: skip
+        if legal:
+            want = [*sizes[:-2], sizes[-2] * self.scale_size.height, sizes[-1] * self.scale_size.width]
+            yield from self.sizes_are(want, "the input's with height and width times ScaleSize", "output_tensor")
 
 
 class ResampleOperatorDesc(ResampleFamily):
@@ -295,37 +209,14 @@ class ResampleOperatorDesc(ResampleFamily):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "RESAMPLE"
-    operator_value: ClassVar[int] = 96
+    operator_type = "RESAMPLE"
     summary: ClassVar[str] = "Scales any dimensions by factors, nearest neighbour or linear, pixel centres aligned."
-    support: ClassVar[tuple[SupportRow, ...]] = (
-        SupportRow(FeatureLevel.L2_0, (4, 4), _FLOATS),
-        SupportRow(FeatureLevel.L5_1, (1, 4), _FLOATS),
-        SupportRow(FeatureLevel.L6_2, (1, 4), _WITH_8_BITS),
-    )
-    array_fields: ClassVar[tuple[str, ...]] = ("scales",)
-    count_field: ClassVar[str] = "scale_count"
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     interpolation_mode: Interpolation
     scales: FloatArray
-    scale_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_tensor: TensorLike = ...,
-            output_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            scales: Floats = ...,
-            scale_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+    scale_count: UInt = count_of("scales")
 
 
 class Resample1OperatorDesc(ResampleFamily):
@@ -344,15 +235,8 @@ class Resample1OperatorDesc(ResampleFamily):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "RESAMPLE1"
-    operator_value: ClassVar[int] = 116
+    operator_type = "RESAMPLE1"
     summary: ClassVar[str] = "Scales any dimensions by factors with chosen pixel offsets; nearest rounds halves up."
-    support: ClassVar[tuple[SupportRow, ...]] = (
-        SupportRow(FeatureLevel.L2_1, (4, 4), _FLOATS),
-        # The page's own table for these levels is not public; they are taken from RESAMPLE's.
-        SupportRow(FeatureLevel.L5_1, (1, 4), _FLOATS),
-        SupportRow(FeatureLevel.L6_2, (1, 4), _WITH_8_BITS),
-    )
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -360,24 +244,7 @@ class Resample1OperatorDesc(ResampleFamily):
     scales: FloatArray
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_tensor: TensorLike = ...,
-            output_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+    dimension_count: UInt = count_of("scales")
 
 
 class Resample2OperatorDesc(ResampleFamily):
@@ -400,13 +267,8 @@ class Resample2OperatorDesc(ResampleFamily):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "RESAMPLE2"
-    operator_value: ClassVar[int] = 161
+    operator_type = "RESAMPLE2"
     summary: ClassVar[str] = "Scales any dimensions by factors with chosen pixel offsets and rounding direction."
-    support: ClassVar[tuple[SupportRow, ...]] = (
-        SupportRow(FeatureLevel.L5_1, (1, 4), _FLOATS),
-        SupportRow(FeatureLevel.L6_2, (1, 4), _WITH_8_BITS),
-    )
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -415,25 +277,7 @@ class Resample2OperatorDesc(ResampleFamily):
     scales: FloatArray
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_tensor: TensorLike = ...,
-            output_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            rounding_direction: AxisDirection | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+    dimension_count: UInt = count_of("scales")
 
 
 class Resample3OperatorDesc(ResampleFamily):
@@ -458,13 +302,11 @@ class Resample3OperatorDesc(ResampleFamily):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "RESAMPLE3"
-    operator_value: ClassVar[int] = 175
+    operator_type = "RESAMPLE3"
     summary: ClassVar[str] = "As RESAMPLE2, with an optional triangle filter against aliasing when shrinking."
-    approximate: ClassVar[str | None] = (
+    approximation: ClassVar[str | None] = (
         "with Antialiased TRUE: DirectML's own steps are not published; ours is the documented filter"
     )
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L6_4, (1, 4), _WITH_8_BITS),)
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -473,24 +315,5 @@ class Resample3OperatorDesc(ResampleFamily):
     scales: FloatArray
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
+    dimension_count: UInt = count_of("scales")
     antialiased: Bool = False
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_tensor: TensorLike = ...,
-            output_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            rounding_direction: AxisDirection | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            antialiased: bool = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen

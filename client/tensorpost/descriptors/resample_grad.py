@@ -7,22 +7,13 @@ feature level history".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
-
-from ..datatypes import TensorDataType as T
-from .feature_levels import FeatureLevel, SupportRow
-from .fields import FloatArray, UInt, length_of
+from .fields import FloatArray, UInt, count_of
 from .resample import Direction, Interpolation, ResampleFamily
 from .tensor import BufferTensorDesc
 
-if TYPE_CHECKING:
-    from .resample import AxisDirection, Floats, InterpolationMode, TensorLike
-
 __all__ = ["ResampleGrad1OperatorDesc", "ResampleGradOperatorDesc"]
-
-_FLOATS = (T.FLOAT32, T.FLOAT16)
 
 
 class ResampleGradOperatorDesc(ResampleFamily):
@@ -44,13 +35,8 @@ class ResampleGradOperatorDesc(ResampleFamily):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "RESAMPLE_GRAD"
-    operator_value: ClassVar[int] = 134
+    operator_type = "RESAMPLE_GRAD"
     summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint with the same scales and offsets."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L3_0, (4, 4), _FLOATS),)
-    input_fields: ClassVar[tuple[str, ...]] = ("input_gradient_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_gradient_tensor",)
-    forward_fields: ClassVar[tuple[str, str]] = ("output_gradient_tensor", "input_gradient_tensor")
 
     input_gradient_tensor: BufferTensorDesc
     output_gradient_tensor: BufferTensorDesc
@@ -58,24 +44,7 @@ class ResampleGradOperatorDesc(ResampleFamily):
     scales: FloatArray
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_gradient_tensor: TensorLike = ...,
-            output_gradient_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+    dimension_count: UInt = count_of("scales")
 
 
 class ResampleGrad1OperatorDesc(ResampleFamily):
@@ -95,13 +64,8 @@ class ResampleGrad1OperatorDesc(ResampleFamily):
         InvalidDescriptor: with every rule that is broken.
     """
 
-    operator_type: ClassVar[str] = "RESAMPLE_GRAD1"
-    operator_value: ClassVar[int] = 162
+    operator_type = "RESAMPLE_GRAD1"
     summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint with the same fields."
-    support: ClassVar[tuple[SupportRow, ...]] = (SupportRow(FeatureLevel.L5_1, (1, 4), _FLOATS),)
-    input_fields: ClassVar[tuple[str, ...]] = ("input_gradient_tensor",)
-    output_fields: ClassVar[tuple[str, ...]] = ("output_gradient_tensor",)
-    forward_fields: ClassVar[tuple[str, str]] = ("output_gradient_tensor", "input_gradient_tensor")
 
     input_gradient_tensor: BufferTensorDesc
     output_gradient_tensor: BufferTensorDesc
@@ -110,22 +74,4 @@ class ResampleGrad1OperatorDesc(ResampleFamily):
     scales: FloatArray
     input_pixel_offsets: FloatArray
     output_pixel_offsets: FloatArray
-    dimension_count: UInt = Field(default_factory=length_of("scales"))
-
-    if TYPE_CHECKING:
-        # What the constructor takes; `data` are the same by DirectML's names.
-        def __init__(
-            self,
-            *,
-            input_gradient_tensor: TensorLike = ...,
-            output_gradient_tensor: TensorLike = ...,
-            interpolation_mode: InterpolationMode | str | int = ...,
-            rounding_direction: AxisDirection | str | int = ...,
-            scales: Floats = ...,
-            input_pixel_offsets: Floats = ...,
-            output_pixel_offsets: Floats = ...,
-            dimension_count: int = ...,
-            **data: Any,
-        ) -> None: ...
-
-        def __hash__(self) -> int: ...  # Pydantic makes it, since the model is frozen
+    dimension_count: UInt = count_of("scales")

@@ -316,3 +316,23 @@ class BufferTensorDesc(Descriptor):
             KeyError: NumPy has no 4-bit types.
         """
         return self.layout.view(buffer)
+
+
+MOST_TENSORS = 1024
+"""Tensors in one array: DirectML names no limit; this one keeps a document and its frame's head small."""
+
+
+def _to_tensor_list(value: object) -> object:
+    if not isinstance(value, (list, tuple)):
+        raise PydanticCustomError("not-an-array", "must be an array of tensors", {"expected": "an array of tensors"})
+    tensors = cast("Sequence[object]", value)
+    if not 1 <= len(tensors) <= MOST_TENSORS:
+        raise PydanticCustomError(
+            "tensor-count", "has {length} tensors, not 1 to {most}",
+            {"length": len(tensors), "most": MOST_TENSORS, "expected": f"1 to {MOST_TENSORS} tensors"},
+        )  # fmt: skip
+    return list(tensors)
+
+
+TensorArray = Annotated[tuple[BufferTensorDesc, ...], BeforeValidator(_to_tensor_list)]
+"""`const DML_TENSOR_DESC*` with a count: 1 to `MOST_TENSORS` tensors."""

@@ -147,7 +147,7 @@ def test_integers_truncate_toward_zero(case: tuple[Any, NDArray[Any]]):
 def test_any_box_has_the_bits_of_the_whole(shape: tuple[int, ...], dtype: str):
     x = (np.random.default_rng(1).random(shape) * 255).astype(dtype)
     desc = doubled(shape, dtype)
-    whole = filled(form_of(desc), x, desc.tensors()["output_tensor"].sizes)
+    whole = filled(form_of(desc), x, desc.output_tensor.sizes)
     source = cupy.asarray(x)
     for axis, cuts in itertools.product(range(whole.ndim), ((0, 1), (1, 3), (2, None))):
         span = slice(*cuts).indices(whole.shape[axis])[:2]

@@ -115,7 +115,7 @@ def cases(
         fields["Antialiased"] = draw(st.booleans())
     desc = cls.completed(fields)
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    source = next(iter(desc.tensors().values()))  # of a gradient, InputGradientTensor
+    _, source = next(desc.tensors())  # of a gradient, InputGradientTensor
     shape = source.layout.size_in_bytes // dtype.itemsize
     if dtype.kind != "f":
         limits = np.iinfo(dtype)

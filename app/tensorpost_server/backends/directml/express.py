@@ -74,7 +74,7 @@ def express(plan: Plan) -> Node | str:
         if isinstance(subject, OnnxNode) and not isinstance(subject.meaning, Tiling):
             desc = _descriptor(subject)
             kernel = form_of(desc)
-            source, target = (tensor.layout for tensor in desc.tensors().values())
+            source, target = (tensor.layout for _, tensor in desc.tensors())
         for layout in (source, target):
             if math.prod(layout.sizes) > MOST_ELEMENTS:
                 raise _Refused(f"DirectML's tensors have at most {MOST_ELEMENTS:,} elements")

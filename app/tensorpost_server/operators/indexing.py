@@ -1,0 +1,81 @@
+"""Indexing operators, with array functions that take and put elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from tensorpost import descriptors as dml
+
+from ..forms import Array, Box, BoxFunction
+from .registry import form_of_class
+
+__all__ = ["gather_form", "nonzero_form", "scatter_form"]
+
+
+@form_of_class(dml.GatherOperatorDesc)
+def gather_form(desc: dml.GatherOperatorDesc) -> BoxFunction:
+    """`Output[a, k, b] = Input[a, Indices[k], b]`, aligned to the right (DML_GATHER_OPERATOR_DESC)."""
+    return BoxFunction(_gather, 2, (("axis", desc.axis), ("counted", desc.index_dimensions)), 2)
+
+
+def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int, counted: int) -> None:
+    x, indices = inputs
+    indices = indices.reshape(indices.shape[indices.ndim - counted :])
+    length, rank = x.shape[axis], x.ndim
+    # The output's dimensions without alignment; those in front that were dropped are ones.
+    whole = [None] * axis + [True] * counted + [None] * (rank - axis - 1)
+    extra = len(whole) - rank
+    spans = [(0, 1)] * max(0, extra) + list(box[max(0, -extra) :])
+    before, middle, behind = spans[:axis], spans[axis : axis + counted], spans[axis + counted :]
+    picked = _from_the_end(xp, indices[tuple([slice(*span) for span in middle])], length)
+    picked = xp.clip(picked, 0, length - 1)
+    source = x[(*[slice(*span) for span in before], slice(None), *[slice(*span) for span in behind])]
+    out[...] = xp.take(source, picked.reshape(-1), axis=axis).reshape(out.shape)
+
+
+def _from_the_end(xp: ModuleType, indices: Any, length: int) -> Any:
+    """Negative indices count from the end; as int64."""
+    if indices.dtype.kind == "u":
+        # What is beyond the axis stays beyond it; 64 bits would not fit int64.
+        return xp.minimum(indices, indices.dtype.type(min(length, 2**32 - 1))).astype("int64")
+    indices = indices.astype("int64")
+    return xp.where(indices < 0, indices + length, indices)
+
+
+@form_of_class(dml.ScatterElementsOperatorDesc)
+def scatter_form(desc: dml.ScatterElementsOperatorDesc) -> Array:
+    """The input, then `Output[c with c[Axis] = Indices[c]] = Updates[c]` (DML_SCATTER_ELEMENTS_OPERATOR_DESC)."""
+    work = math.prod(desc.output_tensor.sizes) + 2 * math.prod(desc.indices_tensor.sizes)
+    return Array(_scatter, 3, work, (("axis", desc.axis),))
+
+
+def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int) -> Any:
+    length, made = x.shape[axis], x.copy()
+    places = _from_the_end(xp, indices, length)
+    inside = (places >= 0) & (places < length)
+    coordinates = list(xp.nonzero(inside))
+    values = updates[tuple(coordinates)]
+    coordinates[axis] = places[inside]
+    made[tuple(coordinates)] = values
+    return made
+
+
+@form_of_class(dml.NonzeroCoordinatesOperatorDesc)
+def nonzero_form(desc: dml.NonzeroCoordinatesOperatorDesc) -> Array:
+    """How many elements are not 0, and the last entries of their coordinates, in row-major order."""
+    sizes = desc.input_tensor.sizes
+    count, coordinates = desc.output_count_tensor.sizes, desc.output_coordinates_tensor.sizes
+    work = math.prod(sizes) + math.prod(coordinates)
+    return Array(_nonzero, 1, work, (("count", count), ("coordinates", coordinates)))
+
+
+def _nonzero(xp: ModuleType, x: Any, count: tuple[int, ...], coordinates: tuple[int, ...]) -> tuple[Any, Any]:
+    found = xp.nonzero(x)[x.ndim - coordinates[-1] :]
+    rows = xp.zeros(coordinates[-2:], "uint32")
+    held = len(found[0])
+    for column, entries in enumerate(found):
+        rows[:held, column] = entries
+    return xp.full(count, held, "uint32"), rows.reshape(coordinates)

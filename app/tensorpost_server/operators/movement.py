@@ -1,0 +1,85 @@
+"""Data movement as copies."""
+
+from __future__ import annotations
+
+import itertools
+
+from tensorpost import descriptors as dml
+from tensorpost.descriptors import PaddingMode
+
+from ..forms import Copies, Copy
+from .registry import form_of_class
+
+__all__ = ["join_form", "padding_form", "slice_form", "split_form"]
+
+
+@form_of_class(dml.Slice1OperatorDesc)
+def slice_form(desc: dml.Slice1OperatorDesc) -> Copies:
+    """`Output[c] = Input[start + c * stride]`; a negative stride starts at the window's last element."""
+    windows = zip(desc.input_window_offsets, desc.input_window_sizes, desc.input_window_strides, strict=True)
+    start = [offset + (size - 1 if step < 0 else 0) for offset, size, step in windows]
+    sizes = desc.output_tensor.sizes
+    copy = Copy.of(sizes, source_start=start, source_steps=desc.input_window_strides)
+    return Copies((len(sizes),), ((copy,),))
+
+
+@form_of_class(dml.JoinOperatorDesc)
+def join_form(desc: dml.JoinOperatorDesc) -> Copies:
+    """Every input is a copy, and each begins where the one before ends."""
+    rank, copies, begin = len(desc.output_tensor.sizes), list[Copy](), 0
+    for index, tensor in enumerate(desc.input_tensors):
+        start = [begin if axis == desc.axis else 0 for axis in range(rank)]
+        copies.append(Copy.of(tensor.sizes, target_start=start, input=index))
+        begin += tensor.sizes[desc.axis]
+    return Copies((rank,) * len(copies), (tuple(copies),))
+
+
+@form_of_class(dml.SplitOperatorDesc)
+def split_form(desc: dml.SplitOperatorDesc) -> Copies:
+    """Every output is a copy of a part of the input."""
+    rank, outputs, begin = len(desc.input_tensor.sizes), list[tuple[Copy]](), 0
+    for tensor in desc.output_tensors:
+        start = [begin if axis == desc.axis else 0 for axis in range(rank)]
+        outputs.append((Copy.of(tensor.sizes, source_start=start),))
+        begin += tensor.sizes[desc.axis]
+    return Copies((rank,), tuple(outputs))
+
+
+@form_of_class(dml.Padding1OperatorDesc)
+def padding_form(desc: dml.Padding1OperatorDesc) -> Copies:
+    """Along each axis the output is a few runs of the input, forwards, backwards or of one element."""
+    sizes, rank = desc.input_tensor.sizes, len(desc.input_tensor.sizes)
+    if desc.padding_mode is PaddingMode.CONSTANT:
+        return Copies((rank,), ((Copy.of(sizes, target_start=desc.start_padding),),), desc.padding_value)
+    axes = zip(sizes, desc.start_padding, desc.output_tensor.sizes, strict=True)
+    runs = [_runs(size, before, whole, desc.padding_mode) for size, before, whole in axes]
+    copies = [
+        Copy.of(
+            [length for _, _, length, _ in parts],
+            source_start=[source for _, source, _, _ in parts],
+            source_steps=[step for _, _, _, step in parts],
+            target_start=[target for target, _, _, _ in parts],
+        )
+        for parts in itertools.product(*runs)
+    ]
+    return Copies((rank,), (tuple(copies),))
+
+
+def _runs(size: int, before: int, whole: int, mode: PaddingMode) -> list[tuple[int, int, int, int]]:
+    """(target, source, length, step) of the runs that an output axis consists of; see DML_PADDING_MODE."""
+    if mode is PaddingMode.EDGE or size == 1:
+        parts = [(0, 0, before, 0), (before, 0, size, 1), (before + size, size - 1, whole - before - size, 0)]
+        return [part for part in parts if part[2]]
+    # A period is the input forwards, then backwards but for WRAP, without its ends (REFLECTION) or with them.
+    ends = 0 if mode is PaddingMode.SYMMETRIC else 1
+    back = 0 if mode is PaddingMode.WRAP else size - 2 * ends
+    period, found, target = size + back, list[tuple[int, int, int, int]](), 0
+    while target < whole:
+        place = (target - before) % period
+        if place < size:
+            length, source, step = min(size - place, whole - target), place, 1
+        else:
+            length, source, step = min(period - place, whole - target), size - 1 - ends - (place - size), -1
+        found.append((target, source, length, step))
+        target += length
+    return found

@@ -1,0 +1,79 @@
+"""Reductions and selections along lines.
+
+Choices where the pages are silent: sums of FLOAT16 and FLOAT32 are made in float32, pairwise as NumPy's are; integers
+wrap; NaN is the largest in TOP_K1 and passes through MAX and MIN; LOG_SUM_EXP subtracts the largest element first.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tensorpost import descriptors as dml
+from tensorpost.descriptors import AxisDirection, ReduceFunction
+
+from ..forms import Lines
+from .registry import form_of_class
+
+__all__ = ["reduce_form", "top_k_form"]
+
+
+@form_of_class(dml.ReduceOperatorDesc)
+def reduce_form(desc: dml.ReduceOperatorDesc) -> Lines:
+    """One value for each line, which may run along several axes (DML_REDUCE_OPERATOR_DESC)."""
+    axes = tuple(sorted(desc.axes))
+    parameters = (("axes", axes), ("function", desc.function))
+    return Lines(_reduce, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,))
+
+
+def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
+    if function.is_index:
+        # The lines as the last axis, row-major over the reduced dimensions.
+        kept = [axis for axis in range(x.ndim) if axis not in axes]
+        lines = x.transpose([*kept, *axes]).reshape([*[x.shape[axis] for axis in kept], -1])
+        out[...] = (xp.argmax if function is ReduceFunction.ARGMAX else xp.argmin)(lines, axis=-1).reshape(out.shape)
+        return
+    wide = "float32" if x.dtype.name == "float16" else x.dtype
+    if function in (ReduceFunction.MAX, ReduceFunction.MIN):
+        out[...] = (xp.max if function is ReduceFunction.MAX else xp.min)(x, axis=axes, keepdims=True)
+        return
+    x = x.astype(wide, copy=False)
+    total = {"axis": axes, "keepdims": True, "dtype": wide}
+    match function:
+        case ReduceFunction.SUM:
+            out[...] = xp.sum(x, **total)
+        case ReduceFunction.AVERAGE:
+            out[...] = xp.sum(x, **total) / x.dtype.type(x.size // out.size)
+        case ReduceFunction.MULTIPLY:
+            out[...] = xp.prod(x, **total)
+        case ReduceFunction.L1:
+            out[...] = xp.sum(xp.abs(x), **total)
+        case ReduceFunction.SUM_SQUARE:
+            out[...] = xp.sum(x * x, **total)
+        case ReduceFunction.L2:
+            out[...] = xp.sqrt(xp.sum(x * x, **total))
+        case ReduceFunction.LOG_SUM:
+            out[...] = xp.log(xp.sum(x, **total))
+        case _:
+            largest = xp.max(x, axis=axes, keepdims=True)
+            shift = xp.where(xp.isfinite(largest), largest, 0)
+            out[...] = xp.log(xp.sum(xp.exp(x - shift), **total)) + shift
+
+
+@form_of_class(dml.TopK1OperatorDesc)
+def top_k_form(desc: dml.TopK1OperatorDesc) -> Lines:
+    """Values and positions of each line in order, the first K of them (DML_TOP_K1_OPERATOR_DESC)."""
+    common = (("axis", desc.axis), ("k", desc.k), ("largest", desc.axis_direction is AxisDirection.DECREASING))
+    sizes = desc.output_value_tensor.sizes
+    parameters = ((*common, ("positions", False)), (*common, ("positions", True)))
+    return Lines(_top_k, (desc.axis,), desc.input_tensor.sizes, (sizes, sizes), parameters)
+
+
+def _top_k(xp: ModuleType, x: Any, out: Any, axis: int, k: int, largest: bool, positions: bool) -> None:
+    # Equal elements keep their order in a stable sort; for the largest first the line is sorted from its end.
+    lines = xp.flip(x, axis) if largest else x
+    order = xp.argsort(lines, axis=axis, kind="stable")
+    if largest:
+        order = x.shape[axis] - 1 - xp.flip(order, axis)
+    order = order[tuple([slice(0, k) if at == axis else slice(None) for at in range(x.ndim)])]
+    out[...] = order if positions else xp.take_along_axis(x, order, axis)

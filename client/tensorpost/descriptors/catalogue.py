@@ -1,0 +1,165 @@
+"""DirectML's 177 operators as data: what `catalogue.json` says about each, as frozen values.
+
+The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
+Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+from ..datatypes import TensorDataType
+from .feature_levels import FeatureLevel
+
+__all__ = ["FieldFacts", "OperatorFacts", "SupportRow", "facts_of", "operator_names", "pascal_case", "snake_case"]
+
+
+@lru_cache(maxsize=1024)  # the names of all fields of the catalogue
+def pascal_case(name: str) -> str:
+    """`input_pixel_offsets` to `InputPixelOffsets`."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def snake_case(name: str) -> str:
+    """`InputPixelOffsets` to `input_pixel_offsets`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFacts:
+    """One field of an operator's struct.
+
+    Attributes:
+        name: DirectML's name, for instance `InputTensor`.
+        kind: `input`, `output` or `attribute`.
+        type: DirectML's schema type: `TENSOR_DESC`, `TENSOR_DESC_ARRAY`, `UINT`, `FLOAT_ARRAY` and so on.
+        optional: whether the pointer may be null.
+        attribute_name: the name as a Python attribute.
+    """
+
+    name: str
+    kind: str
+    type: str
+    optional: bool
+    attribute_name: str
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the field points to several tensors or numbers, whose count another field holds."""
+        return self.type.endswith("_ARRAY")
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRow:
+    """What a tensor of an operator may be from a feature level on, until the next row of its table.
+
+    Attributes:
+        since: first level that the row holds for.
+        dimension_counts: lowest and highest DimensionCount.
+        data_types: DataTypes.
+        functions: for REDUCE the functions that the row is for; empty if it is for all.
+    """
+
+    since: FeatureLevel
+    dimension_counts: tuple[int, int]
+    data_types: tuple[TensorDataType, ...]
+    functions: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> SupportRow:
+        """Read `2_1 1-8 FLOAT32 FLOAT16 if Function MIN MAX`."""
+        row, _, condition = text.partition(" if Function ")
+        since, span, *types = row.split()
+        low, _, high = span.partition("-")
+        names = tuple([TensorDataType[name] for name in types])
+        return cls(FeatureLevel.parse(since), (int(low), int(high or low)), names, tuple(condition.split()))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """What the catalogue says about an operator.
+
+    Attributes:
+        name: short name, `TILE` for `DML_OPERATOR_TILE`.
+        number: the value in `DML_OPERATOR_TYPE`.
+        since: the feature level that brought it.
+        family: the group it belongs to, in words.
+        in_place: whether an output may share memory with an input in DirectML. Requests never do.
+        fields: in the order of the C struct.
+        support: rows by tensor field, oldest first; `*` stands for every tensor.
+    """
+
+    name: str
+    number: int
+    since: FeatureLevel
+    family: str
+    in_place: bool
+    fields: tuple[FieldFacts, ...]
+    support: Mapping[str, tuple[SupportRow, ...]]
+
+    def of_kind(self, kind: str) -> tuple[FieldFacts, ...]:
+        """The fields of kind `input`, `output` or `attribute`, in struct order."""
+        return tuple([field for field in self.fields if field.kind == kind])
+
+    def rows(self, tensor: str, function: str | None = None) -> tuple[SupportRow, ...]:
+        """The support table of a tensor field.
+
+        Args:
+            tensor: DirectML's name of the field.
+            function: the reduction that is asked for, where the table depends on it.
+        """
+        rows = self.support["*"] if "*" in self.support else self.support[tensor]
+        return tuple([row for row in rows if not row.functions or function in row.functions])
+
+    def row_at(self, level: FeatureLevel, tensor: str, function: str | None = None) -> SupportRow | None:
+        """The last row of a tensor's table at or below the level; None if there is none."""
+        rows = [row for row in self.rows(tensor, function) if row.since <= level]
+        return max(rows, key=lambda row: row.since) if rows else None
+
+    def tables(self) -> Iterator[tuple[str, Sequence[SupportRow]]]:
+        """Every tensor field with its whole support table."""
+        for field in self.fields:
+            if field.kind != "attribute":
+                yield field.name, self.support["*"] if "*" in self.support else self.support[field.name]
+
+
+@cache
+def _catalogue() -> Mapping[str, Any]:
+    return json.loads(resources.files(__name__.rpartition(".")[0]).joinpath("catalogue.json").read_text("utf-8"))
+
+
+def operator_names() -> list[str]:
+    """The short names of all operators of DirectML, by number; most have no descriptor class yet."""
+    return list(_catalogue())
+
+
+@cache
+def facts_of(name: str) -> OperatorFacts:
+    """What the catalogue says about an operator.
+
+    Raises:
+        KeyError: DirectML has no operator of this short name.
+    """
+    entry = _catalogue()[name]
+    return OperatorFacts(
+        name=name,
+        number=entry["number"],
+        since=FeatureLevel.parse(entry["since"]),
+        family=entry["family"],
+        in_place=entry["in_place"],
+        fields=tuple([_field(text) for text in entry["fields"]]),
+        support={tensor: tuple([SupportRow.parse(row) for row in rows]) for tensor, rows in entry["support"].items()},
+    )
+
+
+def _field(text: str) -> FieldFacts:
+    name, _, rest = text.partition(": ")
+    kind, type_, *optional = rest.split()
+    return FieldFacts(name, kind, type_, bool(optional), snake_case(name))

@@ -1,0 +1,182 @@
+"""Indexing: operators that read or write elements where an index tensor says.
+
+Sources: the DML_GATHER, DML_SCATTER_ELEMENTS and DML_NONZERO_COORDINATES pages. From 3_0 on a negative index of a
+signed type counts from the end. An index outside the axis reads the nearest element of the axis (GATHER) or writes
+nothing (SCATTER_ELEMENTS): the pages leave that open, it is tensorpost's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..datatypes import TensorDataType
+from ..problems import Violation
+from .fields import UInt
+from .operator_desc import Given, OperatorDesc, packed
+from .tensor import BufferTensorDesc
+
+__all__ = ["GatherOperatorDesc", "NonzeroCoordinatesOperatorDesc", "ScatterElementsOperatorDesc"]
+
+
+class GatherOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_GATHER`: takes whole slices of the input along an axis, in the order of the indices.
+
+    Attributes:
+        input_tensor: tensor to read.
+        indices_tensor: which slices; its first dimensions, those that do not count, are 1.
+        output_tensor: the input's sizes with the axis replaced by the sizes of the indices, aligned to the right.
+        axis: the dimension that is indexed.
+        index_dimensions: how many of the last dimensions of the indices count.
+    """
+
+    operator_type = "GATHER"
+
+    input_tensor: BufferTensorDesc
+    indices_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axis: UInt
+    index_dimensions: UInt
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: the output; all dimensions of the indices count, but for leading ones."""
+        source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
+        axis = given.integer("axis")
+        if source is None or indices is None or axis is None or axis >= len(source.sizes):
+            return {}
+        found: dict[str, Any] = {}
+        count = given.integer("index_dimensions")
+        if count is None:
+            count = len(_without_leading_ones(indices.sizes))
+            found["index_dimensions"] = count
+        sizes = _gathered(source.sizes, indices.sizes, axis, count)
+        if sizes is not None:
+            found["output_tensor"] = packed(source.data_type, sizes)
+        return found
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Ranks and types agree, and the output's sizes are the input's with the axis replaced."""
+        yield from self.same_type_and_rank("input_tensor", "output_tensor")
+        yield from self.same_type_and_rank(types=False)
+        rank = len(self.input_tensor.sizes)
+        yield from self.axis_is_below(rank)
+        counted = len(self.indices_tensor.sizes)
+        if self.index_dimensions > counted:
+            message = f"IndexDimensions is {self.index_dimensions}, but the indices have {counted} dimensions"
+            yield self.broken(
+                "index-dimensions", ("IndexDimensions",), message, self.index_dimensions, f"0 to {counted}"
+            )
+        elif any(size != 1 for size in self.indices_tensor.sizes[: counted - self.index_dimensions]):
+            message = "the dimensions of the indices that do not count must be 1"
+            sizes = list(self.indices_tensor.sizes)
+            yield self.broken("index-sizes", ("IndicesTensor", "Sizes"), message, sizes, "leading ones")
+        elif self.axis < rank == counted:
+            sizes = _gathered(self.input_tensor.sizes, self.indices_tensor.sizes, self.axis, self.index_dimensions)
+            if sizes is None:
+                message = "the input with the axis replaced by the indices has more dimensions than the tensors"
+                found = list(self.output_tensor.sizes)
+                yield self.broken("output-sizes", ("OutputTensor", "Sizes"), message, found, f"{rank} dimensions")
+            else:
+                yield from self.sizes_are(sizes, "the input's with the axis replaced by the indices'", "output_tensor")
+
+
+def _without_leading_ones(sizes: Sequence[int]) -> Sequence[int]:
+    first = next((axis for axis, size in enumerate(sizes) if size != 1), len(sizes))
+    return sizes[first:]
+
+
+def _gathered(sizes: Sequence[int], indices: Sequence[int], axis: int, count: int) -> list[int] | None:
+    """The output's sizes, aligned to the right into as many dimensions; None if they do not fit."""
+    rank = len(sizes)
+    whole = [*sizes[:axis], *(indices[len(indices) - count :] if count else ()), *sizes[axis + 1 :]]
+    if any(size != 1 for size in whole[: max(0, len(whole) - rank)]):
+        return None
+    kept = whole[max(0, len(whole) - rank) :]
+    return [1] * (rank - len(kept)) + kept
+
+
+class ScatterElementsOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_SCATTER_ELEMENTS`: the input, with some elements replaced by updates.
+
+    Attributes:
+        input_tensor: what is not replaced.
+        indices_tensor: where along the axis each update goes; no two of a line may be equal, else one of them wins.
+        updates_tensor: of the indices' sizes and the input's DataType.
+        output_tensor: of the input's sizes and DataType.
+        axis: the dimension that is indexed.
+    """
+
+    operator_type = "SCATTER_ELEMENTS"
+
+    input_tensor: BufferTensorDesc
+    indices_tensor: BufferTensorDesc
+    updates_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axis: UInt
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: the output."""
+        source = given.tensor("input_tensor")
+        return {} if source is None else {"output_tensor": packed(source.data_type, source.sizes)}
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Ranks, types and sizes agree; the indices may be shorter or longer along the axis only."""
+        yield from self.same_type_and_rank("input_tensor", "updates_tensor", "output_tensor")
+        yield from self.same_type_and_rank(types=False)
+        sizes, indices = self.input_tensor.sizes, self.indices_tensor.sizes
+        yield from self.axis_is_below(len(sizes))
+        yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
+        yield from self.sizes_are(indices, "IndicesTensor.Sizes", "updates_tensor")
+        if self.axis < len(sizes) == len(indices):
+            wanted = [*sizes[: self.axis], indices[self.axis], *sizes[self.axis + 1 :]]
+            yield from self.sizes_are(wanted, "the input's but for the axis", "indices_tensor")
+
+
+class NonzeroCoordinatesOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_NONZERO_COORDINATES`: where the elements are that are not 0, in row-major order, and how many.
+
+    The coordinates are as many as the input has elements; those behind the count are 0 here, undefined in DirectML.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_count_tensor: UINT32, one element: how many rows of coordinates hold.
+        output_coordinates_tensor: UINT32, one row per input element, with the last entries of its coordinate.
+    """
+
+    operator_type = "NONZERO_COORDINATES"
+
+    input_tensor: BufferTensorDesc
+    output_count_tensor: BufferTensorDesc
+    output_coordinates_tensor: BufferTensorDesc
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: a count of one element, and whole coordinates."""
+        source = given.tensor("input_tensor")
+        if source is None:
+            return {}
+        sizes = source.sizes
+        return {
+            "output_count_tensor": packed(TensorDataType.UINT32, [1]),
+            "output_coordinates_tensor": packed(TensorDataType.UINT32, [math.prod(sizes), len(sizes)]),
+        }
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The outputs are UINT32; one element, and a row of coordinates for every element of the input."""
+        yield from self.data_type_is(TensorDataType.UINT32, "output_count_tensor", "output_coordinates_tensor")
+        count, coordinates = self.output_count_tensor.sizes, self.output_coordinates_tensor.sizes
+        yield from self.sizes_are([1] * len(count), "all ones", "output_count_tensor")
+        sizes = self.input_tensor.sizes
+        effective, rank = len(_without_leading_ones(sizes)), len(sizes)
+        if len(coordinates) < 2 or not max(1, effective) <= coordinates[-1] <= rank:
+            message = (
+                f"the last size of the coordinates must be {max(1, effective)} to {rank}, as the input has dimensions"
+            )
+            where = ("OutputCoordinatesTensor", "Sizes")
+            yield self.broken("output-sizes", where, message, list(coordinates), f"{max(1, effective)} to {rank} last")
+        else:
+            wanted = [*[1] * (len(coordinates) - 2), math.prod(sizes), coordinates[-1]]
+            yield from self.sizes_are(wanted, "one row per input element", "output_coordinates_tensor")

@@ -1,0 +1,267 @@
+"""Data movement: operators that copy elements to other places, bit for bit.
+
+Sources: the DML_SLICE1, DML_JOIN, DML_SPLIT and DML_PADDING1 pages.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from ..datatypes import TensorDataType
+from ..problems import Violation
+from .catalogue import pascal_case
+from .feature_levels import FeatureLevel
+from .fields import CEnum, IntArray, Scalar, UInt, UIntArray, count_of
+from .operator_desc import Given, OperatorDesc, packed
+from .tensor import BufferTensorDesc, TensorArray
+
+__all__ = [
+    "DataTypeOf",
+    "JoinOperatorDesc",
+    "Padding1OperatorDesc",
+    "PaddingMode",
+    "Slice1OperatorDesc",
+    "SplitOperatorDesc",
+]
+
+DataTypeOf = Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_")]
+
+
+class PaddingMode(enum.IntEnum):
+    """`DML_PADDING_MODE`: what elements outside the input are."""
+
+    CONSTANT = 0
+    EDGE = 1
+    REFLECTION = 2
+    SYMMETRIC = 3
+    WRAP = 4
+
+
+class Slice1OperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_SLICE1`: every InputWindowStrides[i]-th element of a window; backwards from its end if negative.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_tensor: same DataType and rank; as many elements as the steps reach, or fewer.
+        dimension_count: derived.
+        input_window_offsets: the first element of the window along each dimension.
+        input_window_sizes: elements of the window along each dimension, at least 1.
+        input_window_strides: steps, not 0.
+    """
+
+    operator_type = "SLICE1"
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    input_window_offsets: UIntArray
+    dimension_count: UInt = count_of("input_window_offsets")
+    input_window_sizes: UIntArray
+    input_window_strides: IntArray
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: an output with every element that the steps reach."""
+        source = given.tensor("input_tensor")
+        sizes, steps = given.integers("input_window_sizes"), given.integers("input_window_strides")
+        if source is None or sizes is None or steps is None or 0 in steps:
+            return {}
+        return {
+            "output_tensor": packed(source.data_type, [_reached(*pair) for pair in zip(sizes, steps, strict=False)])
+        }
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The window lies inside the input, and the output inside what the steps reach."""
+        yield from self.same_type_and_rank()
+        yield from self.count_rules("dimension_count", "input_window_offsets")
+        yield from self.one_entry_per_dimension("input_window_sizes", "input_window_strides")
+        windows = zip(
+            self.input_tensor.sizes, self.output_tensor.sizes, self.input_window_offsets, self.input_window_sizes,
+            self.input_window_strides, strict=False,
+        )  # fmt: skip
+        for axis, (length, out, offset, size, step) in enumerate(windows):
+            if size < 1 or offset + size > length:
+                message = (
+                    f"the window of {size} elements from {offset} on does not lie in the input's {length} elements"
+                )
+                yield self.broken(
+                    "window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}"
+                )
+            elif step == 0:
+                message = "a step of 0 stays where it is"
+                yield self.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
+            elif out > _reached(size, step):
+                message = f"the steps reach {_reached(size, step)} elements of the window, not {out}"
+                expected = f"1 to {_reached(size, step)}"
+                yield self.broken("output-sizes", ("OutputTensor", "Sizes", axis), message, out, expected)
+
+
+def _reached(size: int, step: int) -> int:
+    return 1 + (size - 1) // abs(step)
+
+
+class JoinOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_JOIN`: lays tensors one after the other along an axis.
+
+    Attributes:
+        input_count: derived.
+        input_tensors: tensors to read, equal in DataType and in all sizes but that of the axis.
+        output_tensor: as long along the axis as all inputs together.
+        axis: a dimension.
+    """
+
+    operator_type = "JOIN"
+
+    input_tensors: TensorArray
+    input_count: UInt = count_of("input_tensors")
+    output_tensor: BufferTensorDesc
+    axis: UInt
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: the output."""
+        tensors, axis = given.tensors("input_tensors"), given.integer("axis")
+        if not tensors or axis is None or any(axis >= len(tensor.sizes) for tensor in tensors):
+            return {}
+        sizes = list(tensors[0].sizes)
+        sizes[axis] = sum(tensor.sizes[axis] for tensor in tensors)
+        return {"output_tensor": packed(tensors[0].data_type, sizes)}
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """All tensors agree but in the axis, along which the inputs fill the output."""
+        yield from self.same_type_and_rank()
+        yield from self.count_is_length("input_count", "input_tensors")
+        yield from _parts_fill_whole(self, "output_tensor", "input_tensors", self.axis)
+
+
+class SplitOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_SPLIT`: cuts a tensor into parts along an axis; the inverse of JOIN.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_count: derived.
+        output_tensors: the parts in order, equal in DataType and in all sizes but that of the axis.
+        axis: a dimension.
+    """
+
+    operator_type = "SPLIT"
+
+    input_tensor: BufferTensorDesc
+    output_tensors: TensorArray
+    output_count: UInt = count_of("output_tensors")
+    axis: UInt
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: with OutputCount alone, parts of equal size, if the axis can be cut so."""
+        source, count, axis = given.tensor("input_tensor"), given.integer("output_count"), given.integer("axis")
+        if source is None or not count or axis is None or axis >= len(source.sizes) or source.sizes[axis] % count:
+            return {}
+        sizes = list(source.sizes)
+        sizes[axis] //= count
+        return {"output_tensors": [packed(source.data_type, sizes)] * min(count, source.sizes[axis])}
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """All tensors agree but in the axis, along which the outputs take the whole input."""
+        yield from self.same_type_and_rank()
+        yield from self.count_is_length("output_count", "output_tensors")
+        yield from _parts_fill_whole(self, "input_tensor", "output_tensors", self.axis)
+
+
+def _parts_fill_whole(desc: OperatorDesc, whole: str, parts: str, axis: int) -> Iterator[Violation]:
+    sizes = list(getattr(desc, whole).sizes)
+    yield from desc.axis_is_below(len(sizes))
+    tensors: tuple[BufferTensorDesc, ...] = getattr(desc, parts)
+    if axis >= len(sizes) or any(len(tensor.sizes) != len(sizes) for tensor in tensors):
+        return
+    for index, tensor in enumerate(tensors):
+        wanted = [*sizes[:axis], tensor.sizes[axis], *sizes[axis + 1 :]]
+        if list(tensor.sizes) != wanted:
+            field = "OutputTensors" if parts == "output_tensors" else "InputTensors"
+            yield desc.broken(
+                "sizes-differ", (field, index, "Sizes"),
+                f"{field}[{index}] and the whole must agree in all sizes but that of axis {axis}",
+                list(tensor.sizes), str(wanted),
+            )  # fmt: skip
+    total = sum(tensor.sizes[axis] for tensor in tensors)
+    if total != sizes[axis]:
+        field = "OutputTensor" if whole == "output_tensor" else "InputTensor"
+        yield desc.broken(
+            "sizes-do-not-add-up", (field, "Sizes"),
+            f"along axis {axis} the parts have {total} elements together, the whole has {sizes[axis]}",
+            sizes, f"{total} elements along axis {axis}",
+        )  # fmt: skip
+
+
+class Padding1OperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_PADDING1`: surrounds a tensor with a constant, or with its own elements continued.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_tensor: same DataType and rank; as large as the input and both paddings.
+        padding_mode: CONSTANT, EDGE (the border repeated), REFLECTION (mirrored at the border element), SYMMETRIC
+            (mirrored behind it), WRAP (from the other side; needs 6_4).
+        padding_value_data_type: the tensors' DataType.
+        padding_value: the constant; without effect in other modes.
+        dimension_count: derived.
+        start_padding: elements before the input along each dimension.
+        end_padding: elements behind it.
+    """
+
+    operator_type = "PADDING1"
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    padding_mode: Annotated[PaddingMode, CEnum("DML_PADDING_MODE_")]
+    padding_value_data_type: DataTypeOf
+    padding_value: Scalar = 0
+    start_padding: UIntArray
+    dimension_count: UInt = count_of("start_padding")
+    end_padding: UIntArray
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: the output, and the value's DataType."""
+        source = given.tensor("input_tensor")
+        before, behind = given.integers("start_padding"), given.integers("end_padding")
+        if source is None:
+            return {}
+        found: dict[str, Any] = {"padding_value_data_type": source.data_type}
+        if before is not None and behind is not None:
+            sizes = [sum(three) for three in zip(source.sizes, before, behind, strict=False)]
+            found["output_tensor"] = packed(source.data_type, sizes)
+        return found
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The output is as large as the input and both paddings; the value has the tensors' type."""
+        yield from self.same_type_and_rank()
+        yield from self.count_rules("dimension_count", "start_padding")
+        yield from self.one_entry_per_dimension("end_padding")
+        if self.padding_value_data_type is not self.input_tensor.data_type:
+            name = self.input_tensor.data_type.name
+            message = f"PaddingValueDataType must be the tensors' DataType, {name}"
+            found = self.padding_value_data_type.name
+            yield self.broken("data-types-differ", ("PaddingValueDataType",), message, found, name)
+        paddings = zip(self.input_tensor.sizes, self.start_padding, self.end_padding, strict=False)
+        wanted = [sum(three) for three in paddings]
+        yield from self.sizes_are(wanted, "the input's with both paddings", "output_tensor")
+        yield from scalar_fits(self, "padding_value", self.padding_value_data_type)
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """WRAP is newer than the operator."""
+        if self.padding_mode is PaddingMode.WRAP and level < FeatureLevel.L6_4:
+            message = f"PaddingMode WRAP needs feature level 6_4, not {level}"
+            yield self.broken("mode-newer-than-level", ("PaddingMode",), message, "WRAP", "6_4 or above")
+
+
+def scalar_fits(desc: OperatorDesc, field: str, data_type: TensorDataType) -> Iterator[Violation]:
+    """A `DML_SCALAR_UNION` must hold a number of the type it is read as."""
+    value = getattr(desc, field)
+    if data_type.name.lstrip("U").startswith("INT"):
+        signed = not data_type.name.startswith("U")
+        low, high = -(signed << (data_type.bits - 1)), (1 << (data_type.bits - signed)) - 1
+        if not isinstance(value, int) or not low <= value <= high:
+            name = pascal_case(field)
+            message = f"{name} is {value}, which {data_type.name} cannot hold"
+            yield desc.broken("out-of-range", (name,), message, value, f"a whole number from {low} to {high}")

@@ -1,0 +1,477 @@
+"""What every operator descriptor shares: its facts and tensors, completion, rules and feature levels."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self, TypeVar, cast
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from ..datatypes import TensorDataType
+from ..operation import Slot
+from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation
+from .base import Descriptor, has_odd_keys, postponed_rules
+from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case
+from .feature_levels import NEWEST, FeatureLevel
+from .fields import to_float32, to_list
+from .tensor import BufferTensorDesc
+
+__all__ = ["OPERATORS", "Given", "OperatorDesc", "TensorPath", "packed", "slot_name"]
+
+D = TypeVar("D", bound=Descriptor)
+
+TensorPath = tuple[str] | tuple[str, int]
+"""Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
+
+OPERATORS: list[type[OperatorDesc]] = []
+"""Every operator that has a class, by number. A class enters it when it is defined."""
+
+
+class OperatorDesc(Descriptor):
+    """Base of every operator descriptor.
+
+    A subclass states `operator_type`, the fields in snake_case, `operator_rules()`, and `inferred()` where an output
+    follows from the rest. Everything else about it comes from the catalogue.
+
+    Attributes:
+        operator_type: short name, `TILE` for `DML_OPERATOR_TILE`.
+        facts: what the catalogue says: number, fields, levels, support tables.
+        summary: what the operator does, in a sentence; by default the first line of the docstring.
+        approximation: why results may differ from DirectML's in more than rounding; None if they do not.
+    """
+
+    operator_type: ClassVar[str]
+    facts: ClassVar[OperatorFacts]
+    summary: ClassVar[str] = ""
+    approximation: ClassVar[str | None] = None
+    _kinds: ClassVar[Mapping[str, tuple[str, ...]]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "operator_type" in cls.__dict__:
+            cls.facts = facts_of(cls.operator_type)
+            kinds = ("input", "output", "attribute")
+            cls._kinds = {kind: tuple([field.attribute_name for field in cls.facts.of_kind(kind)]) for kind in kinds}
+            if "summary" not in cls.__dict__:
+                cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
+            OPERATORS.append(cls)
+            OPERATORS.sort(key=lambda known: known.facts.number)
+
+    # ---- what the catalogue says -------------------------------------------------------------------------------------
+
+    @classmethod
+    def fields_of_kind(cls, kind: str) -> tuple[str, ...]:
+        """The attribute names of the `input`, `output` or `attribute` fields, in binding order."""
+        return cls._kinds[kind]
+
+    @classmethod
+    def attribute_fields(cls) -> Mapping[str, FieldInfo]:
+        """The fields that are no tensors: what a caller chooses, and the counts that follow from it."""
+        return {name: cls.model_fields[name] for name in cls.fields_of_kind("attribute")}
+
+    @classmethod
+    def fields_with_arrays(cls) -> frozenset[str]:
+        """The attribute names of the fields that hold several numbers or tensors."""
+        return frozenset([field.attribute_name for field in cls.facts.fields if field.is_array])
+
+    @classmethod
+    def path_of_slot(cls, slot: str) -> TensorPath | None:
+        """The path of the input that travels under this name; None if there is no such input.
+
+        Example:
+            `input` is `("input_tensor",)` in TILE, `input_2` is `("input_tensors", 2)` in JOIN.
+        """
+        for field in cls.facts.of_kind("input"):
+            name = field.attribute_name
+            if not field.is_array and slot == slot_name(name):
+                return (name,)
+            stem, _, index = slot.rpartition("_")
+            if field.is_array and stem == slot_name(name) and index.isascii() and index.isdigit() and len(index) < 6:
+                return (name, int(index)) if index == str(int(index)) else None
+        return None
+
+    # ---- Operation ---------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """See `Operation.name`: the short name, as `operator_type`."""
+        return self.operator_type
+
+    @property
+    def endpoint(self) -> str:
+        """See `Operation.endpoint`."""
+        return f"/v1/operators/{self.operator_type.lower()}"
+
+    @property
+    def approximate(self) -> str | None:
+        """See `Operation.approximate`."""
+        return self.approximation
+
+    @property
+    def inputs(self) -> tuple[Slot, ...]:
+        """See `Operation.inputs`."""
+        return self._slots("input")
+
+    @property
+    def outputs(self) -> tuple[Slot, ...]:
+        """See `Operation.outputs`. The only output is named `output`, whatever its field."""
+        first, *others = self._slots("output")
+        return (first, *others) if others else (replace(first, name="output"),)
+
+    def _slots(self, kind: str) -> tuple[Slot, ...]:
+        return tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in self.tensors(kind)])
+
+    def tensors(self, kind: str | None = None) -> Iterator[tuple[TensorPath, BufferTensorDesc]]:
+        """The tensors that are there, each with its path; inputs first, in binding order.
+
+        Args:
+            kind: `input` or `output`; default both.
+        """
+        for wanted in ("input", "output") if kind is None else (kind,):
+            for field in self.fields_of_kind(wanted):
+                value = getattr(self, field)
+                if isinstance(value, tuple):
+                    tensors = cast("tuple[BufferTensorDesc, ...]", value)
+                    yield from (((field, index), tensor) for index, tensor in enumerate(tensors))
+                elif value is not None:
+                    yield (field,), value
+
+    def to_document(self) -> dict[str, Any]:
+        """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""
+        return {"type": f"DML_OPERATOR_{self.operator_type}", "desc": self.to_json()}
+
+    def to_document_text(self) -> str:
+        """`to_document` as compact JSON text, as it travels in a frame's head."""
+        return json.dumps(self.to_document(), separators=(",", ":"))
+
+    # ---- completion --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """What follows from the fields that were given, by attribute name: an output's type and sizes, most often.
+
+        What cannot be inferred is left out; what was given is not replaced. The base version infers nothing.
+        """
+        del given
+        return {}
+
+    @classmethod
+    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields, with what was left out and follows from the rest, for callers who send less.
+
+        The mapping may use DirectML's names or Python's; what is there is never changed.
+        """
+        return {**desc, **cls._missing(Given(desc))}
+
+    @classmethod
+    def _missing(cls, given: Given) -> dict[str, Any]:
+        return {pascal_case(name): value for name, value in cls.inferred(given).items() if not given.has(name)}
+
+    @classmethod
+    def completed(cls, desc: Mapping[str, Any]) -> Self:
+        """Read a descriptor that may leave out what follows from the rest, as `complete` fills it in.
+
+        Raises:
+            InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
+                else is wrong, for instance an output of more than 2^32 - 1 elements.
+        """
+        whole = dict(desc)
+        if not any(map(has_odd_keys, desc.values())):
+            given = Given(desc)
+            missing = cls._missing(given)
+            whole = {**given.fields(), **missing}  # with the tensors that were read
+        names = cls.names_of_fields()
+        try:
+            return cls(**whole)
+        except InvalidDescriptor as error:
+            sent = {names.get(key, key) for key in desc}
+            own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
+            outputs = [(pascal_case(field),) for field in cls.fields_of_kind("output")]
+            causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
+            if causes or own:
+                raise InvalidDescriptor.of(causes or own) from None
+            raise InvalidDescriptor.of(
+                [replace(v, message=f"what follows from the other fields: {v.message}") for v in error.violations]
+            ) from None
+
+    # ---- feature levels ----------------------------------------------------------------------------------------------
+
+    def validate_for(self, feature_level: str | int | FeatureLevel = NEWEST) -> None:
+        """Check the descriptor against the operator's support tables.
+
+        Args:
+            feature_level: `"2_1"`, `FeatureLevel.L2_1` or the header's number; default the newest, 6_4.
+
+        Raises:
+            UnsupportedAtLevel: every field that the level does not support, and the level that does.
+            InvalidParameter: there is no such level.
+        """
+        found = list(self.unsupported_at(FeatureLevel.parse(feature_level)))
+        if found:
+            raise UnsupportedAtLevel.of(found)
+
+    def lowest_feature_level(self) -> FeatureLevel | None:
+        """The lowest level at which this descriptor is legal; None if it is at none (`validate_for()` says why)."""
+        return next((level for level in FeatureLevel if not any(self.unsupported_at(level))), None)
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """What else depends on the level, for instance a mode that is newer than the operator. Nothing by default."""
+        del level
+        yield from ()
+
+    def function_name(self) -> str | None:
+        """The name by which the support tables tell apart what one operator computes (REDUCE); None for all others."""
+        return None
+
+    def unsupported_at(self, level: FeatureLevel) -> Iterator[Violation]:
+        """What the level does not support, one violation per tensor and reason."""
+        name = f"DML_OPERATOR_{self.operator_type}"
+        source = f"{name} page, tensor support"
+        if level < self.facts.since:
+            yield Violation(
+                "operator-newer-than-level", (), f"{name} needs feature level {self.facts.since}, not {level}",
+                str(level), f"{self.facts.since} or above", source,
+            )  # fmt: skip
+            return
+        for path, tensor in self.tensors():
+            field, function = pascal_case(path[0]), self.function_name()
+            rows, row = self.facts.rows(field, function), self.facts.row_at(level, field, function)
+            where, count = _json_path(path), len(tensor.sizes)
+            low, high = row.dimension_counts if row else (0, 0)
+            if not low <= count <= high:
+                needs = _first_level(rows, lambda r, n=count: r.dimension_counts[0] <= n <= r.dimension_counts[1])
+                yield Violation(
+                    "dimension-count-unsupported", (*where, "Sizes"),
+                    f"{name} takes {_span(low, high)} dimensions at feature level {level}, not {count}{needs}",
+                    list(tensor.sizes), f"{_span(low, high)} dimensions", source,
+                )  # fmt: skip
+            types = row.data_types if row else ()
+            if tensor.data_type not in types:
+                needs = _first_level(rows, lambda r, t=tensor.data_type: t in r.data_types)
+                allowed = ", ".join(t.name for t in types)
+                yield Violation(
+                    "data-type-unsupported", (*where, "DataType"),
+                    f"{name} does not take {tensor.data_type.name} at feature level {level}{needs}",
+                    tensor.data_type.name, f"one of {allowed}", source,
+                )  # fmt: skip
+        yield from self.level_rules(level)
+
+    # ---- rules -------------------------------------------------------------------------------------------------------
+
+    def rules(self) -> Iterator[Violation]:
+        """Every broken rule: those of the tensors, then the operator's own."""
+        yield from self.tensor_rules()
+        yield from self.operator_rules()
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The rules of the operator's page, beside those of its tensors. The base version states none."""
+        yield from ()
+
+    def tensor_rules(self) -> Iterator[Violation]:
+        """The rules of every tensor, under its field, with what only its role as input or output forbids."""
+        outputs = self.fields_of_kind("output")
+        for path, tensor in self.tensors():
+            where = _json_path(path)
+            for violation in tensor.rules():
+                yield violation.under(*where)
+            if path[0] in outputs:
+                for violation in tensor.output_rules():
+                    yield violation.under(*where)
+
+    def same_type_and_rank(self, *fields: str, types: bool = True) -> Iterator[Violation]:
+        """The constraint most operators share: tensors agree in DataType and DimensionCount with the first of them.
+
+        Args:
+            fields: attribute names of the tensors; default all.
+            types: whether DataTypes must agree too.
+        """
+        tensors = [(path, tensor) for path, tensor in self.tensors() if not fields or path[0] in fields]
+        first_name, first = _shown_path(tensors[0][0]), tensors[0][1]
+        for path, tensor in tensors[1:]:
+            name = _shown_path(path)
+            if types and tensor.data_type != first.data_type:
+                yield Violation(
+                    "data-types-differ", (*_json_path(path), "DataType"),
+                    f"{name} is {tensor.data_type.name} but {first_name} is {first.data_type.name}; they must agree",
+                    tensor.data_type.name, first.data_type.name, f"{self.page()}, tensor constraints",
+                )  # fmt: skip
+            if len(tensor.sizes) != len(first.sizes):
+                yield Violation(
+                    "dimension-counts-differ", (*_json_path(path), "Sizes"),
+                    f"{name} has {len(tensor.sizes)} dimensions but {first_name} has {len(first.sizes)}",
+                    list(tensor.sizes), f"{len(first.sizes)} dimensions", f"{self.page()}, tensor constraints",
+                )  # fmt: skip
+
+    def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
+        """Tensors must have this DataType."""
+        for path, tensor in self.tensors():
+            if path[0] in fields and tensor.data_type is not wanted:
+                yield Violation(
+                    "data-type", (*_json_path(path), "DataType"),
+                    f"{_shown_path(path)} is {tensor.data_type.name}, but must be {wanted.name}",
+                    tensor.data_type.name, wanted.name, self.page(),
+                )  # fmt: skip
+
+    def sizes_are(
+        self, wanted: Sequence[int], why: str, *fields: str, code: str = "output-sizes"
+    ) -> Iterator[Violation]:
+        """Tensors must have these Sizes, if they have as many dimensions; `why` says what the sizes follow from."""
+        for path, tensor in self.tensors():
+            if path[0] in fields and len(tensor.sizes) == len(wanted) and list(tensor.sizes) != list(wanted):
+                name = _shown_path(path)
+                yield Violation(
+                    code, (*_json_path(path), "Sizes"), f"{name}.Sizes must be {why}, which is {list(wanted)}",
+                    list(tensor.sizes), str(list(wanted)), self.page(),
+                )  # fmt: skip
+
+    def count_is_length(self, count_field: str, array_field: str) -> Iterator[Violation]:
+        """A count that was sent must be its array's length."""
+        count, length = getattr(self, count_field), len(getattr(self, array_field))
+        if count != length:
+            yield Violation(
+                "count-disagrees", (pascal_case(count_field),),
+                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {length} entries; "
+                "leave the count out or send the array's length", count, str(length), self.page(),
+            )  # fmt: skip
+
+    def one_entry_per_dimension(self, *array_fields: str, rank: int | None = None) -> Iterator[Violation]:
+        """Arrays must have an entry for each dimension of the first tensor, or `rank` entries."""
+        wanted = len(next(self.tensors())[1].sizes) if rank is None else rank
+        for field in array_fields:
+            values = getattr(self, field)
+            if len(values) != wanted:
+                name = pascal_case(field)
+                yield Violation(
+                    "array-length", (name,),
+                    f"{name} has {len(values)} entries but the tensors have {wanted} dimensions; "
+                    "send one entry per dimension", list(values), f"{wanted} entries", self.page(),
+                )  # fmt: skip
+
+    def count_rules(self, count_field: str, array_field: str) -> Iterator[Violation]:
+        """A count that was sent must be its array's length, and that the tensors' DimensionCount."""
+        yield from self.count_is_length(count_field, array_field)
+        yield from self.one_entry_per_dimension(array_field)
+
+    def axis_is_below(self, rank: int, field: str = "axis") -> Iterator[Violation]:
+        """An axis must be one of the tensor's dimensions."""
+        axis = getattr(self, field)
+        if not 0 <= axis < rank:
+            yield self.broken(
+                "axis", (pascal_case(field),), f"{pascal_case(field)} is {axis}, but there are {rank} dimensions",
+                axis, f"0 to {rank - 1}",
+            )  # fmt: skip
+
+    def broken(self, code: str, path: tuple[str | int, ...], message: str, value: object, expected: str) -> Violation:
+        """A violation of a rule of the operator's page."""
+        return Violation(code, path, message, value, expected, self.page())
+
+    @classmethod
+    def page(cls) -> str:
+        """The name of the operator's page in DirectML's reference."""
+        return f"DML_{cls.operator_type}_OPERATOR_DESC"
+
+
+class Given:
+    """The fields of a document under either spelling, as far as they can be read; the constructor names the others."""
+
+    def __init__(self, desc: Mapping[str, Any]) -> None:
+        self._desc = dict(desc)
+
+    def fields(self) -> dict[str, Any]:
+        """The document. A tensor that was read stands there as a descriptor, so that it is not read again."""
+        return self._desc
+
+    def has(self, name: str) -> bool:
+        """Whether the field was given, be it as null."""
+        return name in self._desc or pascal_case(name) in self._desc
+
+    def value(self, name: str) -> Any:
+        """The field as it was sent; None if it was not."""
+        return self._desc.get(pascal_case(name), self._desc.get(name))
+
+    def structure(self, cls: type[D], name: str) -> D | None:
+        """The field read as a descriptor, whose rules are not looked at yet; None if it was not given or is broken."""
+        value = self.value(name)
+        if value is None:
+            return None
+        try:
+            with postponed_rules():  # broken rules are named when the whole is read
+                read = cls.model_validate(value)
+        except ValidationError:
+            return None
+        if isinstance(value, Mapping) and "Desc" not in value:
+            # It is not read again; the long form is, since its violations have another path.
+            self._desc[pascal_case(name) if pascal_case(name) in self._desc else name] = read
+        return read
+
+    def tensor(self, name: str) -> BufferTensorDesc | None:
+        """The field read as a tensor; None if it was not given or cannot be read."""
+        return self.structure(BufferTensorDesc, name)
+
+    def tensors(self, name: str) -> list[BufferTensorDesc]:
+        """The field read as an array of tensors; empty if it was not given or one of them cannot be read."""
+        value = self.value(name)
+        if not isinstance(value, (list, tuple)):
+            return []
+        read = [Given({name: item}).tensor(name) for item in cast("Sequence[object]", value)]
+        return [tensor for tensor in read if tensor is not None] if None not in read else []
+
+    def integers(self, name: str) -> list[int] | None:
+        """The field read as an array of whole numbers; None if it cannot be read."""
+        try:
+            return [operator.index(cast("Any", item)) for item in cast("list[object]", to_list(self.value(name)))]
+        except (PydanticCustomError, TypeError):
+            return None
+
+    def integer(self, name: str) -> int | None:
+        """The field read as a whole number; None if it cannot be read."""
+        try:
+            return operator.index(self.value(name))
+        except TypeError:
+            return None
+
+    def floats(self, name: str) -> list[float] | None:
+        """The field read as an array of 32-bit numbers; None if it cannot be read."""
+        try:
+            return [to_float32(item) for item in cast("Sequence[object]", to_list(self.value(name)))]
+        except PydanticCustomError:
+            return None
+
+
+def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
+    """A packed tensor, as `inferred` returns one; its sizes may be too large, which the rules name."""
+    return {"DataType": data_type, "Sizes": list(sizes)}
+
+
+def slot_name(field: str) -> str:
+    """The name that a tensor field has in a frame: `input` for `input_tensor` and `input_tensors`."""
+    return field.removesuffix("s").removesuffix("_tensor")
+
+
+def _slot_of(path: TensorPath) -> str:
+    name = slot_name(str(path[0]))
+    return name if len(path) == 1 else f"{name}_{path[1]}"
+
+
+def _json_path(path: TensorPath) -> tuple[str | int, ...]:
+    return (pascal_case(str(path[0])), *path[1:])
+
+
+def _shown_path(path: TensorPath) -> str:
+    name = pascal_case(str(path[0]))
+    return name if len(path) == 1 else f"{name}[{path[1]}]"
+
+
+def _first_level(rows: Sequence[SupportRow], accepts: Callable[[SupportRow], bool]) -> str:
+    level = next((row.since for row in rows if accepts(row)), None)
+    return f"; it does from {level} on" if level else ", and no level does"
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,133 @@
+"""Reductions and selections along axes. Sources: the DML_REDUCE and DML_TOP_K1 pages, and DML_REDUCE_FUNCTION."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from ..datatypes import TensorDataType
+from ..problems import Violation
+from .fields import CEnum, UInt, UIntArray, count_of
+from .operator_desc import Given, OperatorDesc, packed
+from .resample import AxisDirection, Direction
+from .tensor import BufferTensorDesc
+
+__all__ = ["ReduceFunction", "ReduceOperatorDesc", "TopK1OperatorDesc"]
+
+
+class ReduceFunction(enum.IntEnum):
+    """`DML_REDUCE_FUNCTION`."""
+
+    ARGMAX = 0
+    ARGMIN = 1
+    AVERAGE = 2
+    L1 = 3
+    L2 = 4
+    LOG_SUM = 5
+    LOG_SUM_EXP = 6
+    MAX = 7
+    MIN = 8
+    MULTIPLY = 9
+    SUM = 10
+    SUM_SQUARE = 11
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the result is a position, not a value."""
+        return self in (ReduceFunction.ARGMAX, ReduceFunction.ARGMIN)
+
+
+class ReduceOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_REDUCE`: one value for all elements along some axes.
+
+    Attributes:
+        function: the value; ARGMAX and ARGMIN give the first position in row-major order of the axes.
+        input_tensor: tensor to read.
+        output_tensor: the input's sizes with 1 for each axis; the input's DataType, or that of an index.
+        axis_count: derived.
+        axes: dimensions, each once.
+    """
+
+    operator_type = "REDUCE"
+
+    function: Annotated[ReduceFunction, CEnum("DML_REDUCE_FUNCTION_")]
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axes: UIntArray
+    axis_count: UInt = count_of("axes")
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: the output; positions are UINT32."""
+        source, axes, function = given.tensor("input_tensor"), given.integers("axes"), given.value("function")
+        if source is None or axes is None:
+            return {}
+        index = str(function).removeprefix("DML_REDUCE_FUNCTION_") in ("ARGMAX", "ARGMIN", "0", "1")
+        sizes = [1 if axis in axes else size for axis, size in enumerate(source.sizes)]
+        return {"output_tensor": packed(TensorDataType.UINT32 if index else source.data_type, sizes)}
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The output has the input's rank, and one element along each axis."""
+        yield from self.same_type_and_rank(types=not self.function.is_index)
+        yield from self.count_is_length("axis_count", "axes")
+        rank = len(self.input_tensor.sizes)
+        for index, axis in enumerate(self.axes):
+            if axis >= rank or axis in self.axes[:index]:
+                message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
+                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}, each once")
+        wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
+        yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
+
+    def function_name(self) -> str:
+        """The support tables differ by function."""
+        return self.function.name
+
+
+class TopK1OperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and where they stand.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_value_tensor: the input's sizes with K for the axis; equal elements by ascending position.
+        output_index_tensor: positions along the axis; of the same sizes.
+        axis: a dimension.
+        k: 1 to the input's size along the axis (the page says less than that size; ONNX TopK needs it itself).
+        axis_direction: INCREASING for the smallest first, DECREASING for the largest.
+    """
+
+    operator_type = "TOP_K1"
+
+    input_tensor: BufferTensorDesc
+    output_value_tensor: BufferTensorDesc
+    output_index_tensor: BufferTensorDesc
+    axis: UInt
+    k: UInt
+    axis_direction: Direction = AxisDirection.DECREASING
+
+    @classmethod
+    def inferred(cls, given: Given) -> Mapping[str, Any]:
+        """See `OperatorDesc.inferred`: both outputs; positions are UINT32."""
+        source, axis, k = given.tensor("input_tensor"), given.integer("axis"), given.integer("k")
+        if source is None or axis is None or k is None or axis >= len(source.sizes):
+            return {}
+        sizes = [*source.sizes[:axis], k, *source.sizes[axis + 1 :]]
+        return {
+            "output_value_tensor": packed(source.data_type, sizes),
+            "output_index_tensor": packed(TensorDataType.UINT32, sizes),
+        }
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The outputs have the input's sizes with K for the axis."""
+        yield from self.same_type_and_rank("input_tensor", "output_value_tensor")
+        yield from self.same_type_and_rank(types=False)
+        sizes = self.input_tensor.sizes
+        yield from self.axis_is_below(len(sizes))
+        if self.axis < len(sizes):
+            if not 1 <= self.k <= sizes[self.axis]:
+                message = f"K is {self.k}, but the axis has {sizes[self.axis]} elements"
+                yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
+            wanted = [*sizes[: self.axis], self.k, *sizes[self.axis + 1 :]]
+            yield from self.sizes_are(
+                wanted, "the input's with K for the axis", "output_value_tensor", "output_index_tensor"
+            )
