@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -14,10 +14,17 @@ import pytest
 from safetensors.numpy import load as read_safetensors
 from safetensors.numpy import save as write_safetensors
 
-from tensorpost import BufferTensorDesc, Progress, TileOperatorDesc, problems
-from tensorpost import _exchange as exchange
-from tensorpost import _steps as steps
+from tensorpost import BufferTensorDesc, Progress, TensorBlock, TileOperatorDesc, Timeout, problems
+from tensorpost import _api_calls as api
+from tensorpost._api_calls import CallOptions
+from tensorpost._http1 import Request, ResponseHead
 from tensorpost._retries import RetryPolicy
+from tensorpost._runtime import Deadline, ThreadRuntime, run_blocking
+from tensorpost._session import DEFAULT_LIMITS, Session
+from tensorpost.datatypes import data_type
+from tensorpost.frame import encode_head
+from tensorpost.layout import Layout
+from tensorpost.operation import Slot
 
 DESC = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -46,43 +53,82 @@ class Played:
     """What a call did."""
 
     result: Any
-    requests: list[tuple[steps.Request, bytes]]
+    requests: list[tuple[Request, bytes]]
     waits: list[float]
-    blocks: list[bytes]
+    blocks: list[Any]
 
 
-def play(flow: steps.Flow[Any], answers: Iterable[Scripted | problems.ConnectionProblem]) -> Played:
-    """Drive a call with these answers, in order."""
-    left = list(answers)
-    played = Played(None, [], [], [])
-    answer, at = Scripted(), 0
-    try:
-        step = next(flow)
-        while True:
-            outcome: object = None
-            match step:
-                case steps.Send(request):
-                    played.requests.append((request, b"".join(request.pieces())))
-                    taken = left.pop(0)
-                    if isinstance(taken, problems.ConnectionProblem):
-                        outcome = taken
-                    else:
-                        answer, at = taken, 0
-                        outcome = steps.AnswerHead(answer.status, answer.all_headers())
-                case steps.Read(into):
-                    part = answer.body[at : at + min(len(into), answer.chunk)]
-                    into[: len(part)] = part
-                    at += len(part)
-                    outcome = answer.breaks if not part and answer.breaks else len(part)
-                case steps.Wait(seconds):
-                    played.waits.append(seconds)
-                case steps.HandOut(block):
-                    played.blocks.append(bytes(block))
-            step = steps.resume(flow, outcome)
-    except StopIteration as done:
-        played.result = done.value
-    assert left == []
-    return played
+class Peer:
+    """What a session sends with: it gives these answers, in order."""
+
+    def __init__(self, answers: Iterable[Scripted | problems.ConnectionProblem]) -> None:
+        self.left = list(answers)
+        self.played = Played(None, [], [], [])
+        self.open = 0
+
+    async def send(self, request: Request, deadline: Deadline) -> PeersResponse:  # noqa: ARG002 # the protocol has it
+        list(request.pieces())
+        self.played.requests.append((request, b"".join(request.body)))
+        taken = self.left.pop(0)
+        if isinstance(taken, problems.ConnectionProblem):
+            raise taken
+        self.open += 1
+        return PeersResponse(self, taken)
+
+    async def close(self) -> None:
+        pass
+
+
+class PeersResponse:
+    def __init__(self, peer: Peer, answer: Scripted) -> None:
+        self.head = ResponseHead(answer.status, answer.all_headers())
+        self._peer, self._answer, self._at = peer, answer, 0
+
+    async def read_into(self, target: memoryview) -> int:
+        answer = self._answer
+        part = answer.body[self._at : self._at + min(len(target), answer.chunk)]
+        target[: len(part)] = part
+        self._at += len(part)
+        if not part and answer.breaks:
+            raise answer.breaks
+        return len(part)
+
+    async def close(self) -> None:
+        self._peer.open -= 1
+
+
+class Waits(ThreadRuntime):
+    """Notes how long it should sleep."""
+
+    def __init__(self, waits: list[float]) -> None:
+        self._waits = waits
+
+    async def sleep(self, seconds: float) -> None:
+        self._waits.append(seconds)
+
+
+def play(
+    call: Callable[[Session], Any],
+    answers: Iterable[Scripted | problems.ConnectionProblem],
+    policy: RetryPolicy = NO_RETRIES,
+    timeout: Timeout | None = None,
+) -> Played:
+    """Make a call, or read a stream, with these answers."""
+    peer = Peer(answers)
+    session = Session(
+        Waits(peer.played.waits), "http://peer", timeout or Timeout(), DEFAULT_LIMITS, 0, {}, True, None, None
+    )
+    session.sender, session.policy = peer, policy
+    called = call(session)
+    if isinstance(called, api.BlockStream):
+        while (block := run_blocking(called.next())) is not None:
+            peer.played.blocks.append(block if isinstance(block, TensorBlock) else bytes(block))
+        run_blocking(called.close())
+    else:
+        peer.played.result = run_blocking(called)
+    assert peer.left == []
+    assert peer.open == 0
+    return peer.played
 
 
 def frame(tensors: Mapping[str, np.ndarray] | None = None, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -93,9 +139,27 @@ def frame(tensors: Mapping[str, np.ndarray] | None = None, metadata: Mapping[str
 
 
 def compute(
-    answers: Iterable[Scripted | problems.ConnectionProblem], policy: RetryPolicy = NO_RETRIES, **options: Any
+    answers: Iterable[Scripted | problems.ConnectionProblem],
+    policy: RetryPolicy = NO_RETRIES,
+    desc: Any = DESC,
+    x: Any = X,
+    out: Any = None,
+    timeout: Timeout | None = None,
+    **options: Any,
 ) -> Played:
-    return play(exchange.compute(policy, options.pop("desc", DESC), options.pop("x", X), **options), answers)
+    return play(
+        lambda session: api.compute(session, desc, x, out, CallOptions(**options)), answers, policy, timeout
+    )  # fmt: skip
+
+
+def stream(
+    answers: Iterable[Scripted | problems.ConnectionProblem],
+    policy: RetryPolicy = NO_RETRIES,
+    desc: Any = DESC,
+    x: Any = X,
+    block_bytes: int = 16,
+) -> Played:
+    return play(lambda session: api.stream(session, desc, x, block_bytes, CallOptions()), answers, policy)
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------
@@ -105,7 +169,7 @@ def test_the_request_is_a_frame_that_safetensors_reads() -> None:
     ((request, body),) = compute([Scripted(body=frame())]).requests
 
     assert (request.method, request.target) == ("POST", "/v1/operators/tile")
-    assert request.headers["content-type"] == "application/vnd.safetensors"
+    assert dict(request.fields)["content-type"] == "application/vnd.safetensors"
     assert request.content_length == len(body)
     assert read_safetensors(body)["input"].tobytes() == X.tobytes()
     head = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
@@ -139,25 +203,23 @@ def test_a_negative_device_is_refused_before_anything_is_sent() -> None:
 
 def test_a_level_that_does_not_exist_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(problems.InvalidParameter, match="9_9"):
-        exchange.compute(NO_RETRIES, DESC, X, feature_level="9_9")
+        compute([], feature_level="9_9")
 
 
-def test_a_large_body_is_cut_into_views_and_a_small_one_is_one_piece() -> None:
+def test_a_large_body_is_cut_into_views() -> None:
     array = np.arange(3 << 20, dtype=np.uint8)
-    large = steps.Request("POST", "/", {}, (memoryview(b"head"), array.data))
-    small = steps.Request("POST", "/", {}, (memoryview(b"head"), memoryview(b"tail")))
+    large = Request("POST", "/", (), (memoryview(b"head"), array.data))
 
     pieces = list(large.pieces())
 
     assert [len(piece) for piece in pieces] == [4, 1 << 20, 1 << 20, 1 << 20]
     assert all(np.shares_memory(array, np.frombuffer(piece, np.uint8)) for piece in pieces[1:])
-    assert [bytes(piece) for piece in small.pieces()] == [b"headtail"]
-    assert list(steps.Request("GET", "/", {}).pieces()) == []
+    assert list(Request("GET", "/", ()).pieces()) == []
 
 
 def test_a_name_in_a_path_cannot_leave_its_segment() -> None:
     played = play(
-        exchange.document(NO_RETRIES, "/v1/operators", "../x?y#z"),
+        lambda session: api.document(session, "/v1/operators", "../x?y#z"),
         [Scripted(headers={"content-type": "application/json"}, body=b"{}")],
     )
 
@@ -214,9 +276,7 @@ def test_the_output_is_received_into_out() -> None:
 @pytest.mark.parametrize("block_bytes", [1, 5, 16, 47, 48, 49, 1 << 20])
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
 def test_a_stream_hands_out_blocks_of_the_size_asked_for(block_bytes: int, chunk: int) -> None:
-    flow = exchange.stream(NO_RETRIES, DESC, X, block_bytes=block_bytes)
-
-    blocks = play(flow, [Scripted(body=frame(), chunk=chunk)]).blocks
+    blocks = stream([Scripted(body=frame(), chunk=chunk)], block_bytes=block_bytes).blocks
 
     assert b"".join(blocks) == Y.tobytes()
     assert {len(block) for block in blocks[:-1]} <= {block_bytes}
@@ -356,22 +416,17 @@ def test_errors_of_something_else_on_the_way_are_understood_too(answer: Scripted
     assert caught.value.status == answer.status
 
 
-def test_an_endless_error_is_read_in_part_only() -> None:
+def test_an_endless_error_is_read_in_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
 
-    def flood() -> Iterable[int]:
+    async def flood(self: PeersResponse, target: memoryview) -> int:
         nonlocal reads
-        flow = exchange.compute(NO_RETRIES, DESC, X)
-        next(flow)
-        step = flow.send(steps.AnswerHead(500, {"content-type": "text/plain"}))
-        while True:
-            assert isinstance(step, steps.Read)
-            reads += 1
-            yield len(step.into)
-            step = flow.send(len(step.into))
+        reads += 1
+        return len(target)
 
+    monkeypatch.setattr(PeersResponse, "read_into", flood)
     with pytest.raises(problems.ServerFault):
-        sum(flood())
+        compute([Scripted(500, {"content-type": "text/plain", "content-length": ""})])
     assert reads <= 17  # 1 MiB in pieces of 64 KiB
 
 
@@ -436,24 +491,168 @@ def test_retry_after_is_honoured(headers: dict[str, str], seconds: float) -> Non
 
 
 def test_a_stream_is_repeated_only_before_its_first_block() -> None:
-    def stream(answers: Sequence[Scripted]) -> Played:
-        return play(exchange.stream(RETRIES, DESC, X, block_bytes=16), answers)
-
-    assert b"".join(stream([BUSY, OK]).blocks) == Y.tobytes()
+    assert b"".join(stream([BUSY, OK], RETRIES).blocks) == Y.tobytes()
     half = Scripted(headers={"content-length": str(len(frame()))}, body=frame()[:-24])
     with pytest.raises(problems.IncompleteBody):
-        stream([half])
+        stream([half], RETRIES)
+
+
+# ---- the end of a call's time ----------------------------------------------------------------------------------------
+
+
+def test_a_wait_that_would_outlast_the_call_is_not_begun() -> None:
+    asked = problem(problems.TooBusy("full"), 429, **{"retry-after": "5"})
+
+    with pytest.raises(problems.TooBusy):
+        compute([asked], RETRIES, timeout=Timeout(total=4))
+    assert compute([asked, OK], RETRIES, timeout=Timeout(total=6)).waits == [pytest.approx(5)]
+
+
+# ---- several tensors -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """An operation with any number of tensors."""
+
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    name: str = "MADE"
+    endpoint: str = "/v1/operators/made"
+    approximate: str | None = None
+
+    def to_document_text(self) -> str:
+        return '{"type":"DML_OPERATOR_MADE"}'
+
+
+def slot(name: str, dtype: str, *sizes: int) -> Slot:
+    return Slot(name, Layout.row_major(data_type(dtype), sizes))
+
+
+A, B, C = np.arange(3, dtype=np.uint8), np.arange(4, dtype=np.float32).reshape(2, 2), np.array([7], np.int64)
+MANY = Made((slot("a", "uint8", 3), slot("b", "float32", 2, 2)), (slot("b", "float32", 2, 2), slot("c", "int64", 1)))
+MANY_FRAME = bytes(
+    encode_head(
+        [("b", data_type("float32"), (2, 2)), ("c", data_type("int64"), (1,))], {"backend": "n", "device": "d"}
+    )
+    + B.tobytes()
+    + C.tobytes()
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("inputs", [[A, B], (A, B.tobytes()), {"b": B, "a": A}], ids=["list", "tuple", "mapping"])
+def test_inputs_go_in_the_order_of_their_slots(inputs: Any) -> None:
+    ((_, body),) = compute([Scripted(body=MANY_FRAME)], desc=MANY, x=inputs).requests
+
+    assert body.endswith(A.tobytes() + B.tobytes())
+    head = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    assert [name for name in head if name != "__metadata__"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (A, "the inputs a, b; got one ndarray"),
+        (None, "the inputs a, b; got none"),
+        ([A], "got a list of 1"),
+        ([A, B, C], "got a list of 3"),
+        ({"a": A}, "got a"),
+        ({"a": A, "b": B, "c": C}, "got a, b, c"),
+        ([B, A], "a is float32"),
+    ],
+)
+def test_other_inputs_are_refused(inputs: Any, said: str) -> None:
+    with pytest.raises(problems.InvalidParameter, match=said):
+        compute([], desc=MANY, x=inputs)
+
+
+@pytest.mark.parametrize("inputs", [None, (), {}])
+def test_an_operation_without_inputs_sends_a_frame_without_tensors(inputs: Any) -> None:
+    ((_, body),) = compute([Scripted(body=frame())], desc=Made((), DESC.outputs), x=inputs).requests
+
+    assert len(body) == 8 + int.from_bytes(body[:8], "little")
+    with pytest.raises(problems.InvalidParameter, match="MADE has no inputs; got one ndarray"):
+        compute([], desc=Made((), DESC.outputs))
+
+
+def test_an_only_input_may_stand_in_a_sequence() -> None:
+    assert compute([OK], x=[X]).requests[0][1] == compute([OK], x=X).requests[0][1]
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_several_outputs_come_by_name_and_in_order(chunk: int) -> None:
+    result = compute([Scripted(body=MANY_FRAME, chunk=chunk)], desc=MANY, x=[A, B]).result
+
+    assert list(result.arrays) == ["b", "c"]
+    np.testing.assert_array_equal(result.arrays["b"], B)
+    np.testing.assert_array_equal(result.arrays["c"], C)
+    with pytest.raises(problems.InvalidParameter, match="the outputs b, c"):
+        _ = result.array
+
+
+@pytest.mark.parametrize("kind", ["mapping", "list", "part"])
+def test_several_outputs_are_received_into_out(kind: str) -> None:
+    b, c = np.zeros((2, 2), np.float32), np.zeros(1, np.int64)
+    out: Any = {"mapping": {"c": c, "b": b}, "list": [b, c], "part": {"c": c}}[kind]
+
+    arrays = compute([Scripted(body=MANY_FRAME)], desc=MANY, x=[A, B], out=out).result.arrays
+
+    assert (arrays["b"] is b, arrays["c"] is c) == (kind != "part", True)
+    np.testing.assert_array_equal(arrays["b"], B)
+    np.testing.assert_array_equal(c, C)
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (np.zeros((2, 2), np.float32), "for the outputs b, c"),
+        ([np.zeros((2, 2), np.float32)], "for the outputs b, c"),
+        ({"x": C}, "for the outputs b, c"),
+        ([np.zeros((2, 2), np.float32), np.zeros(2, np.int64)], "out for c must be an array of int64"),
+    ],
+)
+def test_an_out_for_other_outputs_is_refused(out: Any, said: str) -> None:
+    with pytest.raises(problems.InvalidParameter, match=said):
+        compute([], desc=MANY, x=[A, B], out=out)
+
+
+@pytest.mark.parametrize("answered", [MANY.outputs[:1], MANY.outputs[::-1]])
+def test_other_outputs_are_the_server_s_fault(answered: tuple[Slot, ...]) -> None:
+    with pytest.raises(problems.ServerFault, match="the operation's outputs are"):
+        compute([Scripted(body=MANY_FRAME)], desc=Made(MANY.inputs, answered), x=[A, B])
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_a_stream_of_several_outputs_says_which_one_a_block_is_of(chunk: int) -> None:
+    blocks: Any = stream([Scripted(body=MANY_FRAME, chunk=chunk)], desc=MANY, x=[A, B], block_bytes=10).blocks
+
+    found = [(block.output, block.start, bytes(block.data)) for block in blocks]
+    assert found == [("b", 0, B.tobytes()[:10]), ("b", 10, B.tobytes()[10:]), ("c", 0, C.tobytes())]
+
+
+def test_an_empty_output_has_no_block() -> None:
+    desc = Made((), (slot("a", "uint8", 0), slot("b", "uint8", 2)))
+    body = encode_head([("a", data_type("uint8"), (0,)), ("b", data_type("uint8"), (2,))]) + b"xy"
+
+    blocks: Any = stream([Scripted(body=body)], desc=desc, x=None).blocks
+    assert [(block.output, bytes(block.data)) for block in blocks] == [("b", b"xy")]
+    assert (
+        stream(
+            [Scripted(body=encode_head([("a", data_type("uint8"), (0,))]))], desc=Made((), desc.outputs[:1]), x=None
+        ).blocks
+        == []
+    )
 
 
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
-def ask(flow: Callable[..., steps.Flow[Any]], *args: Any, said: bytes, kind: str = "application/json") -> Any:
-    return play(flow(NO_RETRIES, *args), [Scripted(headers={"content-type": kind}, body=said)]).result
+def ask(call: Callable[..., Any], *args: Any, said: bytes, kind: str = "application/json") -> Any:
+    return play(lambda session: call(session, *args), [Scripted(headers={"content-type": kind}, body=said)]).result
 
 
 def test_a_document_is_returned_as_it_is() -> None:
-    assert ask(exchange.document, "/v1/limits", said=b'{"limits": []}') == {"limits": []}
+    assert ask(api.document, "/v1/limits", said=b'{"limits": []}') == {"limits": []}
 
 
 @pytest.mark.parametrize(
@@ -461,18 +660,18 @@ def test_a_document_is_returned_as_it_is() -> None:
 )
 def test_a_document_that_is_none_is_the_server_s_fault(said: bytes, kind: str) -> None:
     with pytest.raises(problems.ServerFault, match="JSON"):
-        ask(exchange.document, "/v1/limits", said=said, kind=kind)
+        ask(api.document, "/v1/limits", said=said, kind=kind)
 
 
 @pytest.mark.parametrize("said", [b"{}", b"[]", b"null", b'{"valid": true, "lowest_feature_level": null}'])
 def test_a_verdict_that_cannot_be_understood_is_the_server_s_fault(said: bytes) -> None:
     with pytest.raises(problems.ServerFault, match="cannot be understood"):
-        ask(exchange.validate, DESC, said=said)
+        ask(api.validate, DESC, None, said=said)
 
 
 def test_a_document_that_is_no_json_cannot_be_asked_about() -> None:
     with pytest.raises(problems.InvalidParameter, match="JSON"):
-        exchange.validate(NO_RETRIES, {"type": object()})
+        play(lambda session: api.validate(session, {"type": object()}, None), [])
 
 
 @pytest.mark.parametrize(
@@ -487,9 +686,9 @@ def test_a_document_that_is_no_json_cannot_be_asked_about() -> None:
     ],
 )
 def test_health_is_a_plain_yes_or_no(answer: Scripted | problems.ConnectionProblem, healthy: bool) -> None:
-    assert play(exchange.health("/v2/health/ready"), [answer]).result is healthy
+    assert play(lambda session: api.health(session, "/v2/health/ready"), [answer]).result is healthy
 
 
 def test_a_health_page_that_does_not_exist_is_no_answer() -> None:
     with pytest.raises(problems.NotFound):
-        play(exchange.health("/v2/health/ready"), [problem(problems.NotFound("nothing"), 404)])
+        play(lambda session: api.health(session, "/v2/health/ready"), [problem(problems.NotFound("nothing"), 404)])
