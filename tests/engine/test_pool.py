@@ -209,11 +209,11 @@ def test_a_small_plan_with_gaps_has_its_padding():
     [
         (MOST // SLICE, SLICE, True),
         (MOST // SLICE + 1, SLICE, False),
-        (1, MOST + 4, False),
+        (1, MOST + 8, False),
     ],
 )
 def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
-    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (of,)), (slices,))
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT64", (of // 8,)), (slices,))
 
     with worker_of(Controlled()) as worker:
         assert small is worker.is_small(make_plan(desc, SLICE))
