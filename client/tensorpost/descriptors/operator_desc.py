@@ -284,27 +284,28 @@ class OperatorDesc(Descriptor):
                 for violation in tensor.output_rules():
                     yield violation.under(*where)
 
-    def same_type_and_rank(self, *fields: str, types: bool = True) -> Iterator[Violation]:
-        """The constraint most operators share: tensors agree in DataType and DimensionCount with the first of them.
+    def same_type_and_rank(self, *typed: str) -> Iterator[Violation]:
+        """The constraint most operators share: all tensors agree in DimensionCount, and some or all in DataType.
 
         Args:
-            fields: attribute names of the tensors; default all.
-            types: whether DataTypes must agree too.
+            typed: attribute names of the tensors whose DataTypes must agree; default all.
         """
-        tensors = [(path, tensor) for path, tensor in self.tensors() if not fields or path[0] in fields]
-        first_name, first = _shown_path(tensors[0][0]), tensors[0][1]
-        for path, tensor in tensors[1:]:
-            name = _shown_path(path)
-            if types and tensor.data_type != first.data_type:
+        tensors = list(self.tensors())
+        first_path, first = tensors[0]
+        typed_path, typed_first = next(pair for pair in tensors if not typed or pair[0][0] in typed)
+        for path, tensor in tensors:
+            name, types = _shown_path(path), not typed or path[0] in typed
+            if types and tensor.data_type != typed_first.data_type:
+                like = typed_first.data_type.name
                 yield Violation(
                     "data-types-differ", (*_json_path(path), "DataType"),
-                    f"{name} is {tensor.data_type.name} but {first_name} is {first.data_type.name}; they must agree",
-                    tensor.data_type.name, first.data_type.name, f"{self.page()}, tensor constraints",
+                    f"{name} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; they must agree",
+                    tensor.data_type.name, like, f"{self.page()}, tensor constraints",
                 )  # fmt: skip
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
-                    f"{name} has {len(tensor.sizes)} dimensions but {first_name} has {len(first.sizes)}",
+                    f"{name} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has {len(first.sizes)}",
                     list(tensor.sizes), f"{len(first.sizes)} dimensions", f"{self.page()}, tensor constraints",
                 )  # fmt: skip
 
