@@ -453,8 +453,5 @@ def _element(value: Any, dtype: np.dtype[Any]) -> Any:
 
 def _rejected(case: Mapping[str, Any], operator: str) -> Rejected:
     _members(case, {"name", "desc" if "desc" in case else "node", "violations"}, set())
-    if "node" in case:
-        document = {"op_type": operator, **case["node"]}
-    else:
-        document = {"type": operator, "desc": case["desc"]}
+    document = {"op_type": operator, **case["node"]} if "node" in case else {"type": operator, "desc": case["desc"]}
     return Rejected(case["name"], document, tuple(sorted(case["violations"])))
