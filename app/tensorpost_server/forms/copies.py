@@ -22,12 +22,11 @@ import numpy as np
 
 from .base import Box, BoxForm, Reads, extents
 
-__all__ = ["Copies", "Copy", "Loop", "Move", "byte_loops", "moves"]
+__all__ = ["ByteLoops", "Copies", "Copy", "Loop", "Move", "byte_loops", "moves", "uncovered"]
 
 LONG_ROW = 256  # bytes; from here on NumPy's loop over a row's elements is no slower than one move of the row
+SMALL = 64 * 1024  # bytes; up to this size an assignment costs most by the views that it takes
 FEW_COPIES = 16  # up to this many copies of a short row, a loop over copies beats an inner loop of that length
-SMALL = 64 * 1024  # bytes; the strides of outputs up to this size are worked out once and kept
-MOST_KEPT = 8  # such outputs for one form; a plan of a small output has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,9 @@ class Copies(BoxForm):
     ranks: tuple[int, ...]
     outputs: tuple[tuple[Copy, ...], ...]
     fill_value: int | float | None = None
-    _kept: dict[Any, list[Any]] = field(init=False, repr=False, compare=False, default_factory=dict[Any, "list[Any]"])
+    _kept: dict[int, _Assignments] = field(
+        init=False, repr=False, compare=False, default_factory=dict[int, "_Assignments"]
+    )  # what was done last, by output
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the smallest boxes of the inputs around what is copied."""
@@ -121,34 +122,93 @@ class Copies(BoxForm):
             [((0, 0),) * rank if ends is None else tuple(ends) for rank, ends in zip(self.ranks, found, strict=True)]
         )
 
+    def fill_element(self, dtype: np.dtype[Any]) -> Any:
+        """The fill value, which there must be, as an element of this type."""
+        assert self.fill_value is not None
+        return _element(self.fill_value, dtype)
+
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: one read per element."""
         del output
         return math.prod(extents(box))
 
+    def fill_element(self, dtype: np.dtype[Any]) -> Any:
+        """The fill value as an element of this type, 0 if there is none.
+
+        Of a 64-bit integer every digit counts, so it does not pass through a float.
+        """
+        value = self.fill_value or 0
+        return dtype.type(value) if isinstance(value, int) else np.float64(value).astype(dtype)
+
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`."""
+        kept = self._kept.get(output)
+        if kept is not None and kept.box is box and kept.dtype is out.dtype and kept.strides == out.strides:
+            if kept.packed is not None:
+                index, strides, split, apart = kept.packed
+                x = inputs[index]
+                if x.strides == strides:
+                    out.reshape(split)[...] = x.reshape(apart)
+                    return
+            elif kept.source_strides == [x.strides for x in inputs]:
+                kept.run(inputs, out)
+                return
+        found = list(moves(self, box, output))
         if self.fill_value is not None:
-            out[...] = _element(self.fill_value, out.dtype)
-        if out.dtype.kind == "O":
-            _copy_objects(self, inputs, box, out, output)
+            value = self.fill_element(out.dtype)
+            for part in uncovered(box, found):
+                out[tuple([slice(*span) for span in part])] = value
+        if xp is not np or out.dtype.kind == "O":
+            copy = _copy_on_device if xp is not np else _copy_objects
+            for move in found:
+                copy(xp, inputs[move.input], out, move)
             return
-        if xp is not np or out.nbytes > SMALL:
-            for move in moves(self, box, output):
-                _copy(xp, inputs[move.input], out, byte_loops(move, inputs[move.input].strides, out.strides))
-            return
-        key = (output, box, out.strides, *[x.strides for x in inputs])
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = [
-                (move.input, byte_loops(move, inputs[move.input].strides, out.strides))
-                for move in moves(self, box, output)
-            ]
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = kept
-        for index, loops in kept:
-            _copy(xp, inputs[index], out, loops)
+        kept = _Assignments(box, out.dtype, out.strides, [x.strides for x in inputs])
+        kept.plan(found, inputs, out)
+        if self.fill_value is None:
+            self._kept[output] = kept
+        kept.run(inputs, out)
+
+
+@dataclass(slots=True)
+class _Assignments:
+    """How NumPy copies into a box, worked out once: finding it out costs more than copying a small output.
+
+    Attributes:
+        box: the very box.
+        dtype: the very type of the elements.
+        strides: of the array that holds the box.
+        source_strides: of each input.
+        packed: where one assignment of reshaped arrays does it: the input, its strides, and both shapes.
+        views: where it does not: for each assignment the input, and the views of the output and of the input.
+    """
+
+    box: Box
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    source_strides: list[tuple[int, ...]]
+    packed: tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None = None
+    views: list[tuple[int, _View, _View]] = field(default_factory=list["tuple[int, _View, _View]"])
+
+    def plan(self, found: Sequence[Move], inputs: Sequence[Any], out: Any) -> None:
+        """Find the assignments that make these moves."""
+        loops = [byte_loops(move, inputs[move.input].strides, out.strides) for move in found]
+        if len(found) == 1 and out.nbytes <= SMALL:
+            index = found[0].input
+            shapes = _reshaped(loops[0], inputs[index], out)
+            if shapes is not None:
+                self.packed = (index, inputs[index].strides, *shapes)
+                return
+        for move, each in zip(found, loops, strict=True):
+            self.views += [(move.input, *views) for views in _views(each, self.dtype.itemsize)]
+
+    def run(self, inputs: Sequence[Any], out: Any) -> None:
+        """Assign."""
+        if self.packed is not None:
+            index, _, split, apart = self.packed
+            out.reshape(split)[...] = inputs[index].reshape(apart)
+        for index, target, source in self.views:
+            _seen(out, target)[...] = _seen(inputs[index], source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +236,15 @@ class Move:
                 low[axis] += min(0, reach)
                 high[axis] += max(0, reach)
         return [(first, last + 1) for first, last in zip(low, high, strict=True)]
+
+    def target_box(self, rank: int) -> Box | None:
+        """The box of the output that is written to, as `target_start` counts; None if only parts of it are."""
+        last, written = list(self.target_start), 1
+        for loop in self.loops:
+            last[loop.target[0]] += (loop.extent - 1) * loop.target[1]
+            written *= loop.extent
+        spans = tuple([(first, last[axis] + 1) for axis, first in zip(range(rank), self.target_start, strict=True)])
+        return spans if math.prod(extents(spans)) == written else None
 
 
 def moves(form: Copies, box: Box, output: int = 0) -> Iterator[Move]:
@@ -211,6 +280,42 @@ def _moves(copy: Copy, box: Box) -> Iterator[Move]:
                 if high - low > 1:
                     loops[index] = Loop(high - low, loop.target, loop.source)
         yield Move(copy.input, tuple(source), tuple(target), tuple([loop for loop in loops if loop is not None]))
+
+
+MOST_FILLED = 64  # boxes that are filled one by one; more are filled together with what is copied over them
+
+
+def uncovered(box: Box, found: Sequence[Move]) -> list[Box]:
+    """Boxes, counted from the first coordinate of `box`, that hold every element which no move writes to.
+
+    They are disjoint. Where the moves leave too many boxes, or write to some elements of a box only, parts that are
+    copied over afterwards may be among them: fill first.
+    """
+    left: list[Box] = [tuple([(0, stop - start) for start, stop in box])]
+    for move in found:
+        dense = move.target_box(len(box))
+        if dense is None:
+            continue
+        rest: list[Box] = []
+        for part in left:
+            rest += _outside(part, dense)
+        if len(rest) > MOST_FILLED:
+            break
+        left = rest
+    return left
+
+
+def _outside(box: Box, hole: Box) -> Iterator[Box]:
+    """The box without the hole, as disjoint boxes."""
+    if any([high <= first or last <= low for (low, high), (first, last) in zip(box, hole, strict=True)]):
+        yield box
+        return
+    for axis, ((low, high), (first, last)) in enumerate(zip(box, hole, strict=True)):
+        if low < first:
+            yield (*box[:axis], (low, first), *box[axis + 1 :])
+        if last < high:
+            yield (*box[:axis], (last, high), *box[axis + 1 :])
+        box = (*box[:axis], (max(low, first), min(high, last)), *box[axis + 1 :])
 
 
 _Part = tuple[tuple[int, int], ...]
@@ -272,21 +377,44 @@ def byte_loops(move: Move, source_strides: Sequence[int], target_strides: Sequen
     return source, target, tuple(merged)
 
 
-def _copy(xp: ModuleType, source: Any, target: Any, byte_loops: ByteLoops) -> None:
-    """Run the loops on arrays: one strided assignment, of elements or of short rows as single elements."""
-    source_at, target_at, loops = byte_loops
-    item = int(source.itemsize)
-    if xp is np and len(loops) > 1 and loops[-1][1] == loops[-1][2] == item and loops[-1][0] * item < LONG_ROW:
+_View = tuple[tuple[int, ...], str, int, tuple[int, ...]]
+"""How an array's memory is seen: shape, type, first byte, strides in bytes."""
+
+
+def _views(found: ByteLoops, item: int) -> Iterator[tuple[_View, _View]]:
+    """The loops as assignments of strided arrays, of elements or of short rows as single elements.
+
+    A view stays inside its array, since the coordinates of a copy lie inside the tensor's sizes.
+    """
+    source_at, target_at, loops = found
+    copies = range(1)
+    if len(loops) > 1 and loops[-1][1] == loops[-1][2] == item and loops[-1][0] * item < LONG_ROW:
         item *= loops[-1][0]
         loops = loops[:-1]
-        copies, _, step = loops[-1]
-        if step == 0 and copies <= FEW_COPIES:
-            goal = _strided(xp, target, target_at, loops, 1, item)
-            row = _strided(xp, source, source_at, loops[:-1], 2, item)
-            for copy in range(copies):
-                goal[..., copy] = row
-            return
-    _strided(xp, target, target_at, loops, 1, item)[...] = _strided(xp, source, source_at, loops, 2, item)
+        if loops[-1][2] == 0 and loops[-1][0] <= FEW_COPIES:
+            copies = range(0, loops[-1][0] * loops[-1][1], loops[-1][1])
+            loops = loops[:-1]
+    shape, kind = tuple([loop[0] for loop in loops]), _unsigned(item)
+    source = (shape, kind, source_at, tuple([loop[2] for loop in loops]))
+    for copy in copies:
+        yield (shape, kind, target_at + copy, tuple([loop[1] for loop in loops])), source
+
+
+def _unsigned(item: int) -> str:
+    """A type of so many bytes that any bits may have."""
+    return f"<u{item}" if item in (1, 2, 4, 8) else f"|V{item}"
+
+
+def _reshaped(found: ByteLoops, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes in which one array is assigned to the other, if that makes the copy: NumPy's fastest way for a small one."""
+    loops = found[2]
+    split, apart = tuple([loop[0] for loop in loops]), tuple([loop[0] if loop[2] else 1 for loop in loops])
+    whole = (math.prod(split), math.prod(apart)) == (target.size, source.size)
+    if not (whole and target.flags.c_contiguous and source.flags.c_contiguous):
+        return None
+    steps = [math.prod(apart[axis + 1 :]) * source.itemsize for axis in range(len(apart))]
+    in_order = all(own in (0, step) for (_, _, own), step in zip(loops, steps, strict=True))
+    return (split, apart) if in_order else None
 
 
 class _Memory:
@@ -298,33 +426,28 @@ class _Memory:
         self.array, self.__array_interface__ = array, interface
 
 
-def _strided(xp: ModuleType, array: Any, at: int, loops: Sequence[tuple[int, int, int]], side: int, item: int) -> Any:
-    """The array's memory from byte `at` behind its first element, as elements of `item` bytes with the loops' strides.
-
-    A copy stays inside the array, since its coordinates lie inside the tensor's sizes.
-    """
-    shape = tuple([loop[0] for loop in loops])
-    strides = tuple([loop[side] for loop in loops])
-    if xp is not np:
-        return xp.ndarray(shape, array.dtype, memptr=array.data + at, strides=strides)
+def _seen(array: Any, view: _View) -> Any:
+    shape, kind, at, strides = view
     address, read_only = array.__array_interface__["data"]
-    kind = f"|u{item}" if item == 1 else f"<u{item}" if item in (2, 4, 8) else f"|V{item}"
     interface = {"data": (address + at, read_only), "shape": shape, "strides": strides, "typestr": kind, "version": 3}
     return np.asarray(_Memory(array, interface))
 
 
-def _copy_objects(form: Copies, inputs: Sequence[Any], box: Box, out: Any, output: int) -> None:
+def _copy_on_device(xp: ModuleType, source: Any, target: Any, move: Move) -> None:
+    source_at, target_at, loops = byte_loops(move, source.strides, target.strides)
+    shape = tuple([loop[0] for loop in loops])
+    goal, made = [
+        xp.ndarray(shape, array.dtype, memptr=array.data + at, strides=tuple([loop[side] for loop in loops]))
+        for array, at, side in ((target, target_at, 1), (source, source_at, 2))
+    ]
+    goal[...] = made
+
+
+def _copy_objects(xp: ModuleType, source: Any, target: Any, move: Move) -> None:
     """Strings, which only NumPy has, are copied as references."""
-    as_strided = np.lib.stride_tricks.as_strided
-    for move in moves(form, box, output):
-        source, target = inputs[move.input], out
-        _, _, loops = byte_loops(move, source.strides, target.strides)
-        shape = [loop[0] for loop in loops]
-        part = source[tuple([slice(at, None) for at in move.source_start])]
-        goal = target[tuple([slice(at, None) for at in move.target_start])]
-        as_strided(goal, shape, [loop[1] for loop in loops])[...] = as_strided(part, shape, [loop[2] for loop in loops])
-
-
-def _element(value: float, dtype: np.dtype[Any]) -> Any:
-    """The fill value as an element; of a 64-bit integer every digit counts, so it does not pass through a float."""
-    return dtype.type(value) if isinstance(value, int) else np.float64(value).astype(dtype)
+    as_strided = xp.lib.stride_tricks.as_strided
+    _, _, loops = byte_loops(move, source.strides, target.strides)
+    shape = [loop[0] for loop in loops]
+    part = source[tuple([slice(at, None) for at in move.source_start])]
+    goal = target[tuple([slice(at, None) for at in move.target_start])]
+    as_strided(goal, shape, [loop[1] for loop in loops])[...] = as_strided(part, shape, [loop[2] for loop in loops])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from .base import Box, BoxForm, Reads, extents, go_on
 from .expression import Expression, evaluate
+from .float16 import narrow, widen
 
 __all__ = ["Pointwise"]
 
@@ -54,24 +56,50 @@ class Pointwise(BoxForm):
             if xp is not np or out.size <= BLOCK:
                 self._fill(xp, arrays, out)
                 return
-            flat = _flat([*arrays, out])
-            rows = max(1, BLOCK // max(1, flat[-1][0].size))
-            for start in range(0, len(flat[-1]), rows):
+            for *block, target in _blocks([*arrays, out]):
                 go_on()
-                block = slice(start, start + rows)
-                self._fill(xp, [array[block] for array in flat[:-1]], flat[-1][block])
+                self._fill(xp, block, target)
 
     def _fill(self, xp: ModuleType, arrays: Sequence[Any], out: Any) -> None:
-        operands = [array.astype(name, copy=False) for array, name in zip(arrays, self.types, strict=True)]
-        compute = np.dtype(self.computed_in)
+        operands = [_converted(xp, array, name) for array, name in zip(arrays, self.types, strict=True)]
+        compute = _dtype(self.computed_in)
         if out.dtype == compute:
             evaluate(xp, self.expression, operands, compute, out)
+            return
+        made = evaluate(xp, self.expression, operands, compute)
+        if out.dtype.type is np.float16 and made.dtype.type is np.float32 and made.flags.c_contiguous:
+            narrow(xp, made, out)
         else:
-            out[...] = evaluate(xp, self.expression, operands, compute)
+            out[...] = made
 
 
-def _flat(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays as rows that a block consists of: one-dimensional where all are contiguous."""
-    if all(array.flags.c_contiguous for array in arrays):
-        return [array.reshape(-1) for array in arrays]
-    return list(arrays)
+_dtype = lru_cache(maxsize=64)(np.dtype)
+
+
+def _converted(xp: ModuleType, array: Any, name: str) -> Any:
+    if array.dtype.type is np.float16 and name == "float32":
+        return widen(xp, array)
+    return array.astype(_dtype(name), copy=False)
+
+
+def _blocks(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+    """Arrays of one shape, cut alike into blocks of about `BLOCK` elements; each block lies together where they do."""
+    rank = arrays[0].ndim
+    order = sorted(range(rank), key=lambda axis: -abs(arrays[-1].strides[axis]))
+    axes: list[tuple[int, ...]] = []  # extent, and stride of each array; neighbours that are one walk are one axis
+    for axis in order:
+        extent, strides = arrays[0].shape[axis], [array.strides[axis] for array in arrays]
+        if axes and axes[-1][1:] == tuple([extent * stride for stride in strides]):
+            axes[-1] = (axes[-1][0] * extent, *strides)
+        elif extent > 1:
+            axes.append((extent, *strides))
+    shape = [axis[0] for axis in axes]
+    views = [array.transpose(order).reshape(shape) for array in arrays]
+    cut, inside = len(shape) - 1, 1
+    while cut and inside * shape[cut] <= BLOCK:
+        inside *= shape[cut]
+        cut -= 1
+    rows = max(1, BLOCK // inside)
+    for outer in np.ndindex(*shape[:cut]):
+        for start in range(0, shape[cut], rows):
+            yield [view[(*outer, slice(start, start + rows))] for view in views]

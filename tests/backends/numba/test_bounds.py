@@ -26,8 +26,8 @@ def linear(entries: int, outputs: int, scale: float) -> OperatorDesc:
     )
 
 
-def refusal(numba: NumbaBackend, subject: Any) -> str | None:
-    return numba.refuses(make_plan(subject, 1 << 20))
+def reason(numba: NumbaBackend, subject: Any) -> str | None:
+    return numba.uses_numpy(make_plan(subject, 1 << 20))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def refusal(numba: NumbaBackend, subject: Any) -> str | None:
 def test_outputs_that_are_far_apart_in_the_input_are_numpys(
     numba: NumbaBackend, entries: int, outputs: int, scale: float, taken: bool
 ):
-    said = refusal(numba, linear(entries, outputs, scale))
+    said = reason(numba, linear(entries, outputs, scale))
 
     assert (said is None) is taken, said
     if not taken:
@@ -54,7 +54,7 @@ def test_sums_of_64_elements_are_numpys(numba: NumbaBackend, elements: int, take
     of, to = (BufferTensorDesc.packed(np.dtype(np.float32), (size,)) for size in (elements, 1))
     fields = {"InputGradientTensor": of, "OutputGradientTensor": to, "InterpolationMode": "LINEAR", "Scales": [1]}
 
-    said = refusal(numba, ResampleGradOperatorDesc.completed(fields))
+    said = reason(numba, ResampleGradOperatorDesc.completed(fields))
 
     assert said == (None if taken else "sums of 64 or more elements are numpy's")
 
@@ -69,8 +69,8 @@ def test_gradients_of_integers_are_numpys(numba: NumbaBackend):
     }
     plan = make_plan(ResampleGradOperatorDesc.completed(fields), 1 << 20)
 
-    assert numba.refuses(plan) is None
-    assert module._filler_for(plan.form, "int8", (8,)) == "gradients of integers are numpy's"
+    assert numba.uses_numpy(plan) is None
+    assert module._planner_for(plan.form, ("int8",), ("int8",)) == "gradients of integers are numpy's"
 
 
 def test_calls_that_are_kept_for_the_next_request_are_counted(numba: NumbaBackend, monkeypatch: pytest.MonkeyPatch):
@@ -83,8 +83,8 @@ def test_calls_that_are_kept_for_the_next_request_are_counted(numba: NumbaBacken
         run.compute(index)
 
     recipe = run.recipe
-    assert 0 < len(recipe.programs) < len(plan.slices), "the first slices are kept, as many as fit"
+    assert 0 < len(recipe.launch_plans) < len(plan.slices), "the first slices are kept, as many as fit"
     assert sum(recipe.kept.values()) <= 5000
-    assert sum(program.nbytes for _, program in recipe.programs.values()) <= sum(recipe.kept.values())
+    assert sum(made.nbytes for _, made in recipe.launch_plans.values()) <= sum(recipe.kept.values())
     run.close()
     numba.close()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleGrad1OperatorDesc
 from tensorpost.descriptors import Resample1OperatorDesc as Resample1
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends.numba_ import NumbaBackend, calls
-from tensorpost_server.backends.numba_.tables import MOST_ENTRIES, MOST_READ, most_taps, table_of
+from tensorpost_server.backends.numba_ import NumbaBackend, launch_plan
+from tensorpost_server.backends.numba_.tap_tables import MOST_ENTRIES, MOST_READ, most_taps, table_of
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis
@@ -46,14 +46,14 @@ def test_a_gradient_whose_readers_come_together_by_rounding_is_numpys(numba: Num
     assert axis is not None
 
     assert axis.most_taps(0, 4096) > 256, "the case is what it says"
-    assert numba.refuses(plan) == "sums of 64 or more elements are numpy's"
+    assert numba.uses_numpy(plan) == "sums of 64 or more elements are numpy's"
 
 
 def test_a_few_readers_more_are_summed_as_numpy_does(numba: NumbaBackend):
     plan = make_plan(gradient(3000, 16, EVERY_16TH), 1 << 20)
     inputs = [memoryview(np.random.default_rng(1).standard_normal(3000 - 64, np.float32).tobytes())]
 
-    assert numba.refuses(plan) is None
+    assert numba.uses_numpy(plan) is None
     got, expected = (backend.start(plan, inputs).compute(0) for backend in (numba, NumpyBackend()))
     assert bytes(got) == bytes(expected)
 
@@ -89,7 +89,7 @@ def test_a_roi_read_backwards_is_as_dense_as_forwards(numba: NumbaBackend, roi: 
     inputs = {"X": OnnxTensor("float16", (1 << 20,)), "roi": roi, "sizes": [64]}
     plan = make_plan(OnnxNode("Resize", inputs, attributes, opset=19), 1 << 20)
 
-    assert numba.refuses(plan) == "an axis that skips more than 64 entries between two is numpy's"
+    assert numba.uses_numpy(plan) == "an axis that skips more than 64 entries between two is numpy's"
 
 
 def resampled(entries: int, outputs: int, scale: float, shift: float, far: float) -> OperatorDesc:
@@ -119,11 +119,11 @@ def test_an_uneven_axis_needs_no_more_scratch_memory_than_an_even_one(numba: Num
     run = numba.start(plan, [memoryview(np.ones(1, np.float16).tobytes())])
 
     out = np.frombuffer(run.compute(0), np.float16)
-    _, program = run.recipe.program(0)
+    _, plan_of_slice = run.recipe.launch_plan(0)
     numba.close()
 
-    assert numba.refuses(plan) is None
-    assert program.scratch < 16 * MOST_READ
+    assert numba.uses_numpy(plan) is None
+    assert plan_of_slice.scratch < 16 * MOST_READ
     assert (out == 1).all()
 
 
@@ -169,12 +169,12 @@ def test_a_table_of_many_taps_is_made_in_parts_one_at_a_time(numba: NumbaBackend
 
 
 def test_large_scratch_memory_is_given_back():
-    scratch = calls._Scratch()
+    scratch = launch_plan._Scratch()
 
     small = scratch.block(100)
-    scratch.block(calls.MOST_KEPT + 1)
+    scratch.block(launch_plan.MOST_SCRATCH_KEPT + 1)
 
-    assert scratch.memory is small, "and the small block is still there for the next program"
+    assert scratch.memory is small, "and the small block is still there for the next plan"
     assert scratch.block(50) is small
-    assert scratch.block(calls.MOST_KEPT).size == calls.MOST_KEPT
+    assert scratch.block(launch_plan.MOST_SCRATCH_KEPT).size == launch_plan.MOST_SCRATCH_KEPT
     assert scratch.memory is not small

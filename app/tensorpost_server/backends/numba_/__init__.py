@@ -1,9 +1,13 @@
 """The CPU, through loops that numba compiled ahead of time: optional, and preferred to the numpy backend where it is.
 
-It runs what is worth running so: Tile, nearest neighbour and all copies for every type of fixed size; linear, cubic,
-antialiased and gradients for float32, float16, uint8 and int8, summed in float32. It refuses everything else with the
-reason, and the numpy backend takes it. Nearest and Tile are the same to the bit; sums are made of the same indices,
-the same float32 weights and in the same order of taps as numpy's.
+It runs every plan. Compiled loops compute what gains by them: all copies and nearest neighbour for every type of fixed
+size; linear, cubic, antialiased and gradients for float32, float16, uint8 and int8, summed in float32; expressions that
+are computed in float32. NumPy computes everything else, exactly as the numpy backend does, so nothing is refused and
+`auto` never has a reason to prefer that one.
+
+Copies are the same to the bit; sums are made of the same indices, the same float32 weights and in the same order of
+taps as NumPy's; exp, log, tanh and erf differ from NumPy's by a few units in the last place
+(`kernels/float32_math.py`).
 """
 
 from __future__ import annotations
@@ -16,29 +20,36 @@ from typing import Any
 
 import numpy as np
 
-from ...forms import Form
+from tensorpost.layout import Layout
+
+from ...forms import Copies, Copy, Form, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
+from ...forms.expression import Operand, is_boolean
 from ...forms.separable import Rounding, Separable
 from ...operators.onnx_resize import FilterMap, OnnxResize
 from ...operators.resample import AdjointAxis
 from ...planning import Plan
 from ..base import HostBackend
+from ..numpy_ import NumpyBackend, NumpyRun
 from . import library
-from .calls import KINDS, Blend, Filler, Gather, Kernels, Place, Program, Tile
-from .tables import most_taps
+from .copy_plan import CopyPlanner, GatherPlanner
+from .expression_plan import ExpressionPlanner, Instructions, NotCompiled, numeric_operands
+from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
+from .sum_plan import SumPlanner
+from .tap_tables import most_taps
 
 __all__ = ["NumbaBackend"]
 
 LONGEST_AXIS = 1 << 27  # entries; with up to 16 channels an index still fits into int32
 EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
 
-MOST_PLANS = 64  # plans whose programs are kept for the next request
-MOST_PROGRAMS = 64  # slices of one plan whose programs are kept
-MOST_KEPT = 1 << 20  # bytes that these programs and their tables may hold
+MOST_PLANS = 64  # plans that are kept for the next request
+MOST_LAUNCH_PLANS = 64  # slices of one plan whose launch plans are kept
+MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables may hold
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
-Make = Callable[[Kernels], Filler]
+Make = Callable[[Kernels], Planner]
 
 
 @dataclass(slots=True)
@@ -47,38 +58,39 @@ class _Recipe:
 
     Attributes:
         plan: the plan; the same object for all of these requests.
-        filler: makes programs; None if the plan is refused.
-        refusal: why it is refused.
-        source: how the input lies.
-        target: how a slice lies in its block.
-        programs: by slice, those made so far.
-        kept: bytes of tables by identity, each as long as one of the programs lives; and of programs, by -1 - slice.
+        planner: makes launch plans; None if NumPy computes the plan.
+        reason: why NumPy does.
+        sources: how each input lies in its block.
+        targets: how a slice of each output lies in its block.
+        launch_plans: by slice, those made so far, each with the bytes of its slice.
+        kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by -1 - slice.
     """
 
     plan: Plan
-    filler: Filler | None
-    refusal: str | None
-    source: Place
-    target: Place
-    programs: dict[int, tuple[int, Program]] = field(default_factory=dict[int, tuple[int, Program]])
+    planner: Planner | None
+    reason: str | None
+    sources: tuple[StridedBuffer, ...]
+    targets: tuple[StridedBuffer, ...]
+    launch_plans: dict[int, tuple[int, LaunchPlan]] = field(default_factory=dict[int, tuple[int, LaunchPlan]])
     kept: dict[int, int] = field(default_factory=dict[int, int])
 
-    def program(self, index: int) -> tuple[int, Program]:
+    def launch_plan(self, index: int) -> tuple[int, LaunchPlan]:
         """The bytes of a slice and the calls that compute it."""
-        found = self.programs.get(index)
+        found = self.launch_plans.get(index)
         if found is None:
-            assert self.filler is not None
+            assert self.planner is not None
             piece = self.plan.slices.piece(index)
-            found = (piece.computed, self.filler.program(self.source, self.target, piece.box))
-            kept = {**self.kept, **{id(table): table.nbytes for table in found[1].kept}, -1 - index: found[1].nbytes}
-            if len(self.programs) < MOST_PROGRAMS and sum(kept.values()) <= MOST_KEPT:
-                self.programs[index], self.kept = found, kept
+            made = self.planner.plan(self.sources, self.targets[piece.output], piece.box, piece.output)
+            found = (piece.computed, made)
+            kept = {**self.kept, **{id(table): table.nbytes for table in made.kept}, -1 - index: made.nbytes}
+            if len(self.launch_plans) < MOST_LAUNCH_PLANS and sum(kept.values()) <= MOST_KEPT:
+                self.launch_plans[index], self.kept = found, kept
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class NumbaBackend(HostBackend):
-    """Runs the common plans on the CPU, several times faster than NumPy where sums are involved.
+    """Runs any plan on the CPU, several times faster than NumPy where sums and expressions are involved.
 
     Opening it loads compiled kernels from the cache; it never compiles.
 
@@ -98,21 +110,25 @@ class NumbaBackend(HostBackend):
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def refuses(self, plan: Plan) -> str | None:
-        """What it does not cover; None if it does."""
-        return self._recipe(plan).refusal
+        """None: NumPy computes what no loop was compiled for."""
+        del plan
+        return None
 
-    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumbaRun:
-        """Views of the inputs; nothing is copied.
+    def uses_numpy(self, plan: Plan) -> str | None:
+        """Why NumPy computes the plan; None if compiled loops do."""
+        return self._recipe(plan).reason
 
-        Raises:
-            ValueError: the plan is one that it refuses.
-        """
+    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumbaRun | NumpyRun:
+        """Views of the inputs; nothing is copied."""
         recipe = self._recipe(plan)
-        if recipe.filler is None:
-            raise ValueError(f"this plan is refused: {recipe.refusal}")
-        ((slot,), (memory,)) = plan.inputs, inputs
-        view = slot.layout.view(memory)
-        return NumbaRun(recipe, view, _address(view))
+        if recipe.planner is None:
+            return NumpyBackend().start(plan, inputs)
+        run = NumbaRun(recipe, [], [])
+        for slot, memory in zip(plan.inputs, inputs, strict=True):
+            view = slot.layout.view(memory)
+            run.views.append(view)
+            run.addresses.append(view.__array_interface__["data"][0])  # a third of the time of `ctypes.data`
+        return run
 
     def close(self) -> None:
         """Forget what is known about plans."""
@@ -129,66 +145,93 @@ class NumbaBackend(HostBackend):
         return recipe
 
     def _new_recipe(self, plan: Plan) -> _Recipe:
-        of, to = plan.inputs[0].layout, plan.outputs[0].layout
-        made = _filler_for(plan.form, to.data_type.numpy_name, to.sizes)
-        item = to.data_type.item_size
-        kind = KINDS.get(to.data_type.dtype.str, 0)
-        source, target = (Place(tuple([step * item for step in layout.strides]), item, kind) for layout in (of, to))
-        if isinstance(made, str):
-            return _Recipe(plan, None, made, source, target)
-        return _Recipe(plan, made(self.kernels), None, source, target)
+        inputs, outputs = ([slot.layout for slot in slots] for slots in (plan.inputs, plan.outputs))
+        names = [tuple([layout.data_type.numpy_name for layout in side]) for side in (inputs, outputs)]
+        form = plan.form
+        if isinstance(form, Pointwise) and isinstance(form.expression, Operand) and names[0] == names[1]:
+            sizes = outputs[0].sizes  # the elements as they are: a copy from one layout to another
+            form = Copies((len(sizes),), ((Copy.of(sizes),) if 0 not in sizes else (),))
+        made = _planner_for(form, names[0], names[1])
+        planner, reason = (None, made) if isinstance(made, str) else (made(self.kernels), None)
+        sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
+        targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
+        return _Recipe(plan, planner, reason, tuple(sources), tuple(targets))
+
+
+def _buffer(layout: Layout, block: int) -> StridedBuffer:
+    item = layout.data_type.item_size
+    kind = KINDS.get(layout.data_type.dtype.str, -1)
+    return StridedBuffer(tuple([step * item for step in layout.strides]), item, kind, block=block)
 
 
 @dataclass(slots=True)
 class NumbaRun:
-    """A plan with its input.
+    """A plan with its inputs.
 
     Attributes:
         recipe: what is computed.
-        view: the input, which is at `source`; None once the run is closed.
-        source: the input's address.
+        views: the inputs; none once the run is closed.
+        addresses: where they are.
     """
 
     recipe: _Recipe
-    view: Any
-    source: int
+    views: list[Any]
+    addresses: list[int]
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`."""
-        size, program = self.recipe.program(index)
+        size, launch_plan = self.recipe.launch_plan(index)
         block = (np.zeros if self.recipe.plan.slices.has_gaps else np.empty)(size, np.uint8)
-        program.run(_address(block), self.source)
+        launch_plan.run(block.__array_interface__["data"][0], *self.addresses)
         return block.data
 
     def close(self) -> None:
-        """Forget the input, so that its memory is free as soon as its owner lets go."""
-        self.view = None
-
-
-def _address(block: Any) -> int:
-    return block.__array_interface__["data"][0]  # a third of the time of `ctypes.data`
+        """Forget the inputs, so that their memory is free as soon as its owner lets go."""
+        self.views = []
 
 
 @lru_cache(maxsize=1024)
-def _filler_for(kernel: Form, type_name: str, sizes: tuple[int, ...]) -> Make | str:
-    """How a kernel is run here, or why it is not."""
-    if type_name == "str":
+def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Make | str:
+    """How the loops compute a form with inputs and outputs of these types, or why NumPy does."""
+    if "str" in outputs:
         return "strings have no fixed size"
-    if 0 in sizes:
-        return lambda kernels: Tile(kernels, sizes)  # never called: there is no slice
-    match kernel:
+    match form:
+        case Copies():
+            element = None if form.fill_value is None else np.asarray(form.fill_element(np.dtype(outputs[0])))
+            return lambda kernels: CopyPlanner(kernels, form, element)
+        case Pointwise():
+            return _expression(form, inputs, outputs[0])
         case Separable():
-            exact = kernel.accumulate == "float32"
-            return _resampling(kernel.axes, type_name, exact=exact, anchored=kernel.rounding is Rounding.TRUNCATE)
+            exact = form.accumulate == "float32"
+            return _resampling(form.axes, outputs[0], exact=exact, anchored=form.rounding is Rounding.TRUNCATE)
         case OnnxResize():
-            if kernel.extrapolation_value is not None:
+            if form.extrapolation_value is not None:
                 return "it does not extrapolate"
-            integer = type_name in ("int8", "uint8")
-            bits = sum(axis.weight_bits for axis in kernel.axes if isinstance(axis, FilterMap))
-            exact = not integer or (bits <= EXACT_WEIGHT_BITS and not kernel.round_each_axis)
-            return _resampling(kernel.axes, type_name, exact=exact, anchored=False)
+            integer = outputs[0] in ("int8", "uint8")
+            bits = sum([axis.weight_bits for axis in form.axes if isinstance(axis, FilterMap)])
+            exact = not integer or (bits <= EXACT_WEIGHT_BITS and not form.round_each_axis)
+            return _resampling(form.axes, outputs[0], exact=exact, anchored=False)
         case _:
-            return f"it has no {type(kernel).__name__}"
+            return f"it has no {type(form).__name__}"
+
+
+def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make | str:
+    """In float32; NumPy is at the copy limit with integers, and as fast in float64."""
+    conversion = isinstance(form.expression, Operand) and form.types == inputs
+    if not conversion:
+        numbers = numeric_operands(form.expression)
+        types = {name for index, name in enumerate(form.types) if index in numbers or name != inputs[index]}
+        if {form.computed_in, *types} != {"float32"}:
+            return f"it computes in float32 only, not {', '.join(sorted({form.computed_in, *types}))}"
+    if not {*inputs} <= {"float32", "float16", "uint8", "int8"}:
+        return f"it widens float16, uint8 and int8 only, not {', '.join(inputs)}"
+    if output not in ("float32", "float16") and not (output == "uint8" and is_boolean(form.expression)):
+        return f"it rounds to float32 and float16 only, not {output}"
+    try:
+        instructions = Instructions.of(form.expression, len(inputs))
+    except NotCompiled as error:
+        return str(error)
+    return lambda kernels: ExpressionPlanner(kernels, instructions)
 
 
 def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool, anchored: bool) -> Make | str:
@@ -197,7 +240,7 @@ def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool
         return f"an axis has more than {LONGEST_AXIS} entries"
     gathers = [axis.most_taps(0, 1) == 1 and axis.taps(0, 1)[1] is None for axis in maps]
     if all(gathers):
-        return lambda kernels: Gather(kernels, axes)
+        return lambda kernels: GatherPlanner(kernels, axes)
     if any(gathers):
         return "some axes are copied by index and others are summed"
     if type_name not in ("float32", "float16", "uint8", "int8"):
@@ -210,7 +253,7 @@ def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool
         return f"sums of {LONG_SUM} or more elements are numpy's"
     if any(_density(axis) > DENSEST for axis in maps):
         return f"an axis that skips more than {DENSEST} entries between two is numpy's"
-    return lambda kernels: Blend.of(kernels, axes, anchored=anchored)
+    return lambda kernels: SumPlanner.of(kernels, axes, anchored=anchored)
 
 
 def _density(axis: AxisMap) -> float:

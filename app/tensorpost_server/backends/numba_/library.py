@@ -26,7 +26,7 @@ from ..base import CannotOpen
 
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
 
-NAMES = ("tile", "gather", "columns_first", "rows_first")
+NAMES = ("runs", "transpose", "gather", "columns_first", "rows_first", "expression")
 SYMBOL = "tensorpost_{}"
 _HERE = Path(__file__).parent
 _X86_NAMES = ("x86_64", "amd64")
@@ -125,8 +125,8 @@ def object_file() -> Path:
     key = hashlib.sha256()
     for part in (sys.platform, platform.machine().lower(), goal.cpu, _version("numba"), _version("llvmlite")):
         key.update(part.encode() + b"\0")
-    for source in ("kernels.py", "library.py"):
-        key.update((_HERE / source).read_bytes())
+    for source in (_HERE / "library.py", *sorted((_HERE / "kernels").glob("*.py"))):
+        key.update(source.read_bytes())
     return cache_folder() / f"kernels-{goal.cpu}-{key.hexdigest()[:16]}.bin"
 
 
@@ -178,13 +178,16 @@ def _compile(goal: Target) -> bytes:
         CannotOpen: numba has already compiled something in this process, for another CPU.
     """
     numba, llvm = _module("numba"), _module("llvmlite.binding")
-    before = numba.config.CPU_NAME, numba.config.CPU_FEATURES
-    numba.config.CPU_NAME, numba.config.CPU_FEATURES = goal.cpu, ""
+    config = numba.config
+    before = config.CPU_NAME, config.CPU_FEATURES, config.OPT
+    # numba would optimise every function by itself, and those inside others again with each of these; once together
+    # takes half the time.
+    config.CPU_NAME, config.CPU_FEATURES, config.OPT = goal.cpu, "", type(config.OPT)(0)
     try:
         used = importlib.import_module("numba.core.registry").cpu_target.target_context.codegen().magic_tuple()
         if used[1:3] != (goal.cpu, ""):
             raise CannotOpen("numba has compiled for another CPU in this process: run `tensorpost warmup` instead")
-        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").FORMS
+        kernels: Mapping[str, Callable[..., None]] = importlib.import_module(f"{__package__}.kernels").KERNELS
         signature = numba.types.void(numba.types.CPointer(numba.types.int64))
         whole: Any = None
         for name in NAMES:
@@ -195,12 +198,19 @@ def _compile(goal: Target) -> bytes:
             if whole is not module:
                 whole.link_in(module)
     finally:
-        numba.config.CPU_NAME, numba.config.CPU_FEATURES = before
-    foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
-    assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
+        config.CPU_NAME, config.CPU_FEATURES, config.OPT = before
     machine = llvm.Target.from_triple(whole.triple).create_target_machine(
         cpu=goal.cpu, features="", opt=3, reloc="pic", codemodel="jitdefault", jit=True
     )
+    for function in whole.functions:
+        if not function.is_declaration and function.name not in map(SYMBOL.format, NAMES):
+            function.linkage = "internal"
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(whole, passes)
+    foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
     return machine.emit_object(whole)
 
 

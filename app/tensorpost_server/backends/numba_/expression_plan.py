@@ -1,0 +1,186 @@
+"""Launch plans of `Pointwise`: the expression as instructions for the kernel `expression`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...forms import Box
+from ...forms.expression import Call, Constant, Expression, Operand, is_boolean
+from .launch_plan import SCRATCH, Kernels, LaunchPlan, StridedBuffer
+
+__all__ = ["ExpressionPlanner", "Instructions", "NotCompiled", "numeric_operands"]
+
+BLOCK, REGISTERS = 1024, 64  # these and the order of everything are those of kernels/expression_kernel.py
+SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS
+CODES = {
+    name: code
+    for code, name in enumerate(
+        (
+            "add", "subtract", "multiply", "divide", "negative", "absolute", "maximum", "minimum", "exp", "log",
+            "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint", "less", "less_equal", "equal", "not_equal",
+            "where",
+        )
+    )
+}  # fmt: skip
+_TURNED = {"greater": "less", "greater_equal": "less_equal"}
+_OF_TRUTH = {"bitwise_and": "minimum", "bitwise_or": "maximum", "bitwise_xor": "not_equal"}  # of 1 and 0
+
+
+class NotCompiled(Exception):
+    """The kernel cannot compute the expression; the message says why."""
+
+
+@dataclass(slots=True)
+class Instructions:
+    """An expression in the order it is computed.
+
+    Attributes:
+        inputs: how many registers hold inputs' elements.
+        constants: bits of the float32 in the registers after them.
+        code: function, result and three operands of each instruction; operands that it does not have are 0.
+        registers: how many there are.
+    """
+
+    inputs: int
+    constants: list[int] = field(default_factory=list[int])
+    code: list[tuple[int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int]])
+    registers: int = 0
+
+    @classmethod
+    def of(cls, expression: Expression, inputs: int) -> Instructions:
+        """Instructions for an expression of this many inputs; equal parts are computed once.
+
+        Raises:
+            NotCompiled: there is no instruction for a function, or there are too few registers.
+        """
+        found = cls(inputs)
+        order: list[Call] = []
+        uses: dict[Expression, int] = {}
+        constants: dict[Expression, int] = {}
+
+        def visit(part: Expression) -> None:
+            uses[part] = uses.get(part, 0) + 1
+            if uses[part] > 1:
+                return
+            match part:
+                case Constant(value):
+                    constants[part] = inputs + len(constants)
+                    found.constants.append(int(np.float32(value).view(np.int32)))
+                case Call(_, arguments):
+                    for argument in arguments:
+                        visit(argument)
+                    order.append(part)
+                case _:
+                    pass
+
+        root = _plain(expression)
+        if not isinstance(root, Call):
+            root = Call("maximum", (root, root))  # the element itself, through the output's type
+        visit(root)
+        free: list[int] = []
+        registers: dict[Expression, int] = dict(constants)
+        found.registers = inputs + len(constants)
+        for part in order:
+            operands = [_register(argument, registers) for argument in part.arguments]
+            if free:
+                result = free.pop()
+            else:
+                result = found.registers
+                found.registers += 1
+            registers[part] = result
+            a, b, c = (*operands, 0, 0)[:3]
+            found.code.append((CODES[part.function], result, a, b, c))
+            for argument in part.arguments:  # only now, so that no instruction writes what it reads
+                uses[argument] -= 1
+                if isinstance(argument, Call) and uses[argument] == 0:
+                    free.append(registers[argument])
+        if found.registers > REGISTERS:
+            raise NotCompiled(f"the expression needs {found.registers} registers")
+        return found
+
+
+def _register(part: Expression, registers: dict[Expression, int]) -> int:
+    return part.index if isinstance(part, Operand) else registers[part]
+
+
+def _plain(expression: Expression) -> Expression:
+    """The expression in the functions that have instructions."""
+    if not isinstance(expression, Call):
+        return expression
+    name, arguments = expression.function, tuple([_plain(argument) for argument in expression.arguments])
+    if name in _TURNED:
+        return Call(_TURNED[name], arguments[::-1])
+    if all(map(is_boolean, expression.arguments)):
+        if name == "invert":
+            return Call("subtract", (Constant(1), *arguments))
+        name = _OF_TRUTH.get(name, name)
+    if name not in CODES:
+        raise NotCompiled(f"it has no loop for {name}")
+    return Call(name, arguments)
+
+
+def numeric_operands(expression: Expression) -> frozenset[int]:
+    """The inputs whose elements are numbers in the expression, not only conditions."""
+    if isinstance(expression, Operand):
+        return frozenset({expression.index})
+    if not isinstance(expression, Call):
+        return frozenset()
+    parts = expression.arguments
+    if expression.function == "where" and isinstance(parts[0], Operand):
+        parts = parts[1:]
+    return frozenset[int]().union(*map(numeric_operands, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionPlanner:
+    """Plans of `Pointwise` in float32.
+
+    Attributes:
+        kernels: the compiled ones.
+        instructions: what is computed.
+    """
+
+    kernels: Kernels
+    instructions: Instructions
+
+    def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
+        """See `Planner.plan`."""
+        del output
+        buffers = (target, *sources)
+        axes = sorted(
+            [
+                (stop - start, *[buffer.strides[dim] for buffer in buffers])
+                for dim, (start, stop) in enumerate(box)
+                if stop - start > 1
+            ],
+            key=lambda axis: -axis[1],
+        )
+        walk: list[tuple[int, ...]] = []
+        for extent, *strides in axes:
+            if walk and walk[-1][1:] == tuple([extent * stride for stride in strides]):
+                walk[-1] = (walk[-1][0] * extent, *strides)
+            else:
+                walk.append((extent, *strides))
+        columns = walk.pop() if walk else (1, *[buffer.item for buffer in buffers])
+        rows = walk.pop() if walk else (1, *[0] * len(buffers))
+        made = self.instructions
+        begins = [sum([start * step for (start, _), step in zip(box, b.strides, strict=True)]) for b in sources]
+        parameters = [
+            len(walk), target.offset, 0, rows[0], columns[0], target.kind, rows[1], columns[1],
+            len(sources), len(made.constants), len(made.code),
+        ]  # fmt: skip
+        blocks = [(1, target.block), (2, SCRATCH)]
+        for number, (source, begin) in enumerate(zip(sources, begins, strict=True)):
+            blocks.append((len(parameters), source.block))
+            parameters += (source.offset + begin, source.kind, rows[2 + number], columns[2 + number])
+        parameters += made.constants
+        for instruction in made.code:
+            parameters += instruction
+        for axis in walk:
+            parameters += axis
+        plan = LaunchPlan(scratch=SCRATCH_OF_ADDRESSES + 4 * BLOCK * made.registers)
+        plan.launch(self.kernels["expression"], parameters, blocks)
+        return plan

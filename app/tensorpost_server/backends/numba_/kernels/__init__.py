@@ -1,0 +1,23 @@
+# pyright: basic
+# Numba types the kernels.
+"""The loops that numba compiles ahead. Only `library.build` imports this folder; a server loads what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .copy_kernels import gather, runs, transpose
+from .expression_kernel import expression
+from .sum_kernels import columns_first, rows_first
+
+__all__ = ["KERNELS"]
+
+KERNELS: Mapping[str, Callable[[Any], None]] = {
+    "runs": runs,
+    "transpose": transpose,
+    "gather": gather,
+    "columns_first": columns_first,
+    "rows_first": rows_first,
+    "expression": expression,
+}

@@ -1,0 +1,218 @@
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
+# As memory.py: numba types this file.
+# ruff: noqa: ARG001  # all instructions take three operands
+"""The kernel of `Pointwise`: runs the instructions of an expression on blocks that stay in the first-level cache.
+
+A register is a block of float32. The inputs' registers come first, then the constants', then those of results. Every
+instruction is a loop over one block, so the choice of the instruction costs nothing beside it, and one kernel serves
+every expression. An input or output that is a row of float32 already is used where it lies.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from . import float32_math
+from .memory import floats, indices, inlined, longs
+from .row_types import F16, F32, load, store
+
+__all__ = ["INSTRUCTIONS", "expression"]
+
+# Parameters.
+E_OUTER, E_TARGET, E_SCRATCH = 0, 1, 2
+E_ROWS, E_COLUMNS, E_TARGET_KIND, E_TARGET_ROW, E_TARGET_STEP = 3, 4, 5, 6, 7
+E_INPUTS, E_CONSTANTS, E_INSTRUCTIONS, E_LISTS = 8, 9, 10, 11
+# From E_LISTS on: inputs, INPUT numbers each; constants, the bits of one float32 each; instructions; outer axes, each
+# an extent, the target's stride and every input's.
+INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
+INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
+
+BLOCK = 1024  # elements of a register
+REGISTERS = 64
+"""Scratch memory: where each register is, where each input's line begins, then the registers' own memory."""
+AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
+
+
+def _unary(function):
+    @inlined
+    def of_block(result, a, b, c, count):
+        out, x = floats(result), floats(a)
+        for i in range(count):
+            out[i] = function(x[i])
+
+    return of_block
+
+
+def _binary(function):
+    @inlined
+    def of_block(result, a, b, c, count):
+        out, x, y = floats(result), floats(a), floats(b)
+        for i in range(count):
+            out[i] = function(x[i], y[i])
+
+    return of_block
+
+
+def _number_of(truth):
+    """A truth value is 1 or 0."""
+
+    @inlined
+    def number(x, y):
+        return types.float32(1) if truth(x, y) else types.float32(0)
+
+    return number
+
+
+@inlined
+def where(result, a, b, c, count):
+    out, condition, x, y = floats(result), floats(a), floats(b), floats(c)
+    for i in range(count):
+        out[i] = x[i] if condition[i] != types.float32(0) else y[i]
+
+
+INSTRUCTIONS = {
+    "add": _binary(inlined(lambda x, y: x + y)),
+    "subtract": _binary(inlined(lambda x, y: x - y)),
+    "multiply": _binary(inlined(lambda x, y: x * y)),
+    "divide": _binary(inlined(lambda x, y: x / y)),
+    "negative": _unary(inlined(lambda x: -x)),
+    "absolute": _unary(float32_math.absolute),
+    "maximum": _binary(float32_math.maximum),
+    "minimum": _binary(float32_math.minimum),
+    "exp": _unary(float32_math.exp),
+    "log": _unary(float32_math.log),
+    "sqrt": _unary(float32_math.sqrt),
+    "tanh": _unary(float32_math.tanh),
+    "erf": _unary(float32_math.erf),
+    "floor": _unary(float32_math.floor),
+    "ceil": _unary(float32_math.ceil),
+    "trunc": _unary(float32_math.trunc),
+    "rint": _unary(float32_math.rint),
+    "less": _binary(_number_of(inlined(lambda x, y: x < y))),
+    "less_equal": _binary(_number_of(inlined(lambda x, y: x <= y))),
+    "equal": _binary(_number_of(inlined(lambda x, y: x == y))),
+    "not_equal": _binary(_number_of(inlined(lambda x, y: x != y))),
+    "where": where,
+}
+"""By the functions' names in `forms.expression`; an instruction's code is its place here."""
+
+
+def _dispatch(first, functions):
+    """A function that runs number `code` of the functions, of which the first has number `first`: a binary search."""
+    if len(functions) == 1:
+        (only,) = functions
+
+        @inlined
+        def run_only(code, result, a, b, c, count):
+            only(result, a, b, c, count)
+
+        return run_only
+    middle = first + len(functions) // 2
+    lower, upper = _dispatch(first, functions[: middle - first]), _dispatch(middle, functions[middle - first :])
+
+    @inlined
+    def run(code, result, a, b, c, count):
+        if code < middle:
+            lower(code, result, a, b, c, count)
+        else:
+            upper(code, result, a, b, c, count)
+
+    return run
+
+
+run_instruction = _dispatch(0, list(INSTRUCTIONS.values()))
+
+
+@inlined
+def fill(result, value, count):
+    out = floats(result)
+    for i in range(count):
+        out[i] = value
+
+
+@inlined
+def size_of(kind):
+    return 4 if kind == F32 else 2 if kind == F16 else 1
+
+
+@inlined
+def load_block(kind, source, row_step, step, rows, columns, register):
+    """Rows of an input into a register, one after the other."""
+    if row_step == columns * step:
+        columns, rows = rows * columns, 1
+    for row in range(rows):
+        first, target = source + row * row_step, register + 4 * row * columns
+        load(kind, first, step, 1 if step == 0 else columns, target)
+        if step == 0 and columns > 1:
+            fill(target + 4, floats(target)[0], columns - 1)
+
+
+def expression(p):
+    """An expression of inputs' elements, block after block."""
+    where_is, lines, memory = longs(p[E_SCRATCH]), longs(p[E_SCRATCH] + AT_LINES), p[E_SCRATCH] + AT_MEMORY
+    inputs, constants, instructions = p[E_INPUTS], p[E_CONSTANTS], p[E_INSTRUCTIONS]
+    at_constants = E_LISTS + INPUT * inputs
+    at_instructions = at_constants + constants
+    at_axes = at_instructions + INSTRUCTION * instructions
+    rows, columns, kind = p[E_ROWS], p[E_COLUMNS], p[E_TARGET_KIND]
+    item, target_row, target_step = size_of(kind), p[E_TARGET_ROW], p[E_TARGET_STEP]
+    for register in range(inputs + constants):
+        where_is[register] = memory + 4 * BLOCK * register
+    for constant in range(constants):
+        value = floats(memory + 4 * BLOCK * (inputs + constant))
+        indices(memory + 4 * BLOCK * (inputs + constant))[0] = p[at_constants + constant]
+        fill(memory + 4 * BLOCK * (inputs + constant), value[0], BLOCK)
+    total = 1
+    for axis in range(p[E_OUTER]):
+        total *= p[at_axes + axis * (2 + inputs)]
+    most_rows = max(1, BLOCK // columns)
+    for number in range(total):
+        target, rest = p[E_TARGET], number
+        for i in range(inputs):
+            lines[i] = p[E_LISTS + INPUT * i + I_ADDRESS]
+        for back in range(p[E_OUTER]):
+            axis = at_axes + (p[E_OUTER] - 1 - back) * (2 + inputs)
+            extent = p[axis]
+            at = rest % extent
+            rest //= extent
+            target += at * p[axis + 1]
+            for i in range(inputs):
+                lines[i] += at * p[axis + 2 + i]
+        row = 0
+        while row < rows:
+            count_rows = min(most_rows, rows - row)
+            for column in range(0, columns, BLOCK):
+                width = min(BLOCK, columns - column)
+                count = count_rows * width
+                for i in range(inputs):
+                    entry = E_LISTS + INPUT * i
+                    source_kind, row_step, step = p[entry + I_KIND], p[entry + I_ROW], p[entry + I_STEP]
+                    first = lines[i] + row * row_step + column * step
+                    if source_kind == F32 and step == 4 and (count_rows == 1 or row_step == 4 * width):
+                        where_is[i] = first
+                    elif row == 0 or row_step != 0 or width != columns:
+                        load_block(source_kind, first, row_step, step, count_rows, width, where_is[i])
+                out = target + row * target_row + column * target_step
+                direct = kind == F32 and target_step == 4 and (count_rows == 1 or target_row == 4 * width)
+                result = out
+                for instruction in range(instructions):
+                    entry = at_instructions + INSTRUCTION * instruction
+                    result = memory + 4 * BLOCK * p[entry + N_RESULT]
+                    if direct and instruction == instructions - 1:
+                        result = out
+                    where_is[p[entry + N_RESULT]] = result
+                    run_instruction(
+                        p[entry + N_CODE],
+                        result,
+                        where_is[p[entry + N_A]],
+                        where_is[p[entry + N_B]],
+                        where_is[p[entry + N_C]],
+                        count,
+                    )
+                if not direct:
+                    if count_rows == 1 or target_row == item * width:
+                        store(kind, out, target_step, count, result)
+                    else:
+                        for one in range(count_rows):
+                            store(kind, out + one * target_row, target_step, width, result + 4 * one * width)
+            row += count_rows

@@ -1,0 +1,234 @@
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# As memory.py: numba types this file.
+# ruff: noqa: ARG001  # an intrinsic's parameters stand for what the code that it generates is given
+"""Functions of one float32 that LLVM can turn into vector code: no branches, no tables, no calls.
+
+The polynomials are least-maximum fits of our own in float64, rounded to float32. Largest errors in units in the last
+place of the result, over all float32 numbers (`tests/backends/numba/test_expressions.py` holds them to it):
+exp 1.1, log 1.0, tanh 2.6, erf 1.5. NaN gives NaN; infinities, zeros and subnormal numbers give what C's functions do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ....forms.special import ERF_FLOAT32
+from .memory import inlined
+
+__all__ = ["absolute", "ceil", "erf", "exp", "floor", "log", "maximum", "minimum", "rint", "sqrt", "tanh", "trunc"]
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+
+
+def _number(value):
+    return np.float32(value)
+
+
+def _intrinsic_of_one(name):
+    """LLVM's own function of one float32."""
+
+    @intrinsic
+    def function(_typing, value):
+        def code(_context, builder, _signature, arguments):
+            return builder.call(builder.module.declare_intrinsic(name, [_FLOAT]), arguments)
+
+        return types.float32(types.float32), code
+
+    return function
+
+
+absolute, sqrt, floor, ceil, trunc, rint = map(
+    _intrinsic_of_one, ("llvm.fabs", "llvm.sqrt", "llvm.floor", "llvm.ceil", "llvm.trunc", "llvm.rint")
+)
+
+
+@intrinsic
+def fma(_typing, x, y, z):
+    """The product of the first two, plus the third, rounded once."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), code
+
+
+@intrinsic
+def with_sign(_typing, magnitude, sign):
+    """The magnitude of one number with the sign of another one."""
+
+    def code(_context, builder, _signature, arguments):
+        signature = ir.FunctionType(_FLOAT, [_FLOAT, _FLOAT])
+        return builder.call(builder.module.declare_intrinsic("llvm.copysign", [_FLOAT], signature), arguments)
+
+    return types.float32(types.float32, types.float32), code
+
+
+ROUNDER = _number(1.5 * 2**23)  # added to a small number, it leaves the nearest integer in the lowest bits
+
+
+@intrinsic
+def times_power(_typing, value, rounded):
+    """The value times 2^n, n being the integer in the lowest bits of `rounded`, in two steps that do not overflow."""
+
+    def code(_context, builder, _signature, arguments):
+        value, rounded = arguments
+        bits = int(ROUNDER.view(np.int32))
+        n = builder.sub(builder.bitcast(rounded, _INT), _INT(bits))
+        half = builder.ashr(n, _INT(1))
+        for part in (half, builder.sub(n, half)):
+            power = builder.bitcast(builder.shl(builder.add(part, _INT(127)), _INT(23)), _FLOAT)
+            value = builder.fmul(value, power)
+        return value
+
+    return types.float32(types.float32, types.float32), code
+
+
+@intrinsic
+def exponent(_typing, value):
+    """The n for which value / 2^n lies between the roots of 1/2 and 2; of a positive normal number."""
+
+    def code(_context, builder, _signature, arguments):
+        return builder.sitofp(_exponent(builder, arguments[0]), _FLOAT)
+
+    return types.float32(types.float32), code
+
+
+@intrinsic
+def mantissa(_typing, value):
+    """The value / 2^n for the n of `exponent`."""
+
+    def code(_context, builder, _signature, arguments):
+        shifted = builder.shl(_exponent(builder, arguments[0]), _INT(23))
+        return builder.bitcast(builder.sub(builder.bitcast(arguments[0], _INT), shifted), _FLOAT)
+
+    return types.float32(types.float32), code
+
+
+def _exponent(builder, value):
+    root = int(_number(math.sqrt(0.5)).view(np.int32))
+    return builder.ashr(builder.sub(builder.bitcast(value, _INT), _INT(root)), _INT(23))
+
+
+# ---- exp and tanh ----------------------------------------------------------------------------------------------------
+
+ZERO, ONE, TWO = map(_number, (0, 1, 2))
+LOG2_E = _number(1 / math.log(2))
+LN2_HIGH = _number(0.693145751953125)  # 15 bits, so that products with small integers are exact
+LN2_LOW = _number(math.log(2) - 0.693145751953125)
+E2, E3, E4, E5, E6 = map(
+    _number, (0.4999999403953552, 0.1666651964187622, 0.041668400168418884, 0.008368851616978645, 0.0013814320554956794)
+)
+
+
+@inlined
+def expm1_reduced(r):
+    """Equals e^r - 1 for |r| up to ln(2) / 2."""
+    q = fma(fma(fma(fma(E6, r, E5), r, E4), r, E3), r, E2)
+    return fma(q * r, r, r)
+
+
+@inlined
+def reduced(x, rounded):
+    """The difference of x and n ln(2) for the integer n in `rounded`."""
+    n = rounded - ROUNDER
+    return fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+
+
+EXP_LOW, EXP_HIGH = _number(-104), _number(89)  # from there on 0 and infinity
+
+
+@inlined
+def exp(x):
+    """The power of e."""
+    clipped = EXP_LOW if x < EXP_LOW else x
+    clipped = EXP_HIGH if clipped > EXP_HIGH else clipped
+    rounded = fma(clipped, LOG2_E, ROUNDER)
+    return times_power(expm1_reduced(reduced(clipped, rounded)) + ONE, rounded)
+
+
+TANH_HIGH = _number(20)  # of twice the number; tanh is 1 from 9.02 on
+
+
+@inlined
+def tanh(x):
+    """The hyperbolic tangent, (e^2x - 1) / (e^2x + 1)."""
+    twice = TWO * absolute(x)
+    twice = TANH_HIGH if twice > TANH_HIGH else twice
+    rounded = fma(twice, LOG2_E, ROUNDER)
+    power = times_power(ONE, rounded)
+    above_one = fma(expm1_reduced(reduced(twice, rounded)), power, power - ONE)
+    return with_sign(above_one / (above_one + TWO), x)
+
+
+# ---- log -------------------------------------------------------------------------------------------------------------
+
+SMALLEST_NORMAL, INFINITY = _number(2.0**-126), _number(math.inf)
+NAN = _number(math.nan)
+TWO_TO_23, TWENTY_THREE = _number(2.0**23), _number(23)
+HALF = _number(0.5)
+L3, L4, L5, L6, L7, L8, L9, L10 = map(
+    _number,
+    (
+        0.3333333134651184, -0.2500082552433014, 0.20001235604286194, -0.1662314385175705,
+        0.14201368391513824, -0.13162004947662354, 0.1276543289422989, -0.07634391635656357,
+    ),
+)  # fmt: skip
+
+
+@inlined
+def log(x):
+    """The natural logarithm."""
+    subnormal = x < SMALLEST_NORMAL
+    scaled = x * TWO_TO_23 if subnormal else x
+    n = exponent(scaled)
+    n = n - TWENTY_THREE if subnormal else n
+    f = mantissa(scaled) - ONE
+    g = fma(fma(fma(fma(fma(fma(fma(L10, f, L9), f, L8), f, L7), f, L6), f, L5), f, L4), f, L3)
+    square = f * f
+    tail = fma(g * f, square, fma(n, LN2_LOW, -HALF * square))
+    result = fma(n, LN2_HIGH, f + tail)
+    result = result if x < INFINITY else x  # infinity and NaN
+    result = result if x != ZERO else -INFINITY
+    return NAN if x < ZERO else result
+
+
+# ---- erf -------------------------------------------------------------------------------------------------------------
+
+ERF_HIGH = _number(4)  # erf is 1 from there on
+P0, P1, P2, P3, P4, P5, P6 = map(_number, ERF_FLOAT32[0])
+Q0, Q1, Q2, Q3, Q4, Q5, Q6 = map(_number, ERF_FLOAT32[1])
+
+
+@inlined
+def erf(x):
+    """The error function: x P(x^2) near 0, 1 - e^Q(|x|) elsewhere, see `forms/special.py`."""
+    a = absolute(x)
+    a = ERF_HIGH if a > ERF_HIGH else a
+    t = a * a
+    near = fma(fma(fma(fma(fma(fma(P6, t, P5), t, P4), t, P3), t, P2), t, P1), t, P0) * x
+    q = fma(fma(fma(fma(fma(fma(Q6, a, Q5), a, Q4), a, Q3), a, Q2), a, Q1), a, Q0)
+    rounded = fma(q, LOG2_E, ROUNDER)
+    far = ONE - times_power(expm1_reduced(reduced(q, rounded)) + ONE, rounded)
+    return near if a < ONE else with_sign(far, x)
+
+
+# ---- of two numbers --------------------------------------------------------------------------------------------------
+
+
+@inlined
+def maximum(x, y):
+    """The larger number."""
+    larger = x if x > y else y
+    return larger if x == x else x  # NaN wins
+
+
+@inlined
+def minimum(x, y):
+    """The smaller number."""
+    smaller = x if x < y else y
+    return smaller if x == x else x  # NaN wins
