@@ -36,7 +36,9 @@ def _graph() -> grimp.ImportGraph:
 def _contract() -> frozenset[str]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
-    (modules,) = [each["source_modules"] for each in contracts if each["name"].startswith("The contract is pure values")]
+    (modules,) = [
+        each["source_modules"] for each in contracts if each["name"].startswith("The contract is pure values")
+    ]
     return frozenset(modules)
 
 
