@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.descriptors import made
 
 from tensorpost.descriptors import Resample2OperatorDesc, Resample3OperatorDesc, ResampleGrad1OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
@@ -39,8 +40,8 @@ def resample(source: dict[str, Any], target: dict[str, Any], scales: list[float]
 
 
 def gradient(data_type: str, *sizes: int) -> Plan:
-    desc = ResampleGrad1OperatorDesc(
-        input_gradient_tensor=broadcast(data_type, *sizes), output_gradient_tensor=packed(data_type, *[1] * len(sizes)),
+    desc = made(
+        ResampleGrad1OperatorDesc, input_gradient_tensor=broadcast(data_type, *sizes), output_gradient_tensor=packed(data_type, *[1] * len(sizes)),
         interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=[1] * len(sizes),
         input_pixel_offsets=[0.5] * len(sizes), output_pixel_offsets=[-0.5] * len(sizes),
     )  # fmt: skip

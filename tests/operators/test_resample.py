@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import resample_oracle as oracle
+from tests.support.descriptors import made
 from tests.support.tuning import tuned
 
 from tensorpost.descriptors import (
@@ -386,8 +387,8 @@ def test_resample_is_resample1_with_pixel_centres_aligned(case: tuple[Any, NDArr
     given_fields = {
         name: getattr(desc, name) for name in ("input_tensor", "output_tensor", "interpolation_mode", "scales")
     }
-    newer = Resample1OperatorDesc(
-        **given_fields, input_pixel_offsets=[0.5] * x.ndim, output_pixel_offsets=[-0.5] * x.ndim
+    newer = made(
+        Resample1OperatorDesc, **given_fields, input_pixel_offsets=[0.5] * x.ndim, output_pixel_offsets=[-0.5] * x.ndim
     )
     np.testing.assert_array_equal(run(desc, x), run(newer, x))
 
@@ -409,7 +410,8 @@ def test_resample1_nearest_is_resample2_decreasing_with_input_offsets_lowered(
     }
     older = desc.model_copy(update={**fields, "interpolation_mode": "NEAREST_NEIGHBOR"})
     lowered = [offset - 0.5 for offset in fields.pop("input_pixel_offsets")]
-    newer = Resample2OperatorDesc(
+    newer = made(
+        Resample2OperatorDesc,
         input_tensor=desc.input_tensor,
         output_tensor=desc.output_tensor,
         interpolation_mode="NEAREST_NEIGHBOR",
@@ -437,7 +439,8 @@ def test_upsample_2d_is_resample(mode: str, shape: tuple[int, ...]) -> None:
     older = Upsample2DOperatorDesc.completed(
         {"InputTensor": layout, "ScaleSize": {"Width": 3, "Height": 2}, "InterpolationMode": mode}
     )
-    newer = ResampleOperatorDesc(
+    newer = made(
+        ResampleOperatorDesc,
         input_tensor=layout,
         output_tensor=older.output_tensor,
         scales=[*[1] * (x.ndim - 2), 2, 3],

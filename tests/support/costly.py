@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.descriptors import made
+
 from tensorpost.descriptors import BufferTensorDesc, Resample3OperatorDesc
 
 __all__ = ["means_of_columns"]
@@ -9,8 +11,8 @@ __all__ = ["means_of_columns"]
 
 def means_of_columns(rows: int, columns: int) -> Resample3OperatorDesc:
     """4 bytes of input that stand for rows of bytes, and one row that is their mean."""
-    return Resample3OperatorDesc(
-        input_tensor=BufferTensorDesc(
+    return made(
+        Resample3OperatorDesc, input_tensor=BufferTensorDesc(
             data_type="UINT8", sizes=(rows, columns), strides=(0, 0), total_tensor_size_in_bytes=4
         ),
         output_tensor=BufferTensorDesc.packed("UINT8", (1, columns)),

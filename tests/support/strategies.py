@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from tests.support import oracles
+from tests.support.descriptors import made
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 
@@ -145,7 +146,8 @@ def tile_descs(
         repeats.append(repeat)
         left //= repeat
     target = [size * repeat for size, repeat in zip(source.sizes, repeats, strict=True)]
-    return TileOperatorDesc(
+    return made(
+        TileOperatorDesc,
         input_tensor=source,
         output_tensor=draw(tensor_descs(data_types=(source.data_type.name,), of=target, output=True)),
         repeats=repeats,
