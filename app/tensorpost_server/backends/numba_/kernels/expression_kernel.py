@@ -68,8 +68,7 @@ def _number_of(truth):
 def where(result, a, b, c, count):
     out, condition, x, y = floats(result), floats(a), floats(b), floats(c)
     for i in range(count):
-        if_true, if_false = x[i], y[i]  # both, so that there is no branch
-        out[i] = if_true if condition[i] != types.float32(0) else if_false
+        out[i] = float32_math.choice(condition[i], x[i], y[i])
 
 
 INSTRUCTIONS = {
