@@ -119,7 +119,7 @@ class Nearness:
 def run(subject: Subject, x: Array) -> Array:
     """Compute on NumPy, as a server would."""
     out = np.empty(subject.outputs[0].layout.sizes, x.dtype)
-    form_of(subject).fill(np, [x], tuple((0, size) for size in shape), out)
+    form_of(subject).fill(np, [x], tuple((0, size) for size in out.shape), out)
     return out
 
 

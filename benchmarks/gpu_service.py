@@ -106,7 +106,7 @@ async def batch(pool: Pool, plan: Any, inputs: list[memoryview], device: int | N
 
     async def one() -> None:
         worker = pool.choose(plan, "cuda", device)
-        with worker.expect(plan):
+        with worker.enqueue(plan):
             async for block in worker.run(plan, inputs):
                 del block
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ SMALL = 3 * KIB  # the other direction of a one-way job
 LARGEST = 256 * MIB
 METADATA = {"backend": "none", "device": "none"}
 RECEIVE = Target("SDK receive 256 MiB, speed against httpx `.content`", 6)
+SMALL_CALL = Target("SDK small call, time against the same bytes over a bare socket", 2.5, at_most=True)
+CERTIFICATE = ROOT / "tests" / "support" / "loopback.pem"  # localhost's, signed by itself
 
 
 def pattern(count: int) -> np.ndarray[Any, Any]:
@@ -58,7 +61,7 @@ def answer_head(shape: tuple[int, ...]) -> bytes:
 
 
 def serve(path: str) -> None:
-    """Serve on a TCP port and on this Unix socket; print the port; end when standard input does.
+    """Serve on a TCP port, a TCP port with TLS and this Unix socket; print the ports; end when standard input does.
 
     A request's path is `/<plain|crc>/<sizes of the output>/...`.
     """
@@ -67,10 +70,15 @@ def serve(path: str) -> None:
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(path)
     unix.listen(64)
+    secured = socket.create_server(("127.0.0.1", 0), backlog=64)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
 
-    def converse(connection: socket.socket) -> None:
+    def converse(connection: socket.socket, *, tls: bool) -> None:
         if connection.family == socket.AF_INET:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            connection = context.wrap_socket(connection, server_side=True)
         room = memoryview(bytearray(4 * MIB))
         while True:
             data = b""
@@ -103,17 +111,18 @@ def serve(path: str) -> None:
     def accept(listener: socket.socket) -> None:
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=converse, args=(connection,), daemon=True).start()
+            options = {"tls": listener is secured}
+            threading.Thread(target=converse, args=(connection,), kwargs=options, daemon=True).start()
 
-    for listener in (tcp, unix):
+    for listener in (tcp, unix, secured):
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
-    print(tcp.getsockname()[1], flush=True)
+    print(tcp.getsockname()[1], secured.getsockname()[1], flush=True)
     sys.stdin.read()
 
 
 @contextlib.contextmanager
-def peer() -> Iterator[tuple[str, str]]:
-    """The peer's base URL and the path of its Unix socket."""
+def peer() -> Iterator[tuple[str, str, str]]:
+    """The peer's base URL, the one with TLS, and the path of its Unix socket."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/s"
         process = subprocess.Popen(
@@ -123,7 +132,8 @@ def peer() -> Iterator[tuple[str, str]]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}", path
+            plain, secured = process.stdout.readline().split()
+            yield f"http://127.0.0.1:{plain}", f"https://127.0.0.1:{secured}", path
         finally:
             process.stdin.close()
             process.wait(10)
@@ -149,7 +159,7 @@ class Job:
         else:
             self.desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (sent,)), (received // sent,))
         op = {"op": self.desc.to_document_text()}
-        (name,) = [slot.name for slot in self.desc.inputs]
+        (name,) = (slot.name for slot in self.desc.inputs)
         self.head = encode_head([(name, data_type("uint8"), self.x.shape)], op)
         self.body = [memoryview(self.head), self.x.reshape(-1).data]  # what the SDK sends as well
         self.bytes = b"".join(self.body)
@@ -176,9 +186,18 @@ Call = Callable[[bool], Said]
 # ---- the ways to ask -------------------------------------------------------------------------------------------------
 
 
+def trusting() -> ssl.SSLContext:
+    """Trusts the peer's certificate, which is made for another name."""
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    context.check_hostname = False
+    return context
+
+
 def raw(url: str, job: Job) -> Call:
     """The ceiling: nothing between the memory and the socket but what HTTP needs."""
     sock = connected(int(url.rpartition(":")[2]))
+    if url.startswith("https"):
+        sock = trusting().wrap_socket(sock)
     room = np.empty(job.frame_head_bytes + job.expected.size, np.uint8).data
     room[:] = bytes(len(room))
 
@@ -197,7 +216,8 @@ def raw(url: str, job: Job) -> Call:
 
 def ours(url: str, job: Job, *, out: bool, uds: str | None = None) -> Call:
     """`tensorpost.Client`: descriptor in, array out."""
-    clients = [Client(url + job.path(check=check), uds=uds) for check in (False, True)]
+    tls = trusting() if url.startswith("https") else True
+    clients = [Client(url + job.path(check=check), uds=uds, tls=tls) for check in (False, True)]
 
     def call(check: bool) -> Said:
         result = clients[check].call(job.desc, job.x, out=job.out if out else None)
@@ -289,7 +309,9 @@ PLAIN = "tensorpost.Client"
 QUICK = (RAW, PLAIN, "tensorpost.Client, out=", STOCK, PARTS)
 
 
-def ways(url: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: contextlib.ExitStack) -> dict[str, Call]:
+def ways(
+    url: str, secured: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: contextlib.ExitStack
+) -> dict[str, Call]:
     """Every way, with a connection of its own that is used again."""
 
     def http(**options: Any) -> httpx.Client:
@@ -306,6 +328,8 @@ def ways(url: str, uds: str, job: Job, loop: asyncio.AbstractEventLoop, kept: co
         "tensorpost.Client, out=": ours(url, job, out=True),
         "tensorpost.Client, out=, Unix socket": ours(url, job, out=True, uds=uds),
         "tensorpost.AsyncClient, out=": ours_async(url, job, loop),
+        "sockets, bare, TLS": raw(secured, job),
+        "tensorpost.Client, out=, TLS": ours(secured, job, out=True),
         "httpx with HttpxTransport: read_into, views": into(http(transport=HttpxTransport()), url, job),
         "httpx with HttpxTransport: .content, content=bytes": content(http(transport=HttpxTransport()), url, job),
         STOCK: content(http(), url, job),
@@ -345,7 +369,7 @@ def measure(bench: Bench) -> Iterator[Table]:
     bench.note("httpx without timeouts; with its default timeout, sending bytes of this size is far slower still.")
     sizes = [SMALL, MIB, 16 * MIB, LARGEST]
     found: dict[str, dict[int, dict[str, Times]]] = {"receive": {}, "send": {}, "both": {}}
-    with peer() as (url, uds), asyncio.Runner() as runner:
+    with peer() as (url, secured, uds), asyncio.Runner() as runner:
         for size in sizes:
             for direction, job in (
                 ("receive", (SMALL, size // SMALL * SMALL)),
@@ -357,7 +381,7 @@ def measure(bench: Bench) -> Iterator[Table]:
                 bench.doing(f"sdk: {direction} {size // KIB} KiB")
                 with contextlib.ExitStack() as kept:
                     made = Job(*job)
-                    calls = ways(url, uds, made, runner.get_loop(), kept)
+                    calls = ways(url, secured, uds, made, runner.get_loop(), kept)
                     if bench.quick:
                         calls = {name: calls[name] for name in QUICK}
                     found[direction][size] = timed(calls, made, 0.5 if bench.quick else 2.5 if size < LARGEST else 9.0)
@@ -367,7 +391,7 @@ def measure(bench: Bench) -> Iterator[Table]:
 
 def _table(direction: str, by_size: Mapping[int, Mapping[str, Times]]) -> Table:
     """Rates, and ratios at the largest size."""
-    largest = max(by_size)
+    smallest, largest = min(by_size), max(by_size)
     names = [f"{size // KIB} KiB, us" if size < MIB else f"{size // MIB} MiB, GB/s" for size in by_size]
     against = {"bare sockets": RAW, "httpx .content": STOCK, "httpx parts": PARTS}
     rows: list[tuple[Cell, ...]] = []
@@ -384,6 +408,11 @@ def _table(direction: str, by_size: Mapping[int, Mapping[str, Times]]) -> Table:
             )
             for other in against.values()
         ]
+        if smallest < MIB:
+            calls = by_size[smallest]
+            ratio = calls[way].quartile / calls[RAW].quartile
+            ratios.insert(0, Figure(ratio, target=SMALL_CALL if way == PLAIN else None))
         rows.append((way, *rates, *ratios))
-    columns = ("way", *names, *(f"{largest // MIB} MiB against {name}" for name in against))
+    times = [f"{smallest // KIB} KiB, time against bare sockets"] if smallest < MIB else []
+    columns = ("way", *names, *times, *(f"{largest // MIB} MiB against {name}" for name in against))
     return Table(f"{direction.capitalize()}", columns, tuple(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -17,16 +17,14 @@ from starlette.exceptions import HTTPException
 from tensorpost.problems import TensorpostError
 
 from .backends import DeviceOptions
-from .engine import Admission, Inline, Pool, measure_inline
+from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import devices, examples, health, limits, onnx, operators, validate
-from .http.calls import Dialect
-from .http.directml import DIRECTML
-from .http.door import Door
-from .http.middleware import RequestId
-from .http.problems import answer_error, answer_http_exception, answer_nobody, answer_unexpected
+from .http import examples, operator_routes
+from .http import service as service_routes
+from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
+from .http.operator_dispatch import OperatorDispatch
+from .http.request_body import ClientDisconnected
 from .http.service import Service
-from .http.streams import CallerGone
 from .settings import Settings
 
 __all__ = ["create_app", "open_pool"]
@@ -37,21 +35,6 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
     curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
       --data-binary @x.npy -o y.npy
 """
-
-
-DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DIRECTML, "/v1/onnx": onnx.ONNX}
-"""What is spoken where operators are run."""
-
-
-async def _inline(settings: Settings) -> Inline:
-    """What is computed on the event loop's thread: as the settings say, or as measured."""
-    if settings.inline_bytes is not None and settings.inline_work is not None:
-        return Inline(settings.inline_bytes, settings.inline_work)
-    found = await measure_inline()
-    return Inline(
-        found.bytes if settings.inline_bytes is None else settings.inline_bytes,
-        found.work if settings.inline_work is None else settings.inline_work,
-    )
 
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
@@ -102,14 +85,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        if len(app.user_middleware) == ours:  # whoever adds some wants every request to go through it
-            behind = app.middleware_stack or app.build_middleware_stack()
-            app.middleware_stack = Door(behind, service, DIALECTS, outermost=True)
+        service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
-        service.inline = await _inline(settings)
         for worker in service.pool.workers.values():
-            worker.inline = service.inline
+            worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
         trimming = asyncio.ensure_future(_trim(blocks))
         try:
             yield
@@ -130,15 +110,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
     )
     app.state.service = service
-    for module in (operators, onnx, validate, examples, devices, limits, health):
+    for module in (operator_routes, examples, service_routes):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
-    app.add_exception_handler(CallerGone, answer_nobody)
+    app.add_exception_handler(ClientDisconnected, answer_disconnected)
     app.add_exception_handler(Exception, answer_unexpected)
-    # The last one added is the outermost.
-    app.add_middleware(Door, service=service, dialects=DIALECTS)
-    app.add_middleware(RequestId)
+    app.add_middleware(OperatorDispatch, service=service)
     ours = len(app.user_middleware)
     return app
 

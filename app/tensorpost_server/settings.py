@@ -10,11 +10,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from . import machine
 
-__all__ = ["ENVIRONMENT_PREFIX", "Settings"]
+__all__ = ["ENVIRONMENT_PREFIX", "Settings", "setting_variable"]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 _MIB = 1 << 20
 _GIB = 1 << 30
+
+
+def setting_variable(name: str) -> str:
+    """The environment variable that sets a setting: `TENSORPOST_PORT` for `port`."""
+    return ENVIRONMENT_PREFIX + name.upper()
 
 
 class Settings(BaseSettings):
@@ -150,20 +155,19 @@ class Settings(BaseSettings):
         default=16 * 1024,
         ge=0,
         description="Lowest rate of a body or an answer, bytes per second, taken over twice the receive or send "
-        "timeout; then we hang up, so that nobody can hold memory for hours with a byte now and then. "
+        "timeout; then the connection is closed, so that no caller holds memory for hours with a byte now and then. "
         "16 KiB/s is a quarter of a slow mobile line; 0 asks only that something moves.",
     )
-    inline_bytes: int | None = Field(
-        default=None,
+    inline_bytes: int = Field(
+        default=1 << 20,
         ge=0,
-        description="Input or output, bytes, up to which a request is computed on the event loop's thread. Default: "
-        "measured at the start, what is copied in the time of two hops to another thread.",
+        description="Input or output, bytes, up to which a request is computed on the event loop's thread. A thread of "
+        "its own costs some 50 microseconds, in which about so much is copied twice.",
     )
-    inline_work: int | None = Field(
-        default=None,
+    inline_work: int = Field(
+        default=1 << 17,
         ge=0,
-        description="Elements that a request computed there may read and add up. Default: measured at the start, what "
-        "is gathered and added in the time of two hops to another thread.",
+        description="Elements that a request computed there may read and combine.",
     )
     receive_timeout_seconds: float = Field(
         default=60, gt=0, description="Longest pause between two parts of a request body, seconds; then 408."
@@ -171,7 +175,7 @@ class Settings(BaseSettings):
     send_timeout_seconds: float = Field(
         default=60,
         gt=0,
-        description="Longest wait for a caller to take a part of the answer, seconds; then we hang up.",
+        description="Longest wait for a caller to take a part of the answer, seconds; then the connection is closed.",
     )
     retry_after_seconds: int = Field(
         default=1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."

@@ -2,7 +2,7 @@
 
 The descriptors, data types and errors are plain values that need no network. Every name here is loaded when it is first
 asked for, so that nobody waits for what they do not use: Pydantic and NumPy for the descriptors, sockets for the
-clients, httpx for TLS, proxies and `HttpxTransport`.
+clients, httpx for proxies and `HttpxTransport`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import compat, datatypes, descriptors, frame, npy, onnx, problems, resampling
-    from ._answers import Progress, Result, Validation
     from ._options import Limits, Timeout
+    from ._results import Progress, Result, TensorBlock, Validation
     from .async_client import AsyncClient
     from .client import Client
     from .datatypes import TensorDataType
@@ -39,6 +39,7 @@ __all__ = [
     "OperatorDesc",
     "Progress",
     "Result",
+    "TensorBlock",
     "TensorDataType",
     "TensorFlags",
     "TensorpostError",
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "_answers": ("Progress", "Result", "Validation"),
+    "_results": ("Progress", "Result", "TensorBlock", "Validation"),
     "_options": ("Limits", "Timeout"),
     "async_client": ("AsyncClient",),
     "client": ("Client",),

@@ -1,11 +1,12 @@
-"""From arrays to the bytes a descriptor speaks of, and back. Everything wrong is refused here, before anything is sent.
+"""From arrays to an operation's request, and from its answer to arrays. What does not fit is refused before it is sent.
 
-Rules of the file: elements are copied only where their layout or byte order leaves no choice, and values never change.
+Elements are copied only where their layout or byte order leaves no choice, and values never change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -14,24 +15,24 @@ from numpy.typing import NDArray
 
 from ._checks import shown
 from .datatypes import DataType, TensorDataType, data_type
-from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
-from .descriptors.operator_desc import slot_name
+from .descriptors import BufferTensorDesc, TileOperatorDesc
+from .frame import encode_head
 from .layout import Layout
 from .onnx import OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
+from .operation import Operation, Slot
 from .problems import InvalidParameter
 from .resampling import Resampling, resampling
 
 __all__ = [
-    "Subject",
-    "Tensor",
+    "Call",
+    "Inputs",
+    "Outputs",
     "TensorData",
+    "call_of",
     "check_out",
-    "input_tensors",
-    "layout_of",
     "onnx_node",
     "output_memory",
-    "output_tensor",
     "resample_arrays",
     "tile_descriptor",
     "wire_form",
@@ -41,74 +42,108 @@ __all__ = [
 TensorData: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
 """A tensor's elements as an array, or its buffer as anything bytes-like."""
 
-Subject: TypeAlias = OperatorDesc | OnnxNode
-"""What can be run: a DirectML descriptor or an ONNX node."""
+Inputs: TypeAlias = TensorData | Sequence[TensorData] | Mapping[str, TensorData] | None
+"""An operation's inputs: the only one, all of them in the order of its slots, or by name; None for none."""
 
-Tensor: TypeAlias = BufferTensorDesc | OnnxTensor
-"""What either says about a tensor; `layout` is common to both."""
+Outputs: TypeAlias = NDArray[Any] | Sequence[NDArray[Any] | None] | Mapping[str, NDArray[Any]] | None
+"""Memory for outputs: for the only one, for all in order, or for some by name."""
 
 _UINT8 = data_type("uint8")
 _UNMASKED = "receive into the elements under it: out.data"
 
 
-def input_tensors(subject: Subject) -> dict[str, Tensor]:
-    """The tensors a call sends, by their names in a frame and in their order there."""
-    if isinstance(subject, OnnxNode):
-        return {subject.schema.data_input.name: subject.input}
-    return {slot_name(field): getattr(subject, field) for field in subject.fields_of_kind("input")}
+@dataclass(slots=True)
+class Call:
+    """What every call of an operation has in common, worked out once.
+
+    Attributes:
+        name: of the operation, for messages.
+        endpoint: path of the POST.
+        inputs: the tensors that are sent.
+        outputs: the tensors that are received.
+        head: of the request's frame.
+        last_answer: the head of the last answer's frame that was found right, its metadata, and the frame's bytes.
+    """
+
+    name: str
+    endpoint: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    head: bytes
+    last_answer: tuple[bytes, Mapping[str, str], int] = (b"", {}, 0)
 
 
-def output_tensor(subject: Subject) -> Tensor:
-    """The tensor a call answers with."""
-    if isinstance(subject, OnnxNode):
-        return subject.output
-    (field,) = subject.fields_of_kind("output")
-    return getattr(subject, field)
-
-
-# Hashable, because frozen; Pydantic does not say so.
-@lru_cache(maxsize=1024)
-def layout_of(tensor: Tensor) -> Layout:
-    """`tensor.layout`, worked out once; callers send the next array of the same shape."""
-    return tensor.layout
-
-
-def wire_form(tensor: Tensor) -> tuple[DataType, tuple[int, ...]]:
-    """Type and shape of a tensor in a frame: its own if packed, otherwise its whole buffer as bytes."""
-    layout = layout_of(tensor)
-    if layout.packed:
-        return layout.data_type, layout.sizes
-    return _UINT8, (layout.size_in_bytes,)
-
-
-def wire_inputs(subject: Subject, inputs: TensorData | Mapping[str, TensorData]) -> list[memoryview]:
-    """The bytes of what the caller gave for each input of the operator, in binding order.
+def call_of(operation: Operation) -> Call:
+    """The call of an operation.
 
     Raises:
-        InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the descriptor says.
+        InvalidParameter: this is no operation.
+        InvalidDescriptor: a tensor is of a type that a frame cannot carry.
     """
-    tensors = input_tensors(subject)
-    name = subject.schema.name if isinstance(subject, OnnxNode) else subject.operator_type
-    if not isinstance(inputs, Mapping):
-        if len(tensors) > 1:
-            raise InvalidParameter(
-                f"{name} has the inputs {', '.join(tensors)}; pass a mapping from these names to arrays"
-            )
-        inputs = dict.fromkeys(tensors, inputs)
-    if inputs.keys() != tensors.keys():
+    if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
         raise InvalidParameter(
-            f"{name} has the inputs {', '.join(tensors)}; got {', '.join(map(str, inputs)) or 'none'}"
+            f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; "
+            "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
         )
-    return [_bytes_of(name, tensor, inputs[name]) for name, tensor in tensors.items()]
+    return _call(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
 
 
-def _bytes_of(name: str, tensor: Tensor, data: object) -> memoryview:
+@lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
+def _call(operation: Operation) -> Call:
+    inputs, outputs = operation.inputs, operation.outputs
+    for slot in (*inputs, *outputs):
+        if slot.layout.data_type.safetensors is None:
+            OnnxTensor(slot.layout.data_type.numpy_name, slot.layout.sizes).require_carriable("frame")
+    head = encode_head([(slot.name, *wire_form(slot)) for slot in inputs], {"op": operation.to_document_text()})
+    return Call(operation.name, operation.endpoint, inputs, outputs, head)
+
+
+def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
+    """Type and shape of a tensor in a frame: its own if packed, otherwise its whole buffer as bytes."""
+    layout = slot.layout
+    return (layout.data_type, layout.sizes) if layout.packed else (_UINT8, (layout.size_in_bytes,))
+
+
+def wire_inputs(call: Call, inputs: Inputs) -> list[memoryview]:
+    """The bytes of what the caller gave for each input of an operation, in wire order.
+
+    Raises:
+        InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the slot says.
+    """
+    slots = call.inputs
+    if isinstance(inputs, np.ndarray) and len(slots) == 1:  # the common case
+        return [_bytes_of(slots[0], inputs)]
+    if isinstance(inputs, Mapping):
+        if set(inputs) != {slot.name for slot in slots}:
+            raise _other_inputs(call, ", ".join(map(str, inputs)) or "none")
+        return [_bytes_of(slot, inputs[slot.name]) for slot in slots]
+    if not isinstance(inputs, (list, tuple)):
+        if len(slots) != (0 if inputs is None else 1) and (inputs is not None or len(slots) > 1):
+            raise _other_inputs(call, "none" if inputs is None else f"one {type(inputs).__name__}")
+        return [_bytes_of(slot, inputs) for slot in slots]
+    given = cast("Sequence[object]", inputs)
+    if len(given) != len(slots):
+        raise _other_inputs(call, f"a {type(given).__name__} of {len(given)}")
+    return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
+
+
+def _other_inputs(call: Call, found: str) -> InvalidParameter:
+    names = ", ".join(slot.name for slot in call.inputs)
+    return InvalidParameter(
+        f"{call.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
+        "sequence of arrays in this order, or a mapping from these names to arrays"
+    )
+
+
+def _bytes_of(slot: Slot, data: object) -> memoryview:
+    name, layout = slot.name, slot.layout
     if not isinstance(data, np.ndarray):
-        return _bytes_of_buffer(name, tensor, data)
+        return _bytes_of_buffer(name, layout, data)
     array = _plain(name, cast("NDArray[Any]", data))
-    layout = layout_of(tensor)
     dtype, sizes = layout.data_type.dtype, layout.sizes
     if layout.packed:
+        if array.dtype == dtype and array.shape == sizes and array.flags.c_contiguous:
+            return _memory(array)
         if array.dtype.newbyteorder("<") != dtype or array.shape != sizes:
             raise InvalidParameter(
                 f"{name} is {array.dtype.name} of shape {array.shape}, but its descriptor says {dtype.name} of "
@@ -127,7 +162,7 @@ def _bytes_of(name: str, tensor: Tensor, data: object) -> memoryview:
     return _first_bytes(name, _memory(array), total)
 
 
-def _bytes_of_buffer(name: str, tensor: Tensor, data: object) -> memoryview:
+def _bytes_of_buffer(name: str, layout: Layout, data: object) -> memoryview:
     try:
         memory = memoryview(cast("Any", data))
         if not memory.c_contiguous:
@@ -136,9 +171,9 @@ def _bytes_of_buffer(name: str, tensor: Tensor, data: object) -> memoryview:
     except TypeError:
         raise InvalidParameter(
             f"{name} must be a NumPy array or bytes-like, not {type(data).__name__}; for lists and other array types, "
-            f"np.asarray(x, dtype=np.{layout_of(tensor).data_type.numpy_name}) makes one"
+            f"np.asarray(x, dtype=np.{layout.data_type.numpy_name}) makes one"
         ) from None
-    return _first_bytes(name, memory, layout_of(tensor).size_in_bytes)
+    return _first_bytes(name, memory, layout.size_in_bytes)
 
 
 def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
@@ -155,34 +190,53 @@ def _plain(name: str, array: NDArray[Any], instead: str = "fill it first: x.fill
 
 
 def _memory(array: NDArray[Any]) -> memoryview:
-    """The bytes of a C-contiguous array. By way of uint8, since memoryview knows no bfloat16."""
-    return np.asarray(array).reshape(-1).view(np.uint8).data
+    """The bytes of a C-contiguous array."""
+    try:
+        return memoryview(array).cast("B")  # pyright: ignore[reportArgumentType] # arrays have the buffer protocol
+    except (TypeError, ValueError, BufferError):  # no elements, or a type that memoryview does not know: bfloat16
+        return np.asarray(array).reshape(-1).view(np.uint8).data
 
 
-def check_out(tensor: Tensor, out: NDArray[Any] | None) -> None:
-    """Refuse memory that the output does not fit exactly.
+def check_out(slots: tuple[Slot, ...], out: Outputs) -> tuple[NDArray[Any] | None, ...]:
+    """The memory for each output, None for new memory; what the output does not fit exactly is refused.
 
     Raises:
-        InvalidParameter: wrong type, dtype or shape, masked, not C-contiguous or not writeable.
+        InvalidParameter: wrong type, dtype or shape, masked, not C-contiguous or not writeable; other outputs.
     """
     if out is None:
-        return
-    row, shape = wire_form(tensor)
-    if not isinstance(cast("object", out), np.ndarray) or out.dtype != row.dtype or out.shape != shape:
-        is_array = isinstance(cast("object", out), np.ndarray)
+        return (None,) * len(slots)
+    if isinstance(out, Mapping):
+        found = tuple(out.get(slot.name) for slot in slots)
+        right = out.keys() <= {slot.name for slot in slots}
+    else:
+        found = tuple(out) if isinstance(out, (list, tuple)) else (cast("NDArray[Any]", out),)
+        right = len(found) == len(slots)
+    if not right:
+        names = ", ".join(slot.name for slot in slots)
+        raise InvalidParameter(f"out must be for the outputs {names}: an array each, in this order or by name")
+    for slot, array in zip(slots, found, strict=True):
+        if array is not None:
+            _check_memory(slot, array, "out" if len(slots) == 1 else f"out for {slot.name}")
+    return found
+
+
+def _check_memory(slot: Slot, out: NDArray[Any], name: str) -> None:
+    row, shape = wire_form(slot)
+    is_array = isinstance(cast("object", out), np.ndarray)
+    if not is_array or out.dtype != row.dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if is_array else type(out).__name__
-        why = "" if layout_of(tensor).packed else ", the output's whole buffer"
-        raise InvalidParameter(f"out must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
-    _plain("out", out, _UNMASKED)
+        why = "" if slot.layout.packed else ", the output's whole buffer"
+        raise InvalidParameter(f"{name} must be an array of {row.dtype} and shape {shape}{why}; it is {found}")
+    _plain(name, out, _UNMASKED)
     if not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidParameter("out must be C-contiguous and writeable: the answer is received straight into it")
+        raise InvalidParameter(f"{name} must be C-contiguous and writeable: the answer is received straight into it")
 
 
-def output_memory(tensor: Tensor, out: NDArray[Any] | None) -> tuple[memoryview, NDArray[Any]]:
+def output_memory(slot: Slot, out: NDArray[Any] | None) -> tuple[memoryview, NDArray[Any]]:
     """Where the output's bytes go, and the array to give back for them: `out` or new memory."""
-    row, shape = wire_form(tensor)
+    row, shape = wire_form(slot)
     block = np.empty(shape, row.dtype) if out is None else out
-    return _memory(block), block if layout_of(tensor).packed else layout_of(tensor).view(block)
+    return _memory(block), block if slot.layout.packed else slot.layout.view(block)
 
 
 _SAME_BITS: Mapping[str, str] = {

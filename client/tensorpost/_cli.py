@@ -33,7 +33,7 @@ from ._files import (
     write_blocks,
 )
 from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
-from ._setup import DEFAULT_RETRIES, DEFAULT_URL
+from ._session import DEFAULT_RETRIES, DEFAULT_URL
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator

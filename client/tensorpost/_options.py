@@ -1,4 +1,4 @@
-"""How patient a client is, and how many connections it keeps. The names are those of httpx's `Timeout` and `Limits`."""
+"""Timeouts and connection limits. The names are those of httpx's `Timeout` and `Limits`; `total` is ours."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _HINT = f"; it must be more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """The longest wait in each phase of a call, seconds; None waits for ever.
+    """The longest waits of a call, in seconds; None waits for ever.
 
     Attributes:
         connect: until a connection is made. Default 5.
         read: between two parts of an answer, its head included. Default 60.
         write: until the server takes the next part of a request. Default 60.
         pool: until one of `Limits.max_connections` is free. Default 60.
+        total: for the whole call, retries and their waits included; for a stream until its last block, what the caller
+            does between blocks included. Not interrupted are name lookups by the operating system, nor, through httpx,
+            the receiving of one part. Default None.
 
     Raises:
         InvalidParameter: a wait is no positive number of at most a million seconds.
@@ -32,6 +35,7 @@ class Timeout:
     read: float | None = DEFAULT_TIMEOUT_SECONDS
     write: float | None = DEFAULT_TIMEOUT_SECONDS
     pool: float | None = DEFAULT_TIMEOUT_SECONDS
+    total: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -53,7 +57,7 @@ class Timeout:
         if not _is_positive(timeout):
             raise InvalidParameter(
                 f"timeout is {timeout!r}{_HINT}; for a wait of its own in each phase, write "
-                "tensorpost.Timeout(connect=..., read=..., write=..., pool=...)"
+                "tensorpost.Timeout(connect=..., read=..., write=..., pool=..., total=...)"
             )
         return cls(connect=min(_CONNECT_SECONDS, timeout), read=timeout, write=timeout, pool=timeout)
 

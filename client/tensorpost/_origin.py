@@ -1,29 +1,22 @@
-"""Where the server is, and how patient to be with it."""
+"""Where a server is, and what goes with every connection to it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ._options import Timeout
+from ._runtime import Address
 from .problems import InvalidParameter
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["CLOSED", "Address", "Origin"]
+__all__ = ["Origin"]
 
-CLOSED = "the client has been closed; make a new one"
-
-Address: TypeAlias = tuple[str, int] | str
-"""Host and port, or the path of a Unix socket."""
-
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 section 5.1
-_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")  # RFC 9110 section 5.5
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -40,6 +33,7 @@ class Origin:
         timeout: the longest wait in each phase of a call.
         tls: the context for https, or whether to verify certificates.
         uds: path of a Unix domain socket to connect to instead of host and port.
+        fields: the Host header and `headers`, as pairs.
     """
 
     scheme: str
@@ -50,22 +44,19 @@ class Origin:
     timeout: Timeout
     tls: ssl.SSLContext | bool
     uds: str | None
+    fields: tuple[tuple[str, str], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", (("host", self.authority), *self.headers.items()))
 
     @classmethod
     def parse(
-        cls,
-        base_url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout: Timeout,
-        tls: ssl.SSLContext | bool,
-        uds: str | None,
+        cls, base_url: str, *, headers: Mapping[str, str], timeout: Timeout, tls: ssl.SSLContext | bool, uds: str | None
     ) -> Origin:
         """Read a base URL such as `http://127.0.0.1:8000` or `https://example.org/tensors`.
 
         Raises:
-            InvalidParameter: no http or https URL, or one with a query, a fragment or credentials; a header that would
-                break the request.
+            InvalidParameter: no http or https URL, or one with a query, a fragment or credentials.
         """
         hint = "; write, for instance, http://127.0.0.1:8000"
         try:
@@ -83,22 +74,8 @@ class Origin:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         if port == 0:
             raise InvalidParameter(f"base_url {base_url[:100]!r} has port 0, on which nobody listens{hint}")
-        for name, value in headers.items():
-            if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-                raise InvalidParameter(
-                    f"header {name[:60]!r} holds what no header may: a name of letters, digits and hyphens, and a "
-                    "value of printable ASCII in one line, without spaces around it"
-                )
-        return cls(
-            scheme=url.scheme,
-            host=_in_ascii(url.hostname, base_url),
-            port=port or _DEFAULT_PORTS[url.scheme],
-            prefix=url.path.rstrip("/"),
-            headers={name.lower(): value for name, value in headers.items()},
-            timeout=timeout,
-            tls=tls,
-            uds=uds,
-        )
+        host, port = _in_ascii(url.hostname, base_url), port or _DEFAULT_PORTS[url.scheme]
+        return cls(url.scheme, host, port, url.path.rstrip("/"), headers, timeout, tls, uds)
 
     def __str__(self) -> str:
         socket = f" (Unix socket {self.uds})" if self.uds else ""
@@ -114,11 +91,6 @@ class Origin:
         """Host and, unless it is the scheme's own, port: what the Host header says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether the server is reached without TLS and without a proxy."""
-        return self.scheme == "http" and self.proxy() is None
 
     def proxy(self) -> str | None:
         """The proxy that the environment names for this server (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ._answers import Progress
-from ._steps import PIECE_BYTES
+from ._http1 import PIECE_BYTES
+from ._results import Progress
 from .problems import TensorpostError, Violation
 
 __all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error"]

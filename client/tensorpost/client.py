@@ -1,70 +1,38 @@
 """`Client`: the calls, blocking.
 
-It only drives the flows of `_exchange.py` over a transport; what a call means is written there, once.
+What a call means is written in `_api_calls.py`, once, as a coroutine; here it is run to its end. `async_client.py` is
+generated from this file: after a change, run `python client/generate_async_client.py`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _exchange as exchange
-from ._answers import Progress, Result, Validation
-from ._arrays import Subject, TensorData, onnx_node, resample_arrays, tile_descriptor
+from . import _api_calls as api
+from ._api_calls import CallOptions
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
 from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
-from ._origin import Origin
-from ._pool import Pool
-from ._setup import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, set_up
-from ._sockets import SocketTransport
-from ._steps import AnswerHead, Flow, HandOut, Read, Request, Send, Step, Wait, resume
+from ._results import Progress, Result, Validation
+from ._runtime import ThreadRuntime, run_blocking
+from ._session import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, Session
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
-from .problems import ConnectionProblem
+from .operation import Operation
 from .resampling import Mode
 
-if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
+if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
     import ssl
+
+    import httpx
 
 __all__ = ["Client"]
 
-T = TypeVar("T")
 Scalar = TypeVar("Scalar", bound=np.generic)
-
-
-class Answer(Protocol):
-    """An answer being received."""
-
-    @property
-    def head(self) -> AnswerHead: ...
-
-    def read_into(self, into: memoryview) -> int:
-        """Receive some bytes into this memory; 0 at the end of the body."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the connection; it is used again only if the body was read to its end."""
-        ...
-
-
-class Transport(Protocol):
-    """A way to one server. Raises nothing but `ConnectionProblem`s."""
-
-    def send(self, request: Request) -> Answer: ...
-    def close(self) -> None: ...
-
-
-def _open(origin: Origin, limits: Limits) -> Transport:
-    # httpx takes long to load, and is asked only for what it alone can do.
-    if origin.is_direct:
-        return SocketTransport(origin, Pool(limits))
-    from ._transport import OverHttpx
-
-    return OverHttpx(origin, limits)
 
 
 class Client:
@@ -82,9 +50,11 @@ class Client:
         headers: sent with every request, for instance `{"Authorization": "Bearer ..."}`.
         tls: for https: an `ssl.SSLContext`, True for the usual certificates, False for no verification at all.
         uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
+        http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
+            mocks. It is left open by `close`; `limits`, `tls` and `uds` are then its settings, `timeout` is ours.
 
-    `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. TLS and proxies
-    are httpx's work, everything else goes over sockets of our own: `transport` says which.
+    `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. Proxies are
+    httpx's work, everything else goes over sockets of our own: `transport` says which.
 
     Example:
         >>> with Client("http://127.0.0.1:8000") as tp:                         # doctest: +SKIP  (needs a server)
@@ -104,20 +74,23 @@ class Client:
         headers: Mapping[str, str] = NO_HEADERS,
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
+        http_client: httpx.Client | None = None,
     ) -> None:
-        self._origin, self._policy = set_up(base_url, timeout, limits, retries, headers, tls, uds)
-        self._transport = _open(self._origin, limits)
+        self._session = Session(
+            ThreadRuntime(), base_url, timeout, limits, retries, headers, tls, uds, http_client
+        )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._origin} over {self.transport}>"
+        return f"<{type(self).__name__} of {self._session.origin} over {self.transport}>"
 
     @property
     def transport(self) -> str:
-        """How calls travel: `own sockets, TCP`, `own sockets, Unix`, `httpx, for TLS` or `httpx, for a proxy`.
+        """How calls travel: `own sockets, TCP`, `own sockets, TLS`, `own sockets, Unix` or `httpx, for a proxy`.
 
-        Our own sockets receive straight into the result; what they do not do is left to httpx, which copies more.
+        With `http_client` it is `httpx, the caller's own`. Our own sockets receive straight into the result, httpx
+        copies.
         """
-        return str(self._transport)
+        return str(self._session.sender)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +102,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        self._transport.close()
+        run_blocking(self._session.sender.close())
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
@@ -253,25 +226,28 @@ class Client:
 
     def run(
         self,
-        desc: Subject,
-        inputs: TensorData | Mapping[str, TensorData],
+        desc: Operation,
+        inputs: Inputs = None,
         *,
-        out: NDArray[Any] | None = None,
+        out: Outputs = None,
         backend: str | None = None,
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> NDArray[Any]:
+    ) -> Any:
         """Run any operator descriptor, or an ONNX node.
 
         Args:
             desc: the descriptor, or an `OnnxNode`.
-            inputs: the input tensor; for operators with several a mapping from their names. For a packed tensor: an
-                array of its dtype and sizes (copied first if it is not C-contiguous or is big-endian), or its bytes.
-                For a tensor with strides or padding: its buffer, as bytes or as a one-dimensional contiguous array, of
-                at least TotalTensorSizeInBytes; it is sent as it is. Of NumPy's other kinds of arrays (np.matrix,
-                np.memmap) the elements are taken, here and for `out`; masked ones are refused.
-            out: receive into this array instead of a new one. For a packed output an array of its dtype and sizes,
+            inputs: the input tensor; for operators with several a sequence in the order of `desc.inputs`, or a mapping
+                from their names; left out for operators without. Optional tensors that `desc` leaves out have no place.
+                For a packed tensor: an array of its dtype and sizes (copied first if it is not C-contiguous or is
+                big-endian), or its bytes. For a tensor with strides or padding: its buffer, as bytes or as a
+                one-dimensional contiguous array, of at least TotalTensorSizeInBytes; it is sent as it is. Of NumPy's
+                other kinds of arrays (np.matrix, np.memmap) the elements are taken, here and for `out`; masked ones are
+                refused.
+            out: receive into this array instead of a new one; for several outputs into a sequence of arrays (None for a
+                new one) or a mapping from some of their names. For a packed output an array of its dtype and sizes,
                 otherwise a one-dimensional uint8 array of TotalTensorSizeInBytes; C-contiguous and writeable. After an
                 error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
@@ -280,56 +256,49 @@ class Client:
             progress: called with a `Progress` after every piece of at most 1 MiB. What it raises ends the call.
 
         Returns:
-            The output: an array of its sizes. With strides or padding it is a view of its buffer; pass `out` to have
-            the buffer itself.
+            The output, an array of its sizes; of several outputs a tuple in the order of `desc.outputs`. With strides
+            or padding an array is a view of its buffer; pass `out` to have the buffer itself.
 
         Raises:
             InvalidParameter: inputs or `out` do not fit the descriptor; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        return self.call(
+        result = self.call(
             desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        ).array  # fmt: skip
+        )
+        return result.array if len(result.arrays) == 1 else tuple(result.arrays.values())
 
     def call(
         self,
-        desc: Subject,
-        inputs: TensorData | Mapping[str, TensorData],
+        desc: Operation,
+        inputs: Inputs = None,
         *,
-        out: NDArray[Any] | None = None,
+        out: Outputs = None,
         backend: str | None = None,
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `run`, with what the server says beside the output: backend, device, timing and request id."""
-        flow = exchange.compute(
-            self._policy,
-            desc,
-            inputs,
-            out=out,
-            backend=backend,
-            device=device,
-            feature_level=feature_level,
-            progress=progress,
-        )
-        return self._run(flow)
+        options = CallOptions(backend, device, feature_level, progress)
+        return run_blocking(api.compute(self._session, desc, inputs, out, options))
 
     def stream(
         self,
-        desc: Subject,
-        inputs: TensorData | Mapping[str, TensorData],
+        desc: Operation,
+        inputs: Inputs = None,
         *,
         backend: str | None = None,
         device: int | None = None,
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
-    ) -> Generator[memoryview, None, None]:
+    ) -> Generator[Any, None, None]:
         """Run an operator and take its output block by block, in order, in constant memory.
 
-        The blocks are the output tensor's bytes: row-major if it is packed, otherwise the whole buffer. Each has memory
-        of its own and stays valid for as long as it is kept. Arguments are checked at once; the request is sent when
+        The blocks are the output tensor's bytes, as memoryviews: row-major if it is packed, otherwise the whole buffer.
+        Of several outputs, one after the other, they are `TensorBlock`s. Each has memory of its own and stays valid for
+        as long as it is kept. Arguments are checked at once; the request is sent when
         the first block is asked for. Leaving the loop early closes the connection.
 
         Args:
@@ -347,16 +316,20 @@ class Client:
                 nothing is repeated once the first block was handed out.
             TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
         """
-        flow = exchange.stream(
-            self._policy, desc, inputs,
-            block_bytes=block_bytes, backend=backend, device=device, feature_level=feature_level, progress=progress,
-        )  # fmt: skip
-        return self._stream(flow)
+        options = CallOptions(backend, device, feature_level, progress)
+        return self._blocks(api.stream(self._session, desc, inputs, block_bytes, options))
+
+    def _blocks(self, stream: api.BlockStream) -> Generator[Any, None, None]:
+        try:
+            while (block := run_blocking(stream.next())) is not None:
+                yield block
+        finally:
+            run_blocking(stream.close())
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def validate(
-        self, desc: Subject | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+        self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
         """Ask the server whether it would accept a descriptor, or a document that may be none.
 
@@ -370,11 +343,11 @@ class Client:
             UnsupportedAtLevel: legal, but not at this level; every violation is listed.
             InvalidDescriptor: never legal; every violation is listed.
         """
-        return self._run(exchange.validate(self._policy, desc, feature_level=feature_level))
+        return run_blocking(api.validate(self._session, desc, feature_level))
 
     def operators(self) -> Mapping[str, Any]:
         """What the server computes: every operator with its attributes and support by feature level."""
-        return self._run(exchange.document(self._policy, "/v1/operators"))
+        return run_blocking(api.document(self._session, "/v1/operators"))
 
     def operator(self, name: str) -> Mapping[str, Any]:
         """One operator: `tile`, `TILE` or `DML_OPERATOR_TILE`.
@@ -382,82 +355,20 @@ class Client:
         Raises:
             UnknownOperator: with the operator that looks most like the name.
         """
-        return self._run(exchange.document(self._policy, "/v1/operators", name))
+        return run_blocking(api.document(self._session, "/v1/operators", name))
 
     def devices(self) -> Mapping[str, Any]:
         """The server's backends and devices, and why some are not used."""
-        return self._run(exchange.document(self._policy, "/v1/devices"))
+        return run_blocking(api.document(self._session, "/v1/devices"))
 
     def limits(self) -> Mapping[str, Any]:
         """How large requests may be, by the name of the setting."""
-        return self._run(exchange.document(self._policy, "/v1/limits"))
+        return run_blocking(api.document(self._session, "/v1/limits"))
 
     def live(self) -> bool:
         """Whether a server runs there. No connection and no answer in time are False, without retries."""
-        return self._run(exchange.health("/v2/health/live"))
+        return run_blocking(api.health(self._session, "/v2/health/live"))
 
     def ready(self) -> bool:
         """Whether the server takes requests now. Starting, draining and no connection are False, without retries."""
-        return self._run(exchange.health("/v2/health/ready"))
-
-    # ---- driving -----------------------------------------------------------------------------------------------------
-
-    def _run(self, flow: Flow[T]) -> T:
-        with _Talk(self._transport) as talk:
-            try:
-                step = next(flow)
-                while True:
-                    step = resume(flow, talk.perform(step))
-            except StopIteration as done:
-                return done.value
-
-    def _stream(self, flow: Flow[None]) -> Generator[memoryview, None, None]:
-        with _Talk(self._transport) as talk:
-            try:
-                step = next(flow)
-                while True:
-                    if isinstance(step, HandOut):
-                        yield step.block
-                    step = resume(flow, talk.perform(step))
-            except StopIteration:
-                return
-
-
-class _Talk:
-    """One call's use of a transport: performs steps, and closes the answer it opened."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._answer: Answer | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
-            self._answer = None
-
-    def perform(self, step: Step) -> object:
-        try:
-            return self._perform(step)
-        except ConnectionProblem as problem:
-            return problem
-
-    def _perform(self, step: Step) -> object:
-        match step:
-            case Read(into):
-                assert self._answer is not None
-                return self._answer.read_into(into)
-            case Send(request):
-                self._answer = self._transport.send(request)
-                return self._answer.head
-            case Wait(seconds):
-                self._hang_up()
-                time.sleep(seconds)
-            case HandOut():
-                pass  # whoever drives the flow has handed the block out
-        return None
+        return run_blocking(api.health(self._session, "/v2/health/ready"))

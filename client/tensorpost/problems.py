@@ -31,7 +31,7 @@ The tree::
         `-- IncompleteBody                   the answer broke off after its first byte
 
 Each class has one `code`; on the wire it is `type`, as `urn:tensorpost:problem:<code>`. The codes are stable.
-A status belongs to HTTP, so the table from class to status lives in the server (`tensorpost_server.http.problems`).
+A status belongs to HTTP, so the table from class to status is the server's (`tensorpost_server.http.error_responses`).
 """
 
 from __future__ import annotations

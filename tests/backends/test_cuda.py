@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,16 +15,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, vectors
 from tests.support import strategies as ours
-from tests.support.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy
+from tests.support.fake_cupy import CUDADriverError, CUDARuntimeError, FakeCupy, OutOfMemoryError
 from tests.support.http_app import collect
 
+from tensorpost.datatypes import data_type
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.layout import Layout
+from tensorpost.operation import Slot
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from tensorpost_server.backends import CannotOpen, DeviceOptions
 from tensorpost_server.backends.cuda import backend as module
 from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBackend
 from tensorpost_server.engine import Worker
-from tensorpost_server.planning import Plan, make_plan
+from tensorpost_server.forms import Array, Copies, Copy, Form
+from tensorpost_server.planning import OutputSlices, Plan, cut, make_plan
 
 Fill = Callable[..., None]
 CASES = [*vectors(), *layouts()]
@@ -39,9 +44,9 @@ class Compute:
     def forget(self) -> None:
         self.forgotten += 1
 
-    def fill(self, kernel: Any, inputs: Any, box: Any, out: Any) -> None:
+    def fill(self, form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
         self.before(out.nbytes)
-        kernel.fill(np, inputs, box, out)
+        form.fill(np, inputs, box, out, output)
 
 
 @pytest.fixture
@@ -138,8 +143,8 @@ def test_a_kernel_that_raises_leaves_nothing_under_way(cupy: FakeCupy, compute: 
     assert serve(backend, plan, row) == expected
 
 
-def serve(backend: CudaBackend, plan: Plan, row: memoryview) -> bytes:
-    run = backend.start(plan, [row])
+def serve(backend: CudaBackend, plan: Plan, *inputs: memoryview) -> bytes:
+    run = backend.start(plan, inputs)
     try:
         return b"".join(bytes(run.compute(index)) for index in range(len(plan.slices)))
     finally:
@@ -177,6 +182,87 @@ def test_memory_kept_for_reuse_is_given_back(cupy: FakeCupy, compute: Compute):
     assert compute.forgotten == 1, "tables of taps are device memory as well"
 
 
+# ---- several outputs, no input, and forms that compute all outputs together ------------------------------------------
+
+Given = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def made_plan(form: Form, inputs: Given, outputs: Given, slice_bytes: int = 1 << 20) -> Plan:
+    """A plan without an operation: tensors by their names, each with its type and sizes."""
+    received, sent = (
+        tuple(Slot(name, Layout.row_major(data_type(dtype), sizes)) for name, (dtype, sizes) in side.items())
+        for side in (inputs, outputs)
+    )
+    cuts = tuple(cut(slot.layout, slice_bytes, number) for number, slot in enumerate(sent))
+    held = sum(slot.layout.size_in_bytes for slot in sent) if form.in_one_go else 0
+    return Plan(cast("Any", None), form, received, sent, cuts[0] if len(cuts) == 1 else OutputSlices(cuts), 1, held)
+
+
+@pytest.mark.parametrize("slice_bytes", [16, 1 << 20])
+def test_copies_into_several_outputs(cupy: FakeCupy, slice_bytes: int):
+    x = np.arange(40, dtype=np.float32).reshape(8, 5)
+    form = Copies((2,), tuple((Copy.of((rows, 5), source_start=(first, 0)),) for first, rows in ((0, 3), (3, 5))))
+    outputs = {"a": ("float32", (3, 5)), "b": ("float32", (5, 5))}
+    plan = made_plan(form, {"x": ("float32", (8, 5))}, outputs, slice_bytes)
+
+    assert serve(CudaBackend(), plan, memoryview(x.tobytes())) == x.tobytes()
+
+
+def counted(xp: Any, *, count: int) -> Any:
+    return xp.arange(count, dtype=np.int32)
+
+
+def test_a_form_without_inputs(cupy: FakeCupy):
+    plan = made_plan(Array(counted, 0, 1, (("count", 9),)), {}, {"out": ("int64", (3, 3))})
+
+    assert serve(CudaBackend(), plan) == np.arange(9, dtype=np.int64).tobytes()
+
+
+def test_outputs_that_are_computed_together_are_computed_once(cupy: FakeCupy):
+    calls: list[int] = []
+
+    def both(xp: Any, x: Any) -> Any:
+        calls.append(1)
+        return xp.sort(x), xp.argsort(x)
+
+    x = np.random.default_rng(1).permutation(1000).astype(np.float32)
+    plan = made_plan(
+        Array(both, 1, 1), {"x": ("float32", (1000,))}, {"a": ("float32", (1000,)), "i": ("uint32", (1000,))}, 256
+    )
+    backend = CudaBackend()
+    run = backend.start(plan, [memoryview(x.tobytes())])
+    with ThreadPoolExecutor(3) as threads:
+        parts = list(threads.map(run.compute, range(len(plan.slices))))
+    run.close()
+
+    assert len(parts) > 20
+    assert b"".join(parts) == np.sort(x).tobytes() + np.argsort(x).astype(np.uint32).tobytes()
+    assert calls == [1]
+    del parts, run
+    assert cupy.pools[0].used == 0
+
+
+def test_outputs_that_are_computed_together_and_find_no_room_are_a_refusal(cupy: FakeCupy):
+    def fail(xp: Any, x: Any) -> Any:
+        del xp, x
+        raise OutOfMemoryError
+
+    plan = made_plan(Array(fail, 1, 1), {"x": ("uint8", (8,))}, {"out": ("uint8", (8,))})
+    run = CudaBackend().start(plan, [memoryview(bytes(8))])
+    with pytest.raises(OutOfDeviceMemory):
+        run.compute(0)
+    run.close()
+
+    huge = made_plan(Array(fail, 1, 1), {"x": ("uint8", (8,))}, {"out": ("uint8", (1 << 20,))})
+    assert "its inputs and outputs need 1,114,120 bytes" in str(CudaBackend(memory_bytes=1 << 20).refuses(huge))
+
+
+def test_strings_are_refused(cupy: FakeCupy):
+    plan = made_plan(Copies((1,), ((Copy.of((2,)),),)), {"x": ("str", (2,))}, {"out": ("str", (2,))})
+
+    assert "strings" in str(CudaBackend().refuses(plan))
+
+
 # ---- out of memory ---------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +273,7 @@ def test_parts_of_a_slice_are_the_same_bytes(
     # Everything that is larger than one element finds no room.
     monkeypatch.setattr(module, "SMALLEST_PART", 1)
     desc = case.desc
-    item = make_plan(desc, 1 << 20).output.layout.data_type.item_size
+    item = make_plan(desc, 1 << 20).outputs[0].layout.data_type.item_size
 
     def no_room(size: int) -> None:
         if size > item:

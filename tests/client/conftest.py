@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Any
 
+import httpx
 import pytest
 from tests.support.live_server import live_server
 
-from tensorpost import AsyncClient, Client
-from tensorpost._setup import DEFAULT_LIMITS
-from tensorpost._transport import AsyncOverHttpx, OverHttpx
+from tensorpost import AsyncClient, Client, Limits
 
 
 class BlockingAsyncClient:
@@ -54,19 +54,26 @@ class BlockingAsyncClient:
         self._runner.close()
 
 
-def httpx_client(url: str, **options: Any) -> Client:
-    """A `Client` as it is for https and behind proxies."""
-    client = Client(url, tls=False, **options)  # reading the certificates, for nothing here, would take longest
-    client._transport.close()
-    client._transport = OverHttpx(client._origin, options.get("limits", DEFAULT_LIMITS))
-    return client
+def httpx_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Settings of an httpx client that does what ours would; reading the certificates would take longest."""
+    limits = options.pop("limits", Limits())
+    return {"verify": False, "trust_env": False, "limits": httpx.Limits(**asdict(limits))}
 
 
-def async_httpx_client(url: str, **options: Any) -> BlockingAsyncClient:
-    """An `AsyncClient` as it is for https and behind proxies."""
-    client = BlockingAsyncClient(url, tls=False, **options)
-    client._client._transport = AsyncOverHttpx(client._client._origin, options.get("limits", DEFAULT_LIMITS))
-    return client
+@contextmanager
+def httpx_client(url: str, **options: Any) -> Iterator[Client]:
+    """A `Client` over a caller's own httpx client, as it is behind proxies."""
+    with httpx.Client(**httpx_settings(options)) as http, Client(url, http_client=http, **options) as client:
+        yield client
+
+
+@contextmanager
+def async_httpx_client(url: str, **options: Any) -> Iterator[BlockingAsyncClient]:
+    """An `AsyncClient` over a caller's own httpx client."""
+    http = httpx.AsyncClient(**httpx_settings(options))
+    with BlockingAsyncClient(url, http_client=http, **options) as client:
+        yield client
+        client._runner.run(http.aclose())
 
 
 WAYS: dict[str, Callable[..., Any]] = {

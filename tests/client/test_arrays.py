@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from tensorpost import BufferTensorDesc, TileOperatorDesc
-from tensorpost._arrays import check_out, output_memory, tile_descriptor, wire_form, wire_inputs
+from tensorpost._arrays import call_of, check_out, output_memory, tile_descriptor, wire_form, wire_inputs
+from tensorpost.datatypes import data_type
+from tensorpost.operation import Slot
 from tensorpost.problems import InvalidDescriptor, InvalidParameter
 
 PACKED = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1, 2, 3)), (1, 1, 3, 3))
@@ -28,8 +30,13 @@ X_BYTES = b"".join(
 
 
 def sent(desc: TileOperatorDesc, data: Any) -> memoryview:
-    (view,) = wire_inputs(desc, data)
+    (view,) = wire_inputs(call_of(desc), data)
     return view
+
+
+def output(desc: TileOperatorDesc) -> Slot:
+    (slot,) = desc.outputs
+    return slot
 
 
 @pytest.mark.parametrize(
@@ -72,13 +79,13 @@ def test_odd_sizes_are_sent_without_directml_s_padding() -> None:
 
     assert bytes(sent(desc, np.array([1, 2, 3], np.uint8))) == b"\1\2\3"
     assert bytes(sent(desc, b"\1\2\3\0")) == b"\1\2\3"
-    assert wire_form(desc.output_tensor)[1] == (6,)
+    assert wire_form(output(desc))[1] == (6,)
 
 
 def test_a_strided_tensor_is_sent_as_its_whole_buffer() -> None:
     buffer = np.arange(8, dtype=np.float32)
 
-    assert wire_form(ROWS.input_tensor) == (wire_form(BufferTensorDesc.packed("UINT8", (1,)))[0], (32,))
+    assert wire_form(ROWS.inputs[0]) == (data_type("uint8"), (32,))
     assert bytes(sent(ROWS, buffer)) == buffer.tobytes()
     assert bytes(sent(ROWS, buffer.tobytes() + b"more")) == buffer.tobytes()
     assert bytes(sent(ROWS, np.frombuffer(buffer.tobytes(), np.uint8))) == buffer.tobytes()
@@ -107,7 +114,7 @@ def test_a_strided_tensor_is_sent_as_its_whole_buffer() -> None:
 )
 def test_what_does_not_fit_is_refused(desc: TileOperatorDesc, data: Any, said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
-        wire_inputs(desc, data)
+        wire_inputs(call_of(desc), data)
 
 
 def test_elements_are_not_mistaken_for_a_broadcast_buffer() -> None:
@@ -115,7 +122,7 @@ def test_elements_are_not_mistaken_for_a_broadcast_buffer() -> None:
     desc = TileOperatorDesc.of(BufferTensorDesc(data_type="FLOAT32", sizes=(3,), strides=(0,)), (1,))
 
     with pytest.raises(InvalidParameter, match="4 bytes"):
-        wire_inputs(desc, np.arange(3, dtype=np.float32))
+        wire_inputs(call_of(desc), np.arange(3, dtype=np.float32))
     assert len(sent(desc, np.arange(1, dtype=np.float32))) == 4
 
 
@@ -135,14 +142,14 @@ def test_elements_are_not_mistaken_for_a_broadcast_buffer() -> None:
 )
 def test_an_out_that_does_not_fit_is_refused(desc: TileOperatorDesc, out: Any, said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
-        check_out(desc.output_tensor, out)
+        check_out(desc.outputs, out)
 
 
 def test_the_output_is_received_into_out_itself() -> None:
     out = np.zeros((1, 1, 6, 9), np.float32)
 
-    check_out(PACKED.output_tensor, out)
-    memory, array = output_memory(PACKED.output_tensor, out)
+    check_out(PACKED.outputs, out)
+    memory, array = output_memory(output(PACKED), out)
     memory[4:8] = b"\x00\x00\x80\x3f"
 
     assert array is out
@@ -152,8 +159,8 @@ def test_the_output_is_received_into_out_itself() -> None:
 def test_a_strided_output_is_a_view_of_its_buffer() -> None:
     out = np.zeros(56, np.uint8)  # 2 rows, 8 elements apart: (8 + 5 + 1) * 4
 
-    check_out(ROWS.output_tensor, out)
-    memory, array = output_memory(ROWS.output_tensor, out)
+    check_out(ROWS.outputs, out)
+    memory, array = output_memory(output(ROWS), out)
     memory[32:36] = b"\x00\x00\x80\x3f"
 
     assert array.shape == (2, 6)
@@ -238,8 +245,8 @@ def test_other_kinds_of_arrays_are_the_elements_they_hold(tmp_path: Path) -> Non
 
     assert bytes(sent(desc, matrix)) == X_BYTES
     for out in (np.zeros((2, 3), np.float32).view(np.matrix), mapped):
-        check_out(desc.output_tensor, out)
-        memory, array = output_memory(desc.output_tensor, out)
+        check_out(desc.outputs, out)
+        memory, array = output_memory(output(desc), out)
         memory[:] = X_BYTES
         assert array is out
         assert out.tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import h11
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tensorpost._http1 import HttpExchange, exchange_of
+from tensorpost._http1 import ResponseParser, encode_head
 from tensorpost._options import Timeout
 from tensorpost._origin import Origin
-from tensorpost._steps import Request
 from tensorpost.problems import ConnectionProblem
 
-ORIGIN = Origin.parse("http://example.org:8000/p", headers={"X-A": "b"}, timeout=Timeout(), tls=True, uds=None)
+ORIGIN = Origin.parse("http://example.org:8000/p", headers={"x-a": "b"}, timeout=Timeout(), tls=True, uds=None)
 
 
-def begin() -> HttpExchange:
-    return exchange_of(ORIGIN, Request("POST", "/v1/x?y=1", {"accept": "a/b"}, (memoryview(b"12"), memoryview(b"3"))))
+def begin(method: str = "POST") -> ResponseParser:
+    return ResponseParser(ORIGIN, method)
 
 
-def read(answer: bytes, size: int, *, ends: bool = False) -> tuple[HttpExchange, bytes]:
+def read(answer: bytes, size: int, *, ends: bool = False) -> tuple[ResponseParser, bytes]:
     """Feed an answer in pieces of this size, and read its body into memory of 7 bytes at a time."""
     exchange, left, body = begin(), answer, b""
 
@@ -32,12 +34,12 @@ def read(answer: bytes, size: int, *, ends: bool = False) -> tuple[HttpExchange,
     while True:
         into = memoryview(bytearray(7))
         count = exchange.take(into)
-        if count is None and (target := exchange.straight(into)) is not None:
-            count = min(len(target), len(left), size)
-            assert count
-            target[:count] = left[:count]
+        if count is None and (straight := exchange.straight(len(into))):
+            count = min(straight, len(left), size)
+            assert count or ends
+            into[:count] = left[:count]
             left = left[count:]
-            exchange.received_straight(count)
+            exchange.received(count)
         if count is None:
             feed()
         elif count == 0:
@@ -91,9 +93,7 @@ def test_straight_memory_never_reaches_beyond_the_body() -> None:
     exchange.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123")
 
     assert exchange.take(memoryview(bytearray(100))) == 4
-    target = exchange.straight(memoryview(bytearray(100)))
-    assert target is not None
-    assert len(target) == 6
+    assert exchange.straight(100) == 6
 
 
 def test_repeated_headers_are_joined_and_names_are_lower_case() -> None:
@@ -105,10 +105,30 @@ def test_repeated_headers_are_joined_and_names_are_lower_case() -> None:
 
 
 def test_the_request_s_head_is_complete() -> None:
-    line, *headers = begin().request_head.removesuffix(b"\r\n\r\n").lower().split(b"\r\n")
+    head = encode_head("POST", "/p/v1/x?y=1", ORIGIN.fields, (("content-length", "3"),))
 
-    assert line == b"post /p/v1/x?y=1 http/1.1"
-    assert sorted(headers) == [b"accept: a/b", b"content-length: 3", b"host: example.org:8000", b"x-a: b"]
+    assert head == b"POST /p/v1/x?y=1 HTTP/1.1\r\nhost: example.org:8000\r\nx-a: b\r\ncontent-length: 3\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "field"),
+    [
+        ("GET", "/a b", ("a", "b")),
+        ("GET", "/\r\nx: y", ("a", "b")),
+        ("GET", "", ("a", "b")),
+        ("G T", "/", ("a", "b")),
+        ("GET", "/", ("a b", "c")),
+        ("GET", "/", ("", "c")),
+        ("GET", "/", ("a", "b\r\nc: d")),
+        ("GET", "/", ("a", " b")),
+        ("GET", "/", ("a", "b\t")),
+        ("GET", "/", ("a", "b\0")),
+        ("GET", "/", ("a", "\N{SNOWMAN}")),
+    ],
+)
+def test_a_request_that_would_break_its_head_is_refused(method: str, target: str, field: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"no valid request head|latin-1"):
+        encode_head(method, target, (("host", "x"), field))
 
 
 @pytest.mark.parametrize("came", [b"", b"HTTP/1.1 200 OK\r\ncontent-le"])
@@ -127,6 +147,16 @@ def test_an_end_before_the_head_is_no_answer(came: bytes) -> None:
         b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nname\x00: value\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nname: a\r\n folded\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nname : a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nname: a\nother: b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: +1\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 3000,
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000,
     ],
 )
@@ -144,3 +174,90 @@ def test_chunks_that_are_none_are_refused(rest: bytes) -> None:
 def test_chunks_that_break_off_are_refused() -> None:
     with pytest.raises(ConnectionProblem):
         read(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nabc", 1 << 16, ends=True)
+
+
+# ---- beside h11 ------------------------------------------------------------------------------------------------------
+
+BYTES = st.binary(max_size=12)
+TOKENS = st.sampled_from(
+    [b"X-A", b"Connection", b"Content-Length", b"content-length", b"Transfer-Encoding", b"x\x00", b""]
+)
+VALUES = st.sampled_from(
+    [b"3", b"0", b" 3 ", b"03", b"3, 3", b"-1", b"chunked", b"Chunked", b"close", b"gzip", b"\xe4", b"a\tb"]
+)
+LINES = st.one_of(
+    st.builds(lambda name, gap, value: name + b":" + gap + value, TOKENS, st.sampled_from([b"", b" ", b"\t"]), VALUES),
+    st.builds(lambda name, value: name + b": " + value, TOKENS, BYTES),
+    BYTES,
+)
+STATUS_LINES = st.one_of(
+    st.sampled_from(
+        [b"HTTP/1.1 200 OK", b"HTTP/1.1 200", b"HTTP/1.0 404 Not Found", b"HTTP/1.1 204 ", b"HTTP/1.1 100 C"]
+    ),
+    st.builds(lambda a, b: b"HTTP/1." + a + b" " + b, BYTES, BYTES),
+)
+ENDS = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"])
+BODIES = st.one_of(st.sampled_from([b"abc", b"3\r\nabc\r\n0\r\n\r\n", b"3;x=y\r\nabc\r\n0\r\nT: u\r\n\r\n"]), BYTES)
+
+
+@given(
+    status=STATUS_LINES,
+    lines=st.lists(LINES, max_size=4),
+    end=ENDS,
+    body=BODIES,
+    method=st.sampled_from(["GET", "POST", "HEAD"]),
+)
+def test_what_is_taken_is_taken_by_h11_for_the_same(
+    status: bytes, lines: list[bytes], end: bytes, body: bytes, method: str
+) -> None:
+    answer = end.join([status, *lines, b"", b""]) + body
+    ours = by_us(answer, method)
+    if ours is not None:
+        assert by_h11(answer, method) == ours
+
+
+Taken = tuple[int, list[tuple[bytes, bytes]], bytes, bool]
+
+
+def by_us(answer: bytes, method: str) -> Taken | None:
+    """Status, headers, body, and whether the connection ended in the middle; None if it is refused."""
+    parser, body = begin(method), b""
+    try:
+        parser.feed(answer)
+        if parser.head is None:
+            return None
+        into = memoryview(bytearray(100))
+        while (count := parser.take(into)) != 0:
+            if count is None:
+                parser.feed(b"")
+            else:
+                body += into[:count]
+    except ConnectionProblem as error:
+        if "before the end" not in str(error):
+            return None
+    assert parser.head is not None
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in parser.fields]
+    return parser.head.status, headers, body, parser.take(memoryview(bytearray(1))) == 0
+
+
+def by_h11(answer: bytes, method: str) -> Taken | None:
+    connection, body = h11.Connection(h11.CLIENT), b""
+    connection.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
+    connection.send(h11.EndOfMessage())
+    connection.receive_data(answer)
+    head = connection.next_event()
+    while isinstance(head, h11.InformationalResponse):
+        head = connection.next_event()
+    assert isinstance(head, h11.Response)
+    headers = [(bytes(name), bytes(value)) for name, value in head.headers]
+    try:
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Data):
+                body += event.data
+            elif event is h11.NEED_DATA:
+                connection.receive_data(b"")
+            else:
+                return head.status_code, headers, body, isinstance(event, h11.EndOfMessage)
+    except h11.RemoteProtocolError:
+        return head.status_code, headers, body, False

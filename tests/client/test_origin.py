@@ -6,10 +6,9 @@ import httpx
 import pytest
 
 from tensorpost import AsyncClient, Client, Timeout
-from tensorpost._async_sockets import AsyncSocketTransport
+from tensorpost._httpx_sender import HttpxSender
 from tensorpost._origin import Origin
-from tensorpost._sockets import SocketTransport
-from tensorpost._transport import AsyncOverHttpx, OverHttpx
+from tensorpost._socket_sender import SocketSender
 from tensorpost.problems import InvalidParameter
 
 
@@ -95,11 +94,10 @@ def test_settings_that_cannot_be_right_are_refused(options: dict[str, Any], said
         Client(**{"base_url": "http://127.0.0.1:1", **options})
 
 
-def test_plain_http_goes_through_sockets_and_tls_through_httpx() -> None:
-    assert isinstance(Client("http://example.org")._transport, SocketTransport)
-    assert isinstance(AsyncClient("http://example.org")._transport, AsyncSocketTransport)
-    assert isinstance(Client("https://example.org")._transport, OverHttpx)
-    assert isinstance(AsyncClient("https://example.org")._transport, AsyncOverHttpx)
+@pytest.mark.parametrize("url", ["http://example.org", "https://example.org"])
+@pytest.mark.parametrize("cls", [Client, AsyncClient])
+def test_both_schemes_go_through_sockets(cls: Any, url: str) -> None:
+    assert isinstance(cls(url)._session.sender, SocketSender)
 
 
 def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +107,7 @@ def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch
     assert origin("http://example.org").proxy() == "http://proxy.example:3128"
     assert origin("https://example.org").proxy() is None
     assert origin("http://inside.example").proxy() is None
-    assert isinstance(Client("http://example.org")._transport, OverHttpx)
+    assert isinstance(Client("http://example.org")._session.sender, HttpxSender)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.9.9.9", "http://localhost:1", "http://[::1]:1"])

@@ -7,15 +7,18 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tensorpost import Limits, Timeout
-from tensorpost._async_sockets import AsyncPool
-from tensorpost._pool import Pool
+from tensorpost._connection_pool import Connection, ConnectionPool
+from tensorpost._runtime import AsyncioRuntime, Deadline, ThreadRuntime, run_blocking
 from tensorpost.problems import InvalidParameter, RequestTimeout
 
 HERE, THERE = ("127.0.0.1", 1), "/some/socket"
+NO_END = Deadline(None)
 
 
 class Clock:
@@ -25,164 +28,229 @@ class Clock:
         return self.now
 
 
+@dataclass
+class Pairs:
+    """Connections, with the sockets at their other ends."""
+
+    sockets: list[tuple[socket.socket, socket.socket]]
+
+    def connection(self, index: int, address: Any = HERE, *, tls: bool = False) -> Connection:
+        return Connection(address, tls, self.sockets[index][0])
+
+
 @pytest.fixture
-def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+def pairs() -> Iterator[Pairs]:
     made = [socket.socketpair() for _ in range(4)]
-    yield made
+    for ours, _ in made:
+        ours.setblocking(False)
+    yield Pairs(made)
     for ours, theirs in made:
         ours.close()
         theirs.close()
 
 
-def use(pool: Pool, address: tuple[str, int] | str, sock: socket.socket) -> None:
+def pool_of(limits: Limits | None = None, **options: Any) -> ConnectionPool:
+    return ConnectionPool(ThreadRuntime(), limits or Limits(), **options)
+
+
+def acquire(pool: ConnectionPool, address: Any = HERE, seconds: float | None = None, **options: Any) -> Any:
+    return run_blocking(pool.acquire(address, seconds, NO_END, **options))
+
+
+def use(pool: ConnectionPool, connection: Connection) -> None:
     """Make a connection, use it, and give it back."""
-    pool.admit(None)
-    assert pool.take(address) is None
-    pool.release(address, sock)
+    assert acquire(pool, connection.address) is None
+    pool.release(connection)
 
 
-def test_the_connection_used_last_is_used_next(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    pool = Pool(Limits())
-    first, second, elsewhere = (ours for ours, _ in pairs[:3])
+def is_closed(connection: Connection) -> bool:
+    return connection.sock.fileno() == -1
+
+
+def test_the_connection_used_last_is_used_next(pairs: Pairs) -> None:
+    pool = pool_of()
+    first, second, elsewhere = pairs.connection(0), pairs.connection(1), pairs.connection(2, THERE)
     for _ in range(3):
-        pool.admit(None)
-    pool.release(HERE, first)
-    pool.release(HERE, second)
-    pool.release(THERE, elsewhere)
+        acquire(pool)
+    for connection in (first, second, elsewhere):
+        pool.release(connection)
 
-    assert [pool.take(HERE), pool.take(HERE), pool.take(HERE), pool.take(THERE)] == [second, first, None, elsewhere]
+    assert [acquire(pool), acquire(pool), acquire(pool), acquire(pool, THERE)] == [second, first, None, elsewhere]
+
+
+def test_a_plain_connection_is_not_used_for_tls(pairs: Pairs) -> None:
+    pool = pool_of()
+    plain, secured = pairs.connection(0), pairs.connection(1, tls=True)
+    use(pool, plain)
+    assert acquire(pool, tls=True) is None
+    pool.release(secured)
+
+    assert [acquire(pool, tls=True), acquire(pool)] == [secured, plain]
 
 
 @pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 408 Request Timeout\r\n\r\n"], ids=["hangs up", "speaks unasked"])
-def test_a_connection_on_which_anything_came_is_closed(
-    pairs: list[tuple[socket.socket, socket.socket]], sends: bytes
-) -> None:
-    pool = Pool(Limits())
-    (dead, theirs), (alive, _) = pairs[:2]
-    use(pool, HERE, alive)
-    pool.admit(None)
-    pool.release(HERE, dead)
+def test_a_connection_on_which_anything_came_is_closed(pairs: Pairs, sends: bytes) -> None:
+    pool = pool_of()
+    dead, alive = pairs.connection(0), pairs.connection(1)
+    acquire(pool)
+    acquire(pool)
+    pool.release(alive)
+    pool.release(dead)
+    theirs = pairs.sockets[0][1]
     theirs.sendall(sends)
     theirs.close()
 
-    assert pool.take(HERE) is alive
-    assert dead.fileno() == -1
+    assert acquire(pool) is alive
+    assert is_closed(dead)
 
 
-def test_an_idle_connection_expires(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+def test_an_idle_connection_expires(pairs: Pairs) -> None:
     clock = Clock()
-    pool = Pool(Limits(keepalive_expiry=5), clock)
-    old, young = pairs[0][0], pairs[1][0]
-    use(pool, HERE, old)
+    pool = pool_of(Limits(keepalive_expiry=5), clock=clock)
+    old, young = pairs.connection(0), pairs.connection(1, THERE)
+    use(pool, old)
     clock.now += 4
-    use(pool, THERE, young)
+    use(pool, young)
     clock.now += 1.5
 
-    assert pool.take(HERE) is None
-    assert old.fileno() == -1
-    assert pool.take(THERE) is young
+    assert acquire(pool) is None
+    assert is_closed(old)
+    assert acquire(pool, THERE) is young
 
 
-def test_without_an_expiry_it_does_not(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+def test_without_an_expiry_it_does_not(pairs: Pairs) -> None:
     clock = Clock()
-    pool = Pool(Limits(keepalive_expiry=None), clock)
-    use(pool, HERE, pairs[0][0])
+    pool = pool_of(Limits(keepalive_expiry=None), clock=clock)
+    connection = pairs.connection(0)
+    use(pool, connection)
     clock.now += 1e9
 
-    assert pool.take(HERE) is pairs[0][0]
+    assert acquire(pool) is connection
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, 0), (1, 1), (2, 2), (None, 3)])
-def test_so_many_idle_connections_are_kept_and_the_oldest_go(
-    pairs: list[tuple[socket.socket, socket.socket]], most: int | None, kept: int
-) -> None:
-    pool = Pool(Limits(max_keepalive_connections=most))
-    sockets = [ours for ours, _ in pairs[:3]]
-    for _ in sockets:
-        pool.admit(None)
-    for sock in sockets:
-        pool.release(HERE, sock)
+def test_so_many_idle_connections_are_kept_and_the_oldest_go(pairs: Pairs, most: int | None, kept: int) -> None:
+    pool = pool_of(Limits(max_keepalive_connections=most))
+    connections = [pairs.connection(index) for index in range(3)]
+    for _ in connections:
+        acquire(pool)
+    for connection in connections:
+        pool.release(connection)
 
-    assert [sock.fileno() == -1 for sock in sockets] == [True] * (3 - kept) + [False] * kept
+    assert [is_closed(connection) for connection in connections] == [True] * (3 - kept) + [False] * kept
 
 
-def test_idle_connections_to_others_count_and_give_way(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    pool = Pool(Limits(max_connections=2))
-    first, second = pairs[0][0], pairs[1][0]
-    pool.admit(None)
-    pool.admit(None)
-    pool.release(HERE, first)
-    pool.release(HERE, second)
-    pool.admit(None)
+def test_idle_connections_to_others_count_and_give_way(pairs: Pairs) -> None:
+    pool = pool_of(Limits(max_connections=2))
+    first, second = pairs.connection(0), pairs.connection(1)
+    acquire(pool)
+    acquire(pool)
+    pool.release(first)
+    pool.release(second)
 
-    assert pool.take(THERE) is None
-    assert (first.fileno(), second.fileno() != -1) == (-1, True)
+    assert acquire(pool, THERE) is None
+    assert (is_closed(first), is_closed(second)) == (True, False)
 
 
-def test_closing_closes_the_idle_ones_at_once_and_the_others_when_they_come_back(
-    pairs: list[tuple[socket.socket, socket.socket]],
-) -> None:
-    pool = Pool(Limits())
-    idle, busy = pairs[0][0], pairs[1][0]
-    use(pool, HERE, idle)
-    pool.admit(None)
+def test_closing_closes_the_idle_ones_at_once_and_the_others_when_they_come_back(pairs: Pairs) -> None:
+    pool = pool_of()
+    idle, busy = pairs.connection(0), pairs.connection(1)
+    acquire(pool)
+    acquire(pool)
+    pool.release(idle)
     pool.close()
 
-    assert (idle.fileno(), busy.fileno() != -1) == (-1, True)
-    pool.release(HERE, busy)
-    assert busy.fileno() == -1
+    assert (is_closed(idle), is_closed(busy)) == (True, False)
+    pool.release(busy)
+    assert is_closed(busy)
     with pytest.raises(RuntimeError, match="closed"):
-        pool.admit(None)
+        acquire(pool)
 
 
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- no more than there may be ---------------------------------------------------------------------------------------
 
 
 def test_a_call_more_than_there_are_connections_waits_for_one() -> None:
-    pool = Pool(Limits(max_connections=1))
-    pool.admit(None)
-    threading.Timer(0.1, pool.release, (HERE,)).start()
+    pool = pool_of(Limits(max_connections=1))
+    acquire(pool)
+    threading.Timer(0.1, pool.release).start()
     begin = time.monotonic()
 
-    pool.admit(10)
+    acquire(pool, seconds=10)
 
     assert 0.05 < time.monotonic() - begin < 5
 
 
+def test_the_one_that_waited_longest_is_next() -> None:
+    pool = pool_of(Limits(max_connections=1))
+    acquire(pool)
+    order: list[int] = []
+
+    def wait(number: int) -> None:
+        acquire(pool, seconds=10)
+        order.append(number)
+        pool.release()
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(3)]
+    for count, thread in enumerate(threads, 1):
+        thread.start()
+        while len(pool._waiting) < count:
+            time.sleep(0.001)
+    pool.release()
+    for thread in threads:
+        thread.join(10)
+
+    assert order == [0, 1, 2]
+
+
 def test_it_does_not_wait_for_ever() -> None:
-    pool = Pool(Limits(max_connections=2))
-    pool.admit(0.01)
-    pool.admit(0.01)
+    pool = pool_of(Limits(max_connections=2))
+    acquire(pool, seconds=0.01)
+    acquire(pool, seconds=0.01)
 
     with pytest.raises(RequestTimeout, match=r"all 2 connections were in use for 0\.01 seconds") as caught:
-        pool.admit(0.01)
+        acquire(pool, seconds=0.01)
     assert caught.value.extra == {"phase": "pool"}
+
+
+def test_closing_wakes_no_one_but_who_is_next_finds_it_closed() -> None:
+    pool = pool_of(Limits(max_connections=1))
+    acquire(pool)
+    threading.Timer(0.05, pool.close).start()
+    threading.Timer(0.1, pool.release).start()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        acquire(pool, seconds=10)
 
 
 def test_tasks_wait_for_a_connection_too() -> None:
     async def play() -> float:
-        pool = AsyncPool(Limits(max_connections=1))
-        await pool.admit(None)
+        pool = ConnectionPool(AsyncioRuntime(), Limits(max_connections=1))
+        await pool.acquire(HERE, None, NO_END)
         with pytest.raises(RequestTimeout, match="all 1 connections"):
-            await pool.admit(0.01)
-        asyncio.get_running_loop().call_later(0.1, pool.release, HERE)
+            await pool.acquire(HERE, 0.01, NO_END)
+        asyncio.get_running_loop().call_later(0.1, pool.release)
         begin = time.monotonic()
-        await pool.admit(10)
+        await pool.acquire(HERE, 10, NO_END)
         return time.monotonic() - begin
 
     assert 0.05 < asyncio.run(play()) < 5
 
 
-def test_a_task_that_is_cancelled_while_it_waits_takes_no_place() -> None:
+@pytest.mark.parametrize("released", ["before", "after"])
+def test_a_task_that_is_cancelled_while_it_waits_takes_no_place(released: str) -> None:
     async def play() -> None:
-        pool = AsyncPool(Limits(max_connections=1))
-        await pool.admit(None)
-        waiting = asyncio.ensure_future(pool.admit(None))
+        pool = ConnectionPool(AsyncioRuntime(), Limits(max_connections=1))
+        await pool.acquire(HERE, None, NO_END)
+        waiting = asyncio.ensure_future(pool.acquire(HERE, None, NO_END))
         await asyncio.sleep(0)
+        if released == "before":
+            pool.release()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        pool.release(HERE)
-        await pool.admit(0.5)
+        if released == "after":
+            pool.release()
+        await pool.acquire(HERE, 0.5, NO_END)
 
     asyncio.run(play())
 
@@ -206,7 +274,7 @@ def test_a_timeout_is_a_wait_for_each_phase(timeout: float | Timeout | None, wai
     assert (found.connect, found.read, found.write, found.pool) == waits
 
 
-@pytest.mark.parametrize("name", ["connect", "read", "write", "pool"])
+@pytest.mark.parametrize("name", ["connect", "read", "write", "pool", "total"])
 @pytest.mark.parametrize("seconds", [0, -1, "1", True, float("nan")])
 def test_a_wait_that_is_none_is_refused(name: str, seconds: object) -> None:
     with pytest.raises(InvalidParameter, match=f"timeout's {name}"):

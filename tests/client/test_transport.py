@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import ssl
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save as write_safetensors
-from tests.support.raw_server import http_answer, raw_server, read_request
+from tests.client.conftest import WAYS, BlockingAsyncClient
+from tests.support import raw_server as support
+from tests.support.raw_server import http_answer, read_request
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
+from tensorpost._connection_pool import Connection, ConnectionPool
+from tensorpost._http1 import Request
+from tensorpost._httpx_sender import as_problem
 from tensorpost._origin import Origin
-from tensorpost._pool import Pool
-from tensorpost._sockets import SocketTransport
-from tensorpost._steps import Request
-from tensorpost._transport import OverHttpx, _mapped_errors
+from tensorpost._runtime import Deadline, ThreadRuntime, run_blocking
+from tensorpost._socket_sender import SocketResponse, SocketSender
 
 Connect = Callable[..., Any]
 
@@ -36,6 +39,54 @@ SAFETENSORS = "application/vnd.safetensors"
 OK = http_answer(body=FRAME, content_type=SAFETENSORS)
 BIG = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (32 << 20,)), (1,))
 BIG_X = np.zeros(32 << 20, np.uint8)  # more than the buffers of both ends of a connection hold
+
+
+CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
+SOCKETS = ["sockets", "asyncio", "tls", "asyncio-tls"]
+
+
+def tls_server() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context
+
+
+def trusting() -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    context.check_hostname = False  # the certificate is localhost's, the servers here are 127.0.0.1
+    return context
+
+
+def tls_client(url: str, **options: Any) -> Client:
+    return Client(url, tls=trusting(), **options)
+
+
+def async_tls_client(url: str, **options: Any) -> BlockingAsyncClient:
+    return BlockingAsyncClient(url, tls=trusting(), **options)
+
+
+EVERY_WAY: dict[str, Callable[..., Any]] = {**WAYS, "tls": tls_client, "asyncio-tls": async_tls_client}
+_server_tls: list[ssl.SSLContext] = []  # what the servers of the running test speak
+
+
+@pytest.fixture(params=EVERY_WAY)
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """As in `conftest.py`, and over TLS, which every server of the test then speaks."""
+    if request.param.endswith("tls"):
+        _server_tls.append(tls_server())
+    try:
+        with ExitStack() as stack:
+            yield lambda url, **options: stack.enter_context(EVERY_WAY[request.param](url, **options))
+    finally:
+        _server_tls.clear()
+
+
+def raw_server(handle: Callable[[socket.socket, int], None], uds: str | None = None) -> Any:
+    return support.raw_server(handle, uds, _server_tls[0] if _server_tls else None)
+
+
+def origin_of(url: str, **options: Any) -> Origin:
+    return Origin.parse(url, **{"headers": {}, "timeout": Timeout(), "tls": True, "uds": None, **options})
 
 
 def problem(error: problems.TensorpostError, status: str, **options: str) -> bytes:
@@ -86,7 +137,7 @@ def test_a_connection_is_used_again_after_an_error_without_a_body(connect: Conne
 
 
 # httpx does take them for it, and that is for httpx to change.
-@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
+@pytest.mark.parametrize("connect", SOCKETS, indirect=True)
 def test_bytes_behind_an_answer_are_not_taken_for_the_next_one(connect: Connect) -> None:
     def handle(connection: socket.socket, number: int) -> None:
         while read_request(connection)[0]:
@@ -138,8 +189,9 @@ def test_the_request_says_what_it_must(connect: Connect) -> None:
     found = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     assert request == "POST /prefix/v1/operators/tile HTTP/1.1"
     assert len(found) == len(lines)
+    found.pop("connection", None)  # httpx says keep-alive, which is the default
     assert found == {
-        "host": server.url.removeprefix("http://"),
+        "host": server.url.partition("://")[2],
         "authorization": "Bearer t",
         "accept": SAFETENSORS,
         "accept-encoding": "identity",
@@ -466,7 +518,7 @@ def test_an_early_refusal_is_understood_when_the_server_reads_on(connect: Connec
 
 
 # Nothing fails here but the client's patience, so it must listen while it sends; httpx does not, and times out.
-@pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
+@pytest.mark.parametrize("connect", SOCKETS, indirect=True)
 def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further(connect: Connect) -> None:
     release = threading.Event()
 
@@ -484,20 +536,16 @@ def test_sockets_see_an_early_refusal_of_a_server_that_reads_no_further(connect:
         release.set()
 
 
-def test_a_server_that_hangs_up_between_looking_and_sending_is_no_error_of_its_own() -> None:
+def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own() -> None:
     """The answer, if there is one, is in the connection still; only reading it shows why the server hung up."""
-
-    class SaysWriteable:
-        def select(self, _: float | None) -> list[tuple[None, int]]:
-            return [(None, selectors.EVENT_WRITE)]
-
     ours, theirs = socket.socketpair()
+    ours.setblocking(False)
     theirs.close()
-    transport = SocketTransport(
-        Origin.parse("http://x", headers={}, timeout=Timeout(), tls=True, uds=None), Pool(Limits())
-    )
+    pool = ConnectionPool(ThreadRuntime(), Limits())
     with ours:
-        assert transport._write_piece(ours, cast("Any", SaysWriteable()), memoryview(b"x")) is False
+        connection = Connection("x", False, ours)
+        response = SocketResponse(origin_of("http://x"), pool, connection, "POST", Deadline(None))
+        assert run_blocking(response._send(connection, memoryview(b"x"))) is False
 
 
 @pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)  # the two that wait: one second is enough
@@ -514,8 +562,7 @@ def test_a_refused_call_is_repeated_after_what_the_server_asked_for(connect: Con
 
 
 def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Path(__file__).parents[1] / "support" / "loopback.pem")
+    context = tls_server()
     met: list[int] = []
 
     def handle(connection: socket.socket, number: int) -> None:
@@ -536,14 +583,13 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() ->
 
 def test_a_stream_of_a_closed_answer_says_so() -> None:
     with raw_server(answers(OK)) as server:
-        origin = Origin.parse(server.url, headers={}, timeout=Timeout(), tls=True, uds=None)
-        transport = SocketTransport(origin, Pool(Limits()))
-        answer = transport.send(Request("GET", "/", {}))
-        answer.close()
+        sender = SocketSender(origin_of(server.url), ConnectionPool(ThreadRuntime(), Limits()))
+        response = run_blocking(sender.send(Request("GET", "/", ()), Deadline(None)))
+        run_blocking(response.close())
 
         with pytest.raises(RuntimeError, match="the answer has been closed"):
-            answer.read_into(memoryview(bytearray(1)))
-        transport.close()
+            run_blocking(response.read_into(memoryview(bytearray(1))))
+        run_blocking(sender.close())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a full queue is silent on Linux; elsewhere it refuses")
@@ -610,29 +656,23 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
-    origin = Origin.parse("http://x", headers={}, timeout=Timeout.of(None), tls=True, uds=None)
-    classes, todo = set(), [httpx.TransportError]
+    origin = origin_of("http://x", timeout=Timeout.of(None))
+    classes, todo = set[type[httpx.TransportError]](), [httpx.TransportError]
     while todo:
         classes.add(cls := todo.pop())
         todo += cls.__subclasses__()
     assert len(classes) > 10
 
-    for cls in classes - {httpx.LocalProtocolError}:  # a mistake of ours, which must not look like the network's
-        with pytest.raises(problems.ConnectionProblem), _mapped_errors(origin):
-            raise cls("x")
+    for cls in classes - {httpx.LocalProtocolError}:
+        assert isinstance(as_problem(cls("x"), origin, Deadline(None)), problems.ConnectionProblem)
     for cls in (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError):
-        with pytest.raises(problems.ConnectFailed), _mapped_errors(origin):
-            raise cls("x")
+        assert type(as_problem(cls("x"), origin, Deadline(None))) is problems.ConnectFailed
     for cls in (httpx.ReadTimeout, httpx.WriteTimeout):
-        with pytest.raises(problems.RequestTimeout, match="silent for too long"), _mapped_errors(origin):
-            raise cls("x")
-
-
-def test_the_httpx_way_is_the_one_for_tls() -> None:
-    with Client("https://127.0.0.1:1", retries=0) as tp:
-        assert isinstance(tp._transport, OverHttpx)
-        with pytest.raises(problems.ConnectFailed):
-            tp.limits()
+        found = as_problem(cls("x"), origin, Deadline(None))
+        assert type(found) is problems.RequestTimeout
+        assert "silent for too long" in found.detail
+    with pytest.raises(httpx.LocalProtocolError):  # a mistake of ours, which must not look like the network's
+        as_problem(httpx.LocalProtocolError("x"), origin, Deadline(None))
 
 
 @pytest.mark.parametrize(
@@ -640,7 +680,7 @@ def test_the_httpx_way_is_the_one_for_tls() -> None:
     [
         ("http://127.0.0.1:1", {}, "own sockets, TCP"),
         ("http://localhost", {"uds": "/no/such"}, "own sockets, Unix"),
-        ("https://127.0.0.1:1", {"tls": False}, "httpx, for TLS"),
+        ("https://127.0.0.1:1", {"tls": False}, "own sockets, TLS"),
         ("http://tensors.example", {}, "httpx, for a proxy"),
     ],
 )

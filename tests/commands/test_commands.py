@@ -25,8 +25,8 @@ from tensorpost.frame import encode_npy_head
 from tensorpost.problems import IncompleteBody, InvalidParameter
 from tensorpost_server import commands
 from tensorpost_server.backends import BACKENDS
-from tensorpost_server.http.transport import choose_transport
 from tensorpost_server.main import create_app
+from tensorpost_server.serving import GuardedApplication, Listener, choose_protocol, is_loopback, uvicorn_config
 from tensorpost_server.settings import Settings
 
 ADDRESS = re.compile(r"tensorpost \S+ listens on (http://(\S+):(\d+)|unix:.+)\n")
@@ -160,7 +160,7 @@ def test_answers_name_no_server_software() -> None:
 
 def test_idle_connections_end_after_the_setting() -> None:
     settings = Settings(keep_alive_seconds=7)
-    config = commands._uvicorn_config(commands._Application(create_app(settings)), choose_transport(settings), "info")
+    config = uvicorn_config(GuardedApplication(create_app(settings)), choose_protocol(settings), "info")
 
     assert config.timeout_keep_alive == 7
 
@@ -186,7 +186,7 @@ def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path, how: str) -> Non
         with Client(uds=str(path)) as tp:
             np.testing.assert_array_equal(tp.tile(x, (4,)), np.tile(x, 4))
         with pytest.raises(InvalidParameter, match="another server does already"):
-            commands._Listener(Settings(uds=path))
+            Listener(Settings(uds=path))
         assert path.is_socket()
         server.terminate()
         _, err = server.communicate(timeout=PATIENCE)
@@ -216,16 +216,16 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / ("s" * 200), "long"),
     ):
         with pytest.raises(InvalidParameter, match=rf"cannot listen on .*{said}.*; choose another --uds"):
-            commands._Listener(Settings(uds=path))
+            Listener(Settings(uds=path))
     assert file.read_text() == "mine"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets there")
 def test_a_path_that_another_server_took_over_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    listener = commands._Listener(Settings(uds=path))
+    listener = Listener(Settings(uds=path))
     path.unlink()
-    with commands._Listener(Settings(uds=path)):
+    with Listener(Settings(uds=path)):
         listener.close()
         assert path.is_socket()
     assert not path.exists()
@@ -294,7 +294,7 @@ def test_an_unknown_log_level_is_refused() -> None:
     ],
 )
 def test_loopback(address: str, *, own: bool) -> None:
-    assert own == commands._is_loopback(address)
+    assert own == is_loopback(address)
 
 
 # Questions

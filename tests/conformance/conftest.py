@@ -1,7 +1,8 @@
 """Runs the suite on every backend in `BACKENDS` that computes, and marks its known failures.
 
 A new backend comes in by its row in `BACKENDS` alone. Where its device or library is not there, its tests are skipped
-with the reason that opening it gave. What it is known to fail stands in `<backend>-xfails.txt`, if it has such a file.
+with the reason that opening it gave. What it is known to fail stands in `<backend>-xfails.txt`, if it has such a file:
+whole tests here, single cases of a vectors file in test_backends.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.suite import COMPUTING, expected_failures
+from tests.conformance.suite import COMPUTING, known_failures
 
 from tensorpost_server.backends import load_backend
 
@@ -31,22 +32,11 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the known failures; a strict mark, so that an entry that starts to pass is a failure."""
-    ours = [item for item in items if isinstance(item, pytest.Function) and HERE in item.path.parents]
-    for name in COMPUTING:
-        path = HERE / f"{name}-xfails.txt"
-        known = expected_failures(path.read_text()) if path.is_file() else {}
-        mine = {_entry_of(item): item for item in ours if _backend_of(item) == name}
-        for entry in known.keys() & mine.keys():
-            mine[entry].add_marker(pytest.mark.xfail(reason=known[entry], strict=True))
-
-
-def _backend_of(item: pytest.Function) -> str | None:
-    callspec = getattr(item, "callspec", None)
-    return None if callspec is None else callspec.params.get("backend")
-
-
-def _entry_of(item: pytest.Function) -> str:
-    """The item's name in a list of known failures: `test_name` or `test_name [case]`."""
-    case = item.callspec.params.get("case")
-    return item.originalname if case is None else f"{item.originalname} [{case}]"
+    """Mark the tests that fail as a whole; a strict mark, so that an entry that starts to pass is a failure."""
+    for item in items:
+        if not isinstance(item, pytest.Function) or HERE not in item.path.parents:
+            continue
+        callspec = getattr(item, "callspec", None)
+        reason = known_failures(callspec.params.get("backend", "")).get(item.originalname) if callspec else None
+        if reason is not None:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

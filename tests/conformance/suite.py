@@ -1,7 +1,8 @@
 """What every backend that computes must do: the checks, their cases, and the lists of known failures.
 
 A check takes an opened backend and a case, and fails by assertion. Expected bytes are numbers worked by hand
-(tests/vectors) or come from slow evaluators that share no code with the packages (tests/support/oracles.py).
+(tests/vectors, read by tests/support/vectors.py) or come from evaluators that share no code with the packages
+(tests/support/oracles.py, tests/support/operator_cases.py).
 """
 
 from __future__ import annotations
@@ -9,75 +10,42 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-import json
 import random
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.support import oracles
 from tests.support import strategies as ours
+from tests.support.vectors import Case, cases_of
 
-from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc, parse_operator
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
 from tensorpost_server.backends import BACKENDS, Backend, Run
 from tensorpost_server.planning import Plan, make_plan
 
-__all__ = ["COMPUTING", "ORACLES", "Case", "check_bytes", "expected_failures", "layouts", "running", "vectors"]
+__all__ = [
+    "COMPUTING",
+    "ORACLES",
+    "Case",
+    "check_bytes",
+    "expected_failures",
+    "known_failures",
+    "layouts",
+    "running",
+    "vectors",
+]
 
 DO_NOT_COMPUTE = frozenset({"null"})  # answers zeros by design; tests/backends/test_null.py shows that it does
 COMPUTING = tuple(name for name in BACKENDS if name not in DO_NOT_COMPUTE)
 ORACLES: Mapping[type[OperatorDesc], Callable[[Any, bytes], bytes]] = {TileOperatorDesc: oracles.tile_oracle}
-_VECTORS = Path(__file__).parents[1] / "vectors"
+HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Case:
-    """One call whose answer is known.
-
-    Attributes:
-        name: in test ids and in the lists of known failures.
-        desc: the operator.
-        inputs: the input tensors' whole buffers.
-        expected: the output's whole buffer; what is cut off behind the last element is zeros.
-    """
-
-    name: str
-    desc: OperatorDesc
-    inputs: tuple[bytes, ...]
-    expected: bytes
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def vectors() -> list[Case]:
-    """Tile, by hand."""
-    found: list[Case] = []
-    for vector in json.loads((_VECTORS / "tile" / "by_hand.json").read_text())["vectors"]:
-        desc = parse_operator(vector["op"])
-        assert isinstance(desc, TileOperatorDesc)
-        found.append(
-            Case(
-                vector["name"],
-                desc,
-                (_elements(desc.input_tensor, vector["input"]),),
-                _elements(desc.output_tensor, vector["output"]),
-            )
-        )
-    return found
-
-
-def _elements(tensor: BufferTensorDesc, numbers: list[int | str]) -> bytes:
-    """A buffer of these elements: numbers, or the bits of floating-point ones in hexadecimal."""
-    code = {"FLOAT32": "I", "FLOAT16": "H"}.get(tensor.data_type.name)
-    if code is not None:
-        data = b"".join(struct.pack(f"<{code}", int(str(bits), 16)) for bits in numbers)
-    else:
-        data = oracles.pack_elements(tensor.data_type, numbers)
-    return data.ljust(tensor.total_tensor_size_in_bytes, b"\0")
+def vectors(*operators: str) -> list[Case]:
+    """The cases of tests/vectors: of these operators, by default of all."""
+    return cases_of(*operators)
 
 
 # ---- every type in every kind of layout ------------------------------------------------------------------------------
@@ -101,8 +69,9 @@ _OUTPUTS: Mapping[str, tuple[int, ...] | None] = {
 }
 
 
+@cache
 def layouts() -> list[Case]:
-    """Ten types, seven input layouts and five output layouts, with any bits as elements."""
+    """Tile in ten types, seven input layouts and five output layouts, with any bits as elements."""
     found: list[Case] = []
     for data_type, (source, strides), (target, out_strides) in itertools.product(
         ours.TILE_DATA_TYPES, _INPUTS.items(), _OUTPUTS.items()
@@ -132,11 +101,11 @@ def running(backend: Backend, case: Case, slice_bytes: int) -> Iterator[tuple[Pl
         yield plan, run
     finally:
         run.close()
-    assert list(case.inputs) == [bytes(block) for block in memory], "an input was written to"
+    assert list(case.inputs) == [bytes(block) for block in memory], f"{case.name}: an input was written to"
 
 
 def check_bytes(backend: Backend, case: Case, slice_bytes: int = 1 << 20, *, at_once: bool = False) -> None:
-    """The slices, one after the other with their padding, are the output to the last byte.
+    """The slices, one after the other with their padding, are the outputs to the last byte.
 
     Args:
         backend: opened.
@@ -146,43 +115,44 @@ def check_bytes(backend: Backend, case: Case, slice_bytes: int = 1 << 20, *, at_
     """
     with running(backend, case, slice_bytes) as (plan, run):
         indices = range(len(plan.slices))
-        if at_once:
+        if at_once and len(indices) > 1:
             with concurrent.futures.ThreadPoolExecutor(backend.threads) as threads:
                 blocks = list(threads.map(run.compute, indices))
         else:
             blocks = [run.compute(index) for index in indices]
-        output = b""
+        answer = b""
         # Joined only when all of them are there: memory that is used twice would show.
         for block, piece in zip(blocks, plan.slices, strict=True):
-            assert piece.computed == block.nbytes
+            assert piece.computed == block.nbytes, f"{case.name}: a slice has {block.nbytes} bytes"
             assert block.c_contiguous
-            output += bytes(block) + bytes(piece.padding)
-        assert plan.output_bytes == len(output)
-        assert case.expected[: len(output)] == output, f"{case.name}: wrong from byte {_first_difference(case, output)}"
-        assert not any(case.expected[len(output) :])
-
-
-def _first_difference(case: Case, output: bytes) -> int | None:
-    return next((at for at, (a, b) in enumerate(zip(case.expected, output, strict=False)) if a != b), None)
+            answer += bytes(block) + bytes(piece.padding)
+        assert plan.output_bytes == len(answer), f"{case.name}: {len(answer)} bytes in all"
+        case.check(answer)
 
 
 # ---- known failures --------------------------------------------------------------------------------------------------
 
-_ENTRY = re.compile(r"(?P<test>test_\w+(?: \[.+\])?): (?P<reason>\S.{9,})")
+_ENTRY = re.compile(r"(?P<case>test_\w+|[\w/]+ \[.+\]): (?P<reason>\S.{9,})")
+
+
+def known_failures(backend: str) -> Mapping[str, str]:
+    """The entries of the backend's list `<backend>-xfails.txt`, if it has one."""
+    path = HERE / f"{backend}-xfails.txt"
+    return expected_failures(path.read_text()) if path.is_file() else {}
 
 
 def expected_failures(text: str) -> dict[str, str]:
-    """The entries of a backend's list of known failures, test to reason.
+    """The entries of a backend's list of known failures: `test_name` or `file [case]`, to the reason.
 
     Raises:
-        ValueError: a line that is neither a comment nor an entry with a reason; a test that stands there twice.
+        ValueError: a line that is neither a comment nor an entry with a reason; an entry that stands there twice.
     """
     found: dict[str, str] = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         entry = _ENTRY.fullmatch(line)
-        if entry is None or entry["test"] in found:
-            raise ValueError(f"{line!r} is no new entry of the form 'test_name [case]: reason'")
-        found[entry["test"]] = entry["reason"]
+        if entry is None or entry["case"] in found:
+            raise ValueError(f"{line!r} is no new entry of the form 'file [case]: reason'")
+        found[entry["case"]] = entry["reason"]
     return found

@@ -11,29 +11,46 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conformance.suite import ORACLES, Case, check_bytes, layouts, running, vectors
+from tests.conformance.suite import ORACLES, Case, check_bytes, known_failures, layouts, running
+from tests.support import operator_cases
 from tests.support import strategies as ours
+from tests.support.vectors import VectorsFile, all_hold, cases_of, vectors_files
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost_server.backends import BACKENDS, Backend
 from tensorpost_server.planning import make_plan
 
-VECTORS, LAYOUTS = vectors(), layouts()
+TILES, LAYOUTS = cases_of("TILE"), layouts()
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=str)
-def test_vectors_worked_by_hand(backend: Backend, case: Case):
-    check_bytes(backend, case)
+def known(backend: Backend, file: VectorsFile) -> dict[str, str]:
+    """The cases of the file that this backend is known to fail, with their reasons."""
+    entries = known_failures(backend.name)
+    return {case.name: entries[f"{file} [{case}]"] for case in file.cases if f"{file} [{case}]" in entries}
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=str)
-def test_vectors_in_the_smallest_slices(backend: Backend, case: Case):
-    check_bytes(backend, case, 1, at_once=True)
+@pytest.mark.parametrize("file", vectors_files(), ids=str)
+def test_vectors(backend: Backend, file: VectorsFile):
+    all_hold(file.cases, lambda case: check_bytes(backend, case), known(backend, file))
 
 
-@pytest.mark.parametrize("case", LAYOUTS, ids=str)
-def test_every_type_in_every_kind_of_layout(backend: Backend, case: Case):
-    check_bytes(backend, case, 100)
+@pytest.mark.parametrize("file", vectors_files(), ids=str)
+def test_vectors_in_the_smallest_slices(backend: Backend, file: VectorsFile):
+    all_hold(file.cases, lambda case: check_bytes(backend, case, 1, at_once=True), known(backend, file))
+
+
+@pytest.mark.parametrize("source", dict.fromkeys(case.name.split(" to ")[0] for case in LAYOUTS))
+def test_every_type_in_every_kind_of_layout(backend: Backend, source: str):
+    cases = [case for case in LAYOUTS if case.name.startswith(f"{source} to ")]
+    assert len(cases) == 5
+    all_hold(cases, lambda case: check_bytes(backend, case, 100))
+
+
+@pytest.mark.parametrize("operator", operator_cases.STRATEGIES)
+@given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 700)), at_once=st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_any_call(backend: Backend, operator: str, data: st.DataObject, slice_bytes: int, at_once: bool):
+    check_bytes(backend, data.draw(operator_cases.STRATEGIES[operator]), slice_bytes, at_once=at_once)
 
 
 @given(call=ours.tile_cases(), slice_bytes=st.integers(1, 700), at_once=st.booleans())
@@ -56,7 +73,7 @@ def test_slices_may_be_computed_in_any_order_and_twice(backend: Backend):
 
 
 def test_runs_at_the_same_time_do_not_mix(backend: Backend):
-    first, second = VECTORS[0], VECTORS[5]
+    first, second = TILES[0], TILES[5]
     with running(backend, first, 1 << 20) as (plan, run), running(backend, second, 1 << 20) as (other_plan, other):
         a, b = run.compute(0), other.compute(0)
 
@@ -65,7 +82,7 @@ def test_runs_at_the_same_time_do_not_mix(backend: Backend):
 
 
 def test_a_slice_stays_as_it_is_after_the_run_is_closed(backend: Backend):
-    case = VECTORS[0]
+    case = TILES[0]
     with running(backend, case, 1 << 20) as (_plan, run):
         block = run.compute(0)
 

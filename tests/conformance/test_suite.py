@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.conformance import suite, test_backends
+from tests.conformance.suite import layouts
 from tests.support import strategies as ours
+from tests.support.vectors import Case, VectorsFile, all_hold, cases_of, vectors_files
 
 from tensorpost_server.backends import BACKENDS, HostBackend
 from tensorpost_server.backends.null import NullBackend
@@ -73,21 +76,40 @@ def nans_made_quiet(spoilt: Spoilt, index: int, block: memoryview) -> memoryview
     return block
 
 
-CASES = {case.name: case for case in (*test_backends.VECTORS, *test_backends.LAYOUTS)}
+def swapped(spoilt: Spoilt, index: int, block: memoryview) -> memoryview:
+    """Slices in another order: the second output in the place of the first."""
+    count = len(spoilt.plan.slices)
+    other = spoilt.run.compute(count - 1 - index)
+    return other if other.nbytes == block.nbytes else block
+
+
+def one_unit_off(spoilt: Spoilt, index: int, block: memoryview) -> memoryview:
+    floats = np.frombuffer(block, np.float32).copy()
+    floats[0] = np.nextafter(np.float32(np.nextafter(np.float32(np.nextafter(floats[0], 9)), 9)), 9)
+    return memoryview(floats.view(np.uint8))
+
+
+CASES = {f"{file}: {case}": case for file in vectors_files() for case in file.cases}
+CASES |= {case.name: case for case in layouts()}
 
 
 @pytest.mark.parametrize(
     ("spoil", "case"),
     [
-        (last_byte_wrong, "whole copies, not repeated elements"),
-        (always_the_first, "both dimensions, twice"),
-        (too_short, "repeats of 1 copy"),
-        (one_block_for_all, "both dimensions, twice"),
-        (writes_to_its_input, "eight dimensions"),
+        (last_byte_wrong, "tile: whole copies, not repeated elements"),
+        (always_the_first, "tile: both dimensions, twice"),
+        (too_short, "tile: repeats of 1 copy"),
+        (one_block_for_all, "tile: both dimensions, twice"),
+        (writes_to_its_input, "tile: eight dimensions"),
         (
             nans_made_quiet,
-            "float32: -0.0, infinity, a subnormal, a quiet NaN with a payload, a signalling NaN, a negative one",
+            "tile: float32: -0.0, infinity, a subnormal, a quiet NaN with a payload, a signalling NaN, a negative one",
         ),
+        (nans_made_quiet, "element_wise_if: every bit of a NaN passes, of signalling ones too"),
+        (swapped, "split: page, example 2"),
+        (one_unit_off, "element_wise_exp: numbers"),
+        (last_byte_wrong, "nonzero_coordinates: row-major order of the coordinates"),
+        (last_byte_wrong, "gemm: A by columns, B with rows apart, an output by columns with a gap"),
     ],
 )
 def test_a_backend_that_is_wrong_is_found_out(spoil: Any, case: str):
@@ -97,10 +119,29 @@ def test_a_backend_that_is_wrong_is_found_out(spoil: Any, case: str):
         suite.check_bytes(Spoilt(spoil), CASES[case], 12)
 
 
-@pytest.mark.parametrize("case", test_backends.LAYOUTS[::35], ids=str)
-def test_zeros_are_not_enough(case: suite.Case):
+@pytest.mark.parametrize("case", layouts()[::35], ids=str)
+def test_zeros_are_not_enough(case: Case):
     with pytest.raises(AssertionError):
         suite.check_bytes(NullBackend(), case)
+
+
+@pytest.mark.parametrize("file", vectors_files(), ids=str)
+def test_a_file_holds_a_case_whose_answer_is_not_zeros(file: VectorsFile):
+    with pytest.raises(AssertionError, match="cases failed"):
+        all_hold(file.cases, lambda case: suite.check_bytes(NullBackend(), case))
+
+
+def test_failures_are_named_and_those_that_are_known_must_fail():
+    good, bad = cases_of("TILE")[:2]
+
+    def check(case: Case) -> None:
+        assert case is good, "different"
+
+    with pytest.raises(AssertionError, match=f"1 cases failed:\n{bad.name}: AssertionError: different"):
+        all_hold([good, bad], check)
+    all_hold([good, bad], check, {bad.name: "the driver loses it"})
+    with pytest.raises(AssertionError, match="passes, but is listed as a known failure: the driver loses it"):
+        all_hold([good], check, {good.name: "the driver loses it"})
 
 
 def test_every_backend_is_in_it_but_null():
@@ -108,8 +149,9 @@ def test_every_backend_is_in_it_but_null():
 
 
 def test_every_type_of_tile_is_in_it():
-    assert {*ours.TILE_DATA_TYPES} == {case.desc.input_tensor.data_type.name for case in test_backends.LAYOUTS}
-    assert len(CASES) == len(test_backends.VECTORS) + len(test_backends.LAYOUTS), "two cases have one name"
+    types = {case.desc.inputs[0].layout.data_type.directml for case in layouts()}
+    assert {*ours.TILE_DATA_TYPES} == types
+    assert len(CASES) == len(cases_of()) + len(layouts()), "two cases have one name"
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -117,18 +159,15 @@ def test_every_known_failure_names_a_backend_a_test_and_a_case(name: str):
     assert name in suite.COMPUTING
     for entry in suite.expected_failures(LISTS[name].read_text()):
         test, _, case = entry.partition(" [")
-        assert hasattr(test_backends, test)
-        assert not case or case.removesuffix("]") in CASES
+        assert f"{test}: {case.removesuffix(']')}" in CASES if case else hasattr(test_backends, test)
 
 
 def test_a_list_of_known_failures_is_read():
-    text = (
-        "# why\n\ntest_any_tile: the driver loses NaNs\ntest_vectors_worked_by_hand [eight dimensions]: at most five\n"
-    )
+    text = "# why\n\ntest_any_tile: the driver loses NaNs\ntile [eight dimensions]: at most five\n"
 
     assert suite.expected_failures(text) == {
         "test_any_tile": "the driver loses NaNs",
-        "test_vectors_worked_by_hand [eight dimensions]": "at most five",
+        "tile [eight dimensions]": "at most five",
     }
 
 

@@ -27,7 +27,7 @@ from tensorpost.descriptors import (
 )
 from tensorpost.problems import BodyMismatch, InvalidDescriptor
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "tensor"
+VECTORS = Path(__file__).parent / "tensor"
 ARRAY_TYPES = [name for name, bits in DATA_TYPE_BITS.items() if bits >= 8]
 
 

@@ -320,7 +320,7 @@ def test_among_devices_the_one_with_the_fewest_queued_bytes(table: Table):
             for slices in (40, 10, 10, 10, 10):
                 worker = found.choose(plan_of(slices), "cuda")
                 chosen.append(worker.backend.index)
-                places.enter_context(worker.expect(plan_of(slices)))
+                places.enter_context(worker.enqueue(plan_of(slices)))
             assert [s.queued_bytes for s in found.status()][:2] == [41 * SLICE, 4 * 11 * SLICE]
         assert [s.queued_bytes for s in found.status()] == [0, 0, 0, 0]
         return chosen
@@ -417,10 +417,10 @@ def test_what_is_kept_is_given_back_when_nothing_has_run_for_a_while():
     backend = gpu()
 
     async def run(worker: Worker) -> None:
-        with worker.expect(LONG), worker.expect(LONG):
+        with worker.enqueue(LONG), worker.enqueue(LONG):
             await asyncio.sleep(0.05)
         assert backend.trimmed == 0, "not while it is used"
-        with worker.expect(LONG):
+        with worker.enqueue(LONG):
             await asyncio.sleep(0.05)
             assert backend.trimmed == 0, "a request came in time"
         while not backend.trimmed:
@@ -436,7 +436,7 @@ def test_a_processor_keeps_nothing():
     backend = Controlled()
 
     async def run(worker: Worker) -> None:
-        with worker.expect(LONG):
+        with worker.enqueue(LONG):
             pass
         await asyncio.sleep(0.02)
 

@@ -19,11 +19,11 @@ from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import InvalidParameter, NoBackend
 from tensorpost_server.backends import BACKENDS, BackendRow, DeviceOptions
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.engine import Inline, Pool, Worker, pool
-from tensorpost_server.engine.worker import INLINE
+from tensorpost_server.engine import InlineLimits, Pool, Worker, pool
 from tensorpost_server.planning import Plan, cut, make_plan
 
 SLICE = 4096
+MOST = InlineLimits().bytes
 
 
 def plan_of(slices: int) -> Plan:
@@ -206,10 +206,14 @@ def test_a_small_plan_with_gaps_has_its_padding():
 
 @pytest.mark.parametrize(
     ("slices", "of", "small"),
-    [(INLINE.bytes // SLICE, SLICE, True), (INLINE.bytes // SLICE + 1, SLICE, False), (1, INLINE.bytes + 4, False)],
+    [
+        (MOST // SLICE, SLICE, True),
+        (MOST // SLICE + 1, SLICE, False),
+        (1, MOST + 8, False),
+    ],
 )
 def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
-    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (of,)), (slices,))
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT64", (of // 8,)), (slices,))
 
     with worker_of(Controlled()) as worker:
         assert small is worker.is_small(make_plan(desc, SLICE))
@@ -217,20 +221,20 @@ def test_small_is_judged_by_input_and_output(slices: int, of: int, small: bool):
 
 def test_what_is_small_can_be_said():
     with worker_of(Controlled()) as worker:
-        worker.inline = Inline(bytes=3 * SLICE, work=3 * SLICE)
+        worker.inline = InlineLimits(bytes=3 * SLICE, work=3 * SLICE)
         assert worker.is_small(SHORT)
-        worker.inline = Inline(bytes=3 * SLICE - 1, work=3 * SLICE)
+        worker.inline = InlineLimits(bytes=3 * SLICE - 1, work=3 * SLICE)
         assert not worker.is_small(SHORT)
-        worker.inline = Inline(bytes=3 * SLICE, work=3 * SLICE - 1)
+        worker.inline = InlineLimits(bytes=3 * SLICE, work=3 * SLICE - 1)
         assert not worker.is_small(SHORT)
 
 
 def test_a_small_output_of_much_work_is_not_small():
-    plan = dataclasses.replace(SHORT, work=INLINE.work + 1)
+    plan = dataclasses.replace(SHORT, work=InlineLimits().work + 1)
 
     with worker_of(Controlled()) as worker:
         assert not worker.is_small(plan)
-        assert worker.is_small(dataclasses.replace(SHORT, work=INLINE.work))
+        assert worker.is_small(dataclasses.replace(SHORT, work=InlineLimits().work))
 
 
 def test_a_long_plan_is_computed_on_the_workers_threads():

@@ -364,10 +364,12 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
     assert [cls.operator_type.lower() for cls in OPERATORS] == [entry["name"] for entry in listed]
     tile = next(entry for entry in listed if entry["name"] == "tile")
     assert (tile["type"], tile["value"]) == ("DML_OPERATOR_TILE", 70)
-    assert [field for field in tile["fields"] if field["name"] != "RepeatsCount"] == [
-        {"name": "InputTensor", "kind": "input", "required": True, "tensor": "input"},
-        {"name": "OutputTensor", "kind": "output", "required": True, "tensor": "output"},
-        {"name": "Repeats", "kind": "attribute", "required": True, "query": "repeats"},
+    tensor = {"required": True, "array": False, "optional": False}
+    assert [{key: value for key, value in field.items() if key != "support"} for field in tile["fields"]] == [
+        {"name": "InputTensor", "kind": "input", "tensor": "input", **tensor},
+        {"name": "OutputTensor", "kind": "output", "tensor": "output", **tensor},
+        {"name": "RepeatsCount", "kind": "attribute", "required": False, "array": False, "query": "repeats_count"},
+        {"name": "Repeats", "kind": "attribute", "required": True, "array": True, "query": "repeats"},
     ]
     # DML_TILE_OPERATOR_DESC page, tensor support
     assert [
@@ -377,7 +379,7 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
             row["dimension_counts"]["highest"],
             len(row["data_types"]),
         )
-        for row in tile["support"]
+        for row in tile["fields"][1]["support"]
     ] == [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10)]
 
 

@@ -27,7 +27,7 @@ from tests.support.http_app import (
 
 from tensorpost import problems
 from tensorpost.problems import ConnectionProblem, TensorpostError
-from tensorpost_server.http.problems import STATUS, status_of
+from tensorpost_server.http.error_responses import STATUS, status_of
 
 TILE = "/v1/operators/tile"
 X = np.arange(6, dtype="<f4").reshape(2, 3)
@@ -98,7 +98,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     "unknown operator": (
         "/v1/operators/tyle", npy_bytes(X), NPY, 404, "unknown-operator", None, "did you mean 'TILE'?"
     ),
-    "operator of nothing we know": ("/v1/operators/%F0%9F%98%80", b"", NPY, 404, "unknown-operator", None, "TILE"),
+    "operator of nothing we know": ("/v1/operators/%F0%9F%98%80", b"", NPY, 404, "unknown-operator", None, "lists"),
     "an endless operator": ("/v1/operators/" + "t" * 5000, b"", NPY, 404, "unknown-operator", None, "there is no"),
     "nothing there": ("/v1/operator/tile", npy_bytes(X), NPY, 404, "not-found", None, "/v1/operator/tile"),
     "unknown parameter": (TILE + "?repeat=1,2", npy_bytes(X), NPY, 400, "invalid-parameter", None, "mean 'repeats'"),

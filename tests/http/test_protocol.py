@@ -18,6 +18,7 @@ from tests.support.bodies_app import BodiesApp, settle, sha
 from tests.support.paper import Paper, answers, connect
 
 from tensorpost_server.http import protocol as protocol_module
+from tensorpost_server.http.protocol import DirectProtocol, Event, Reading
 
 SMALL = 32  # what counts as a large body here, so that byte by byte is affordable
 
@@ -505,3 +506,46 @@ def test_the_keep_alive_timer_goes_with_a_connection_that_was_reset(runner: asyn
         return protocol
 
     assert runner.run(run()).timeout_keep_alive_task is None
+
+
+# ---- the states ------------------------------------------------------------------------------------------------------
+
+
+def test_every_state_is_reached_and_only_the_last_one_is_left_by_nothing():
+    table = protocol_module.TRANSITIONS
+    reached, left = {Reading.IDLE, *table.values()}, {state for state, _ in table}
+    assert reached == set(Reading)
+    assert left == set(Reading) - {Reading.LINGERING}
+    assert {event for _, event in table} == set(Event)
+
+
+def test_the_transitions_of_a_connection(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch):
+    """Every row of the table happens, in the order in which a caller would expect it."""
+    events: list[tuple[Reading, Event]] = []
+    usual = DirectProtocol._change
+
+    def noted(self: DirectProtocol, event: Event) -> None:
+        events.append((self._reading, event))
+        usual(self, event)
+
+    monkeypatch.setattr(DirectProtocol, "_change", noted)
+
+    async def run() -> None:
+        paper = connect(BodiesApp(), drain_bytes=1000)
+        await paper.deliver([request("into", body_of(500, 1)), request("receive", b"abc"), b"no request\r\n\r\n"])
+        assert paper.eof
+        paper = connect(BodiesApp(), drain_bytes=1000)
+        await paper.deliver([request("refuse", bytes(2000))[:200]])
+        assert paper.eof
+
+    runner.run(run())
+    begins = (Reading.IDLE, Event.REQUEST_BEGINS)
+    counted = [begins, (Reading.PARSED, Event.COUNTED_BODY)]
+    answered = (Reading.PARSED, Event.ALL_ANSWERED)
+    assert events == [
+        *counted, (Reading.COUNTED, Event.BODY_ENDS), answered,
+        begins, answered,
+        begins, (Reading.PARSED, Event.REFUSE), (Reading.REFUSED, Event.LAST_RESPONSE),
+        *counted, (Reading.COUNTED, Event.LAST_RESPONSE),
+    ]  # fmt: skip
+    assert set(events) == set(protocol_module.TRANSITIONS)

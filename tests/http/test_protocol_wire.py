@@ -20,8 +20,8 @@ from tests.support.bodies_app import Serving, serve_bodies, sha
 from tests.support.http_app import PATIENCE, Wire, eventually, request_bytes
 from uvicorn.config import LOOP_FACTORIES
 
-from tensorpost_server.http.connection_limits import Limits
 from tensorpost_server.http.protocol import DIRECT_BYTES, DirectProtocol, protocol_class
+from tensorpost_server.http.timeouts import ConnectionLimits
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
 LOOPS = [
@@ -50,7 +50,7 @@ def direct(loop: str) -> Iterator[Serving]:
         yield found
 
 
-BRIEF = Limits(
+BRIEF = ConnectionLimits(
     head_bytes=8192, head_seconds=0.4, receive_seconds=0.2, send_seconds=0.2, bytes_per_second=20_000,
     drain_bytes=1 << 20,
 )  # fmt: skip

@@ -15,7 +15,8 @@ from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc, parse_ope
 
 TILE = {"InputTensor": {"DataType": "INT16", "Sizes": [2, 3]}, "Repeats": [1, 2]}
 MEMBERS = {
-    "valid", "feature_level", "violations", "lowest_feature_level", "op", "output", "input_bytes", "output_bytes",
+    "valid", "feature_level", "violations", "lowest_feature_level", "op", "output", "inputs", "outputs",
+    "input_bytes", "output_bytes",
 }  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def test_every_violation_is_listed_and_the_answer_is_200(app: AppClient):
         ("count-disagrees", "$.desc.RepeatsCount"),
         ("repeat-zero", "$.desc.Repeats[1]"),
     } == {(violation["code"], violation["path"]) for violation in found["violations"]}
-    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 5
+    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 7
 
 
 def test_a_level_that_does_not_take_it(app: AppClient):

@@ -22,7 +22,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.support.http_app import PATIENCE, Wire, eventually
 
-from tensorpost_server.http.receiving import receive_into
+from tensorpost_server.http.receive_into import receive_into
 
 __all__ = ["BodiesApp", "Lent", "Serving", "serve_bodies", "settle", "sha"]
 

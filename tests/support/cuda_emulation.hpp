@@ -2,6 +2,7 @@
 // own, so that __syncthreads can wait for the others.
 #include <ucontext.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -12,6 +13,9 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define SHARED_MEMORY(type, name) type *const name = reinterpret_cast<type *>(emulated.shared)
+
+// Overloaded, as CUDA's are.
+using std::ceil, std::erf, std::exp, std::fabs, std::floor, std::log, std::rint, std::sqrt, std::tanh, std::trunc;
 
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
@@ -40,6 +44,7 @@ static inline float __int_as_float(int bits) {
   return value;
 }
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 

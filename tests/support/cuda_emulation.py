@@ -19,7 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tensorpost_server.backends.cuda.launches import Launch
-from tensorpost_server.backends.cuda.variants import Variant, source_of
+from tensorpost_server.backends.cuda.variants import Variant
 
 __all__ = ["COMPILER", "Emulator", "address"]
 
@@ -45,7 +45,7 @@ class Emulator:
         """A variant's shared library, compiled if it is not there; `more` is C++ to append."""
         assert COMPILER is not None
         name = "".join(c if c.isalnum() else "_" for c in str(variant)) + (
-            f"_{zlib.crc32(more.encode())}" if more else ""
+            f"_{zlib.crc32((variant.prelude + more).encode())}" if variant.prelude or more else ""
         )
         path = self.folder / name
         library = path.with_suffix(".so")
@@ -54,7 +54,7 @@ class Emulator:
                 f'extern "C" void run(unsigned grid, unsigned block, unsigned shared, void **arguments) '
                 f"{{ launch({variant.kernel}, grid, block, shared, arguments); }}\n"
             )
-            text = HEADER.read_text() + source_of(variant.file) + driver + more
+            text = HEADER.read_text() + variant.source + driver + more
             fresh = path.with_suffix(f".{os.getpid()}.so")  # another test process may be compiling the same
             command = [
                 COMPILER,
@@ -72,19 +72,19 @@ class Emulator:
             fresh.replace(library)
         return library
 
-    def run(self, launch: Launch, of: int, into: int, tables: Mapping[str, int] | None = None) -> None:
+    def run(self, launch: Launch, sources: Sequence[int], target: int, tables: Mapping[str, int] | None = None) -> None:
         """Run a launch.
 
         Args:
             launch: from the planning.
-            of: address of the input's first element.
-            into: address of the output's.
+            sources: address of each input's first element.
+            target: address of the output's.
             tables: addresses for these fields of the kernel's structure.
         """
         parameters = launch.parameters.copy()
         for name, at in (tables or {}).items():
             parameters[name] = at
-        places = [of + launch.of, into + launch.into]
+        places = [*(sources[number] + start for number, start in launch.sources), target + launch.target]
         self.call(launch.variant, launch.grid, launch.block, launch.shared, places, parameters)
 
     def call(

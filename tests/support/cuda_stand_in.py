@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tests.support.cuda_emulation import Emulator, address
 
-from tensorpost_server.backends.cuda.variants import VARIANTS, source_of
+from tensorpost_server.backends.cuda.variants import VARIANTS, Variant, source_of
 
 __all__ = ["stand_in"]
 
@@ -29,13 +29,33 @@ class Kernel:
     """`cupy.RawKernel`."""
 
     def __init__(self, emulator: Emulator, code: str, name: str, options: tuple[str, ...]) -> None:
-        (self.variant,) = [v for v in VARIANTS if (source_of(v.file), v.kernel, v.options) == (code, name, options)]
+        (self.variant,) = [v for v in VARIANTS if (v.source, v.kernel, v.options) == (code, name, options)]
         self.emulator = emulator
 
     def __call__(self, grid: tuple[int], block: tuple[int], args: Sequence[Any], *, shared_mem: int) -> None:
         *places, parameters = args
         assert parameters.size == 1, "only arrays of one element are passed by value"
         self.emulator.call(self.variant, grid[0], block[0], shared_mem, places, parameters)
+
+
+class Module:
+    """`cupy.cuda.function.Module`, of what `compile_using_nvrtc` below returns."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+
+    def load(self, binary: tuple[str, tuple[str, ...], str]) -> None:
+        self.binary = binary
+
+    def get_function(self, name: str) -> Kernel:
+        source, options, filename = self.binary
+        found = Kernel.__new__(Kernel)
+        prelude = source.removesuffix(source_of(filename))
+        assert prelude != source, "a kernel of a file alone is a RawKernel, which CuPy keeps on disk"
+        names = [option.removeprefix("-D").split("=") for option in options if option.startswith("-D")]
+        found.variant = Variant(filename, name, tuple((key, value) for key, value in names), prelude)
+        found.emulator = self.emulator
+        return found
 
 
 def stand_in(folder: Path) -> Any:
@@ -53,7 +73,12 @@ def stand_in(folder: Path) -> Any:
     module.empty = lambda shape, dtype: array(np.empty(shape, dtype))
     module.RawKernel = lambda code, name, options: Kernel(emulator, code, name, options)
     module.cuda = SimpleNamespace(
-        runtime=SimpleNamespace(getDevice=lambda: 0), get_current_stream=lambda: SimpleNamespace(ptr=0)
+        runtime=SimpleNamespace(getDevice=lambda: 0),
+        get_current_stream=lambda: SimpleNamespace(ptr=0),
+        compiler=SimpleNamespace(
+            compile_using_nvrtc=lambda source, options, filename: ((source, options, filename), None)
+        ),
+        function=SimpleNamespace(Module=lambda: Module(emulator)),
     )
     strided = functools.partial(np.lib.stride_tricks.as_strided, subok=True)
     module.lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=strided))

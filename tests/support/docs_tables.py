@@ -16,7 +16,7 @@ from tests.support.http_app import app_settings
 
 from tensorpost import _cli
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
-from tensorpost_server.http.problems import status_of
+from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 

@@ -181,6 +181,15 @@ class FakeCupy:
         weakref.finalize(array, pool.free, array.nbytes)
         return found
 
+    def asarray(self, array: Any, dtype: Any) -> Any:
+        """The array as one on the device."""
+        made = self.empty(array.shape, dtype)
+        made[...] = array
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)  # what forms compute with
+
     def _count(self) -> int:
         if self.count_error is not None:
             raise CUDARuntimeError(self.count_error)
@@ -225,7 +234,7 @@ class FakeCupy:
         finally:
             self._current.malloc = None
 
-    def _copy(self, into: int, of: int, size: int, kind: int, stream: int) -> None:
+    def _copy(self, target: int, source: int, size: int, kind: int, stream: int) -> None:
         assert kind in (1, 2)
         self.check()
-        self.streams[stream].todo.append(lambda: ctypes.memmove(into, of, size))
+        self.streams[stream].todo.append(lambda: ctypes.memmove(target, source, size))

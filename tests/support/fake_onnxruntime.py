@@ -15,7 +15,7 @@ __all__ = ["FakeRuntime"]
 
 @dataclass
 class FakeRuntime:
-    """What the backend uses of ONNX Runtime; sessions fill their output with ones.
+    """What the backend uses of ONNX Runtime; sessions fill their outputs with bytes of 1.
 
     Attributes:
         providers: what `get_available_providers` says.
@@ -78,14 +78,18 @@ class _Session:
 
 
 class _Binding:
+    def __init__(self) -> None:
+        self.inputs: list[Any] = []
+        self.outputs: list[tuple[int, int]] = []
+
     def bind_ortvalue_input(self, name: str, value: Any) -> None:
-        assert name == "X"
-        self.value = value
+        assert name == f"I{len(self.inputs)}", "in order, by their names in the model"
+        self.inputs.append(value)
 
     def bind_output(self, name: str, device: str, index: int, dtype: Any, shape: Any, address: int) -> None:
-        assert (name, device, index) == ("Y", "cpu", 0)
-        self.out = (np.dtype(dtype), tuple(shape), address)
+        assert (name, device, index) == (f"O{len(self.outputs)}", "cpu", 0)
+        self.outputs.append((address, np.dtype(dtype).itemsize * int(np.prod(shape))))
 
     def fill(self) -> None:
-        dtype, shape, address = self.out
-        ctypes.memset(address, 1, dtype.itemsize * int(np.prod(shape)))
+        for address, size in self.outputs:
+            ctypes.memset(address, 1, size)

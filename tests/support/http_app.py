@@ -27,8 +27,8 @@ from tensorpost import frame
 from tensorpost_server.backends import BACKENDS, Backend, HostBackend
 from tensorpost_server.engine import Worker
 from tensorpost_server.http.service import Service
-from tensorpost_server.http.transport import choose_transport
 from tensorpost_server.main import create_app
+from tensorpost_server.serving import choose_protocol
 from tensorpost_server.settings import Settings
 
 __all__ = [
@@ -168,9 +168,9 @@ def serving(before_start: Callable[[FastAPI], object] | None = None, **settings:
     app = create_app(app_settings(**settings))
     if before_start is not None:
         before_start(app)
-    transport = choose_transport(app.state.service.settings)
+    choice = choose_protocol(app.state.service.settings)
     config = uvicorn.Config(
-        app, http=transport.protocol, loop=transport.loop, log_config=None, ws="none", lifespan="on",
+        app, http=choice.protocol, loop=choice.loop, log_config=None, ws="none", lifespan="on",
         timeout_graceful_shutdown=PATIENCE, access_log=False,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from tensorpost_server.http.connection_limits import Limits
 from tensorpost_server.http.protocol import DirectProtocol, protocol_class
+from tensorpost_server.http.timeouts import ConnectionLimits
 
 from .bodies_app import settle
 
@@ -111,7 +111,7 @@ class Paper(asyncio.Transport):
 def connect(app: ASGIApp, *, tls: bool = False, state: ServerState | None = None, **limits: Any) -> Paper:
     """A connection to the application; with the same `state` to the same server."""
     config = uvicorn.Config(
-        app, http=protocol_class(Limits(**limits)), ws="none", lifespan="off", log_config=None,
+        app, http=protocol_class(ConnectionLimits(**limits)), ws="none", lifespan="off", log_config=None,
         access_log=False,
     )  # fmt: skip
     config.load()

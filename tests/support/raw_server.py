@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -59,14 +60,17 @@ def http_answer(
 
 
 @contextlib.contextmanager
-def raw_server(handle: Callable[[socket.socket, int], None], uds: str | None = None) -> Iterator[RawServer]:
+def raw_server(
+    handle: Callable[[socket.socket, int], None], uds: str | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[RawServer]:
     """Run `handle(connection, number)` for each connection, numbered from 1, in a thread of its own.
 
-    The connection is closed when the handler returns. Leaving the block closes everything, and fails if a handler did.
+    With `tls` the handler gets what is left after the handshake. The connection is closed when the handler returns.
+    Leaving the block closes everything, and fails if a handler did.
     """
     if uds is None:
         listener = socket.create_server(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"http{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
     else:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(uds)
@@ -77,8 +81,9 @@ def raw_server(handle: Callable[[socket.socket, int], None], uds: str | None = N
 
     def serve_one(connection: socket.socket, number: int) -> None:
         try:
-            with connection:
-                handle(connection, number)
+            with tls.wrap_socket(connection, server_side=True) if tls else connection as agreed:
+                server.sockets.append(agreed)
+                handle(agreed, number)
         except OSError:
             pass  # the client hung up, or the test is over
         except BaseException as error:  # noqa: BLE001 # shown by the test's own thread

@@ -3,20 +3,18 @@
 from ..planning import make_plan
 from .admission import Admission, Ticket
 from .events import STAGES, Stages
-from .inline import Inline, measure_inline
 from .pool import DeviceStatus, Pool
-from .worker import Place, Worker
+from .worker import InlineLimits, QueueSlot, Worker
 
 __all__ = [
     "STAGES",
     "Admission",
     "DeviceStatus",
-    "Inline",
-    "Place",
+    "InlineLimits",
     "Pool",
+    "QueueSlot",
     "Stages",
     "Ticket",
     "Worker",
     "make_plan",
-    "measure_inline",
 ]

@@ -17,7 +17,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, TensorpostError, ne
 
 from ..backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
 from ..planning import Plan, make_plan
-from .worker import IDLE_SECONDS, INLINE, RETRY_AFTER_SECONDS, Worker, nobody, seconds
+from .worker import IDLE_SECONDS, RETRY_AFTER_SECONDS, InlineLimits, Worker, ignore_loss, timed
 
 __all__ = ["DeviceStatus", "Pool"]
 
@@ -71,7 +71,7 @@ class Pool:
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     lost: str | None = None
-    when_lost: Callable[[str], object] = nobody
+    when_lost: Callable[[str], object] = ignore_loss
 
     @classmethod
     def open(
@@ -83,7 +83,7 @@ class Pool:
         minimum_work: int | None = None,
         idle_seconds: float = IDLE_SECONDS,
         retry_after_seconds: int = RETRY_AFTER_SECONDS,
-        when_lost: Callable[[str], object] = nobody,
+        when_lost: Callable[[str], object] = ignore_loss,
     ) -> Pool:
         """Open every device that can be opened; a forced default that cannot is an error, not a fallback.
 
@@ -258,7 +258,7 @@ class Pool:
         processors = [w for w in self.workers.values() if w.backend.inline and BACKENDS[w.backend.name].auto]
         if not processors:
             return 0
-        processor = min(seconds(processors[0].run_now, small, row) for _ in range(TRIALS))
+        processor = min(timed(processors[0].run_now, small, row) for _ in range(TRIALS))
         return int(small.work * device / processor)
 
     @staticmethod
@@ -283,4 +283,4 @@ def _sentence(error: Exception) -> str:
 
 def _tile(rows: int) -> Plan:
     """So many copies of a row of 1 KiB."""
-    return make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 256)), (rows, 1)), INLINE.bytes)
+    return make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 256)), (rows, 1)), InlineLimits().bytes)

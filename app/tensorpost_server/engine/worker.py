@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
@@ -20,21 +21,34 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ..backends import Backend, Run
 from ..forms.base import stoppable
 from ..planning import Plan
-from .inline import Inline
 
-__all__ = ["IDLE_SECONDS", "INLINE", "RETRY_AFTER_SECONDS", "Place", "Worker", "nobody", "seconds"]
+__all__ = ["IDLE_SECONDS", "RETRY_AFTER_SECONDS", "InlineLimits", "QueueSlot", "Worker", "ignore_loss", "timed"]
 
 T = TypeVar("T")
-
-INLINE = Inline(bytes=256 * 1024, work=256 * 1024)
-"""What is small for workers that were told nothing else."""
 
 IDLE_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 1
 
 
-def nobody(_reason: str) -> None:
-    """Tell nobody that a device was lost."""
+@dataclass(frozen=True, slots=True)
+class InlineLimits:
+    """The largest plan that is computed on the event loop's thread instead of a thread of the worker.
+
+    A hop to another thread and back costs some 50 microseconds, and while the loop's thread computes, no other
+    connection is served. The defaults are what the time of two hops suffices for on the machines that the project was
+    measured on: 1 MiB copied, or 128 Ki elements gathered and added.
+
+    Attributes:
+        bytes: of the plan's inputs together, and of its outputs together.
+        work: elements that it reads and combines.
+    """
+
+    bytes: int = 1 << 20
+    work: int = 1 << 17
+
+
+def ignore_loss(_reason: str) -> None:
+    """What is done by default when a device is lost: nothing."""
 
 
 class Worker:
@@ -61,11 +75,11 @@ class Worker:
         *,
         idle_seconds: float = IDLE_SECONDS,
         retry_after_seconds: int = RETRY_AFTER_SECONDS,
-        when_lost: Callable[[str], object] = nobody,
+        when_lost: Callable[[str], object] = ignore_loss,
     ) -> None:
         self.backend = backend
         self.slices_ahead = slices_ahead
-        self.inline = INLINE
+        self.inline = InlineLimits()
         self.minimum_work = 0
         self.lost: str | None = None
         self.queued_bytes = 0
@@ -95,18 +109,18 @@ class Worker:
         """Whether `auto` should prefer it: the plan is large enough, and the device was not full a moment ago."""
         return plan.work >= self.minimum_work and (not self._short_until or time.monotonic() > self._short_until)
 
-    def expect(self, plan: Plan) -> Place:
-        """A place in this worker's queue from now until it is left; used on the event loop's thread only."""
+    def enqueue(self, plan: Plan) -> QueueSlot:
+        """Count the plan in this worker's queue until the slot is released; used on the event loop's thread only."""
         size_in_bytes = plan.input_bytes + plan.output_bytes
         self.queued_bytes += size_in_bytes
         self._requests += 1
         if self._trimming is not None:
             self._trimming.cancel()
             self._trimming = None
-        return Place(self, size_in_bytes)
+        return QueueSlot(self, size_in_bytes)
 
-    def leave(self, size_in_bytes: int) -> None:
-        """Count a request no longer; called by its place."""
+    def dequeue(self, size_in_bytes: int) -> None:
+        """Stop counting a request; called by its slot."""
         self.queued_bytes -= size_in_bytes
         self._requests -= 1
         if not self._requests and not self.backend.inline and self.lost is None:
@@ -136,7 +150,7 @@ class Worker:
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
-            await _to_the_end(_over(running))
+            await _shielded(_ended(running))
             raise
 
     async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
@@ -159,7 +173,7 @@ class Worker:
                     yield zeros
         finally:
             stop.set()
-            await _to_the_end(self._finish(run, ahead))
+            await _shielded(self._finish(run, ahead))
 
     async def _start(self, plan: Plan, inputs: Sequence[memoryview]) -> Run:
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
@@ -167,11 +181,11 @@ class Worker:
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:
-            await _to_the_end(self._abandon(starting))
+            await _shielded(self._abandon(starting))
             raise
 
     async def _abandon(self, starting: Future[Run]) -> None:
-        """Wait for a run that nobody wants any more, since it reads the inputs until it is started, and close it."""
+        """Wait for a run whose caller has gone, since it reads the inputs until it is started, and close it."""
         if starting.cancel():
             return
         with suppress(Exception):  # a run that could not start has nothing to close, and its caller is gone
@@ -215,7 +229,7 @@ class Worker:
 
     def time_once(self, plan: Plan, inputs: Sequence[memoryview]) -> float:
         """Seconds from here to a thread of this worker, through the plan, and back. Blocks."""
-        return seconds(lambda: self._threads.submit(self._watched, self.run_now, plan, inputs).result())
+        return timed(lambda: self._threads.submit(self._watched, self.run_now, plan, inputs).result())
 
     def close(self) -> None:
         """Finish what runs and give the device back."""
@@ -225,8 +239,8 @@ class Worker:
         self.backend.close()
 
 
-class Place:
-    """A request's place in a worker's queue, until it is left."""
+class QueueSlot:
+    """A request's slot in a worker's queue, until it is released."""
 
     __slots__ = ("_size_in_bytes", "_worker")
 
@@ -238,11 +252,11 @@ class Place:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        self.release()
 
-    def leave(self) -> None:
-        """The request is done, or given up. Once."""
-        self._worker.leave(self._size_in_bytes)
+    def release(self) -> None:
+        """Say that the request is done, or given up. Called once."""
+        self._worker.dequeue(self._size_in_bytes)
 
 
 def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
@@ -250,14 +264,14 @@ def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
         return run.compute(index)
 
 
-async def _over(running: Future[Any]) -> None:
-    """Wait until it does not run any more; nobody wants its result."""
+async def _ended(running: Future[Any]) -> None:
+    """Wait until it has ended; its result is not wanted any more."""
     if not running.cancel():
         with suppress(Exception):
             await asyncio.wrap_future(running)
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _shielded(work: Coroutine[Any, Any, None]) -> None:
     """Await the work even if this task is cancelled meanwhile, and only then let the cancellation go on."""
     task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
@@ -279,8 +293,8 @@ def _zeros(count: int) -> list[memoryview]:
     return [_ZEROS] * whole + ([_ZEROS[:rest]] if rest else [])
 
 
-def seconds(call: Callable[..., object], *args: object) -> float:
-    """How long the call takes."""
+def timed(call: Callable[..., object], *args: object) -> float:
+    """Seconds that the call takes."""
     begin = time.perf_counter()
     call(*args)
     return time.perf_counter() - begin

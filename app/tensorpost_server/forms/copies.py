@@ -302,7 +302,7 @@ def uncovered(box: Box, found: Sequence[Move]) -> list[Box]:
 
 def _outside(box: Box, hole: Box) -> Iterator[Box]:
     """The box without the hole, as disjoint boxes."""
-    if any([high <= first or last <= low for (low, high), (first, last) in zip(box, hole, strict=True)]):
+    if any(high <= first or last <= low for (low, high), (first, last) in zip(box, hole, strict=True)):
         yield box
         return
     for axis, ((low, high), (first, last)) in enumerate(zip(box, hole, strict=True)):

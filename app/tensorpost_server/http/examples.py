@@ -1,6 +1,6 @@
-"""`/v1/examples`: one working request body per form, and the OpenAPI text that points at them.
+"""`/v1/examples`: a working request body for each media type, and the OpenAPI text that points at them.
 
-Binary bodies cannot stand in an OpenAPI document, so their examples are `externalValue`s that this server serves. The
+OpenAPI documents cannot contain binary bodies, so their examples are `externalValue`s that this server serves. The
 tensors are those of the example on the DML_TILE_OPERATOR_DESC page.
 """
 
@@ -63,7 +63,7 @@ def tile_document() -> dict[str, Any]:
 
 
 def run_operator_openapi() -> dict[str, Any]:
-    """The parts of the operation that FastAPI cannot see: the three forms, their examples, and the query."""
+    """The parts of the operation that FastAPI does not derive: media types, their examples, and the query."""
     example = {
         "op": {"type": "TILE", "desc": {"Repeats": [1, 1, 3, 3]}},
         "tensors": {"input": {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}},
@@ -73,7 +73,13 @@ def run_operator_openapi() -> dict[str, Any]:
         ("device", "query", "which device of the named backend, counted from 0; default the least busy one", "0"),
         ("feature_level", "query", "DirectML feature level to validate at; default the newest", "4_1"),
         ("repeats", "query", "tile: copies per dimension, for forms without an operator document", "1,1,3,3"),
-        ("output_sizes", "query", "sizes of the output tensor, where they do not follow from the rest", "1,1,6,9"),
+        (
+            "output_sizes",
+            "query",
+            "sizes of the output, where they do not follow; semicolons between outputs",
+            "1,1,6,9",
+        ),
+        ("output_data_type", "query", "DataType of the output, where it does not follow, likewise", "FLOAT32"),
     ]
     return _openapi("operator", "tile", "repeats=1,1,3,3", example, parameters)
 

@@ -1,31 +1,34 @@
-"""HTTP/1.1 for uvicorn: large bodies go from the socket into the application's memory, and nobody can hold on for ever.
+"""HTTP/1.1 for uvicorn, with large bodies received into the application's memory and limits on slow callers.
 
-`DirectProtocol` is uvicorn's httptools protocol with these differences. The rules:
+`DirectProtocol` is uvicorn's httptools protocol with these differences:
 
-1. A body whose length is known and not small is counted here, not in the parser: after the head the parser is given up,
-   and a new one starts with the first byte behind the body. So the body's bytes may take any way in.
-2. After such a head nothing is read until the application asks: by ASGI's `receive`, or by the extension of
-   `receiving.py`, which makes the transport read into the memory it is given (`asyncio.BufferedProtocol`).
-3. Memory that was lent for receiving is written to only while the application waits for it, and never beyond the end of
-   the body: what follows belongs to the next request.
-4. Heads are bounded in bytes and time; bodies and answers must move at a lowest rate; a body nobody wants is thrown
-   away up to a bound. Beyond these the connection ends, and with it all it held.
-5. A bad request is refused after the answers before it, never in the middle of one. Who hangs up is gone for all
-   requests of the connection.
+1. A body whose length is known and large is counted here and not parsed: after the head the parser is dropped, and a
+   new one starts with the first byte after the body. So the body's bytes may take any way into memory.
+2. After such a head nothing is read until the application asks, by ASGI's `receive` or by the extension of
+   `receive_into.py`, for which the transport reads into the application's memory (`asyncio.BufferedProtocol`).
+3. The application's memory is written to only while the application waits for it, and never with bytes after the end of
+   the body: those belong to the next request.
+4. Heads are limited in bytes and time; bodies and responses must move at a lowest rate; the rest of a body that was
+   answered early is read and discarded up to a limit. Beyond these the connection is closed.
+5. A malformed request is refused after the responses before it, never in the middle of one. A disconnect is reported to
+   all requests of the connection.
+6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
+   through the extension of `call_cache.py`, is answered by its `Replay`.
 
-6. A request that comes whole, with nothing before or behind it, and whose head is the same, byte for byte, as that of
-   one that was answered at once (`answering.py`), is answered by what that answer left behind. The same bytes mean the
-   same, so there is nothing to parse.
+Everything else, small and chunked bodies included, is uvicorn's. Over TLS `receive_into` is not offered: decryption
+copies the bytes anyway.
 
-Everything else, small and chunked bodies included, is uvicorn's. Over TLS the extension is not offered: the bytes are
-copied by the decryption anyway.
+What the bytes are that arrive next is a state (`Reading`); `TRANSITIONS` lists every change. The state of a response is
+uvicorn's (`RequestResponseCycle`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar, cast
@@ -38,30 +41,96 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from ..settings import ENVIRONMENT_PREFIX
-from . import answering, receiving
-from .answering import AnswerAgain
-from .connection_limits import Limits, Watch, Watched
-from .remembered import Remembered
-from .sink import Sink, move
+from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
+from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
-__all__ = ["DirectProtocol", "protocol_class"]
+__all__ = ["TRANSITIONS", "DirectProtocol", "Event", "Reading", "protocol_class"]
 
 DIRECT_BYTES = 64 * 1024
 """Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
 
 LINGER_SECONDS = 5.0
-"""How long what still comes is thrown away after a last answer. Closing at once would make the system send a reset,
-which can overtake the answer (RFC 9112, section 9.6)."""
+"""How long bytes are read and discarded after a last response. Closing at once would make the system send a reset,
+which can overtake the response (RFC 9112, section 9.6)."""
 
-_MOST_KNOWN, _MOST_KNOWN_BYTES = 1024, 1 << 20
-_KNOWN_OVERHEAD = 512  # bytes of the objects kept with a head
-
+_MOST_REPLAYS = 1024
 _FIELD_OVERHEAD = 4  # ": " and CRLF
 
 _log = logging.getLogger(__name__)
 
 
-def protocol_class(limits: Limits) -> type[DirectProtocol]:
+class Reading(enum.Enum):
+    """What the bytes are that arrive next on a connection."""
+
+    IDLE = "the beginning of a request, while no response is outstanding"
+    PARSED = "a head, or a small or chunked body: they go to the parser"
+    COUNTED = "a body of known length that is counted and not parsed"
+    REFUSED = "discarded: a refusal waits for the responses before it"
+    LINGERING = "discarded: the last response has been sent"
+
+
+class Event(enum.Enum):
+    """What changes a connection's `Reading`."""
+
+    REQUEST_BEGINS = "the first bytes of a request that is not replayed"
+    COUNTED_BODY = "a head is complete, and its body will be counted"
+    BODY_ENDS = "the last byte of a counted body"
+    ALL_ANSWERED = "a response is complete, and no other request has begun"
+    REFUSE = "a request cannot be given to the application"
+    LAST_RESPONSE = "a response after which the connection ends has been sent"
+
+
+TRANSITIONS: Mapping[tuple[Reading, Event], Reading] = {
+    (Reading.IDLE, Event.REQUEST_BEGINS): Reading.PARSED,
+    (Reading.PARSED, Event.COUNTED_BODY): Reading.COUNTED,
+    (Reading.COUNTED, Event.BODY_ENDS): Reading.PARSED,
+    (Reading.PARSED, Event.ALL_ANSWERED): Reading.IDLE,
+    (Reading.PARSED, Event.REFUSE): Reading.REFUSED,
+    (Reading.REFUSED, Event.LAST_RESPONSE): Reading.LINGERING,
+    (Reading.COUNTED, Event.LAST_RESPONSE): Reading.LINGERING,
+}
+"""The state after an event; a pair that is not listed cannot happen."""
+
+
+@dataclass(slots=True)
+class IncomingRequest:
+    """The request whose bytes arrive, or arrived last.
+
+    Attributes:
+        head: the bytes of its head, if they began a read; else empty.
+        after_head: bytes after that head in the same read.
+        begun: whether the parser has begun it.
+        content_length: as its head says; 0 for a chunked body.
+        unread: bytes of a counted body that have not arrived.
+        into_memory: whether the application may receive the body into its memory.
+    """
+
+    head: bytes = b""
+    after_head: int = 0
+    begun: bool = False
+    content_length: int = 0
+    unread: int = 0
+    into_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerShare:
+    """What the connections of one server share.
+
+    Attributes:
+        monitor: looks for slow connections.
+        replays: by the HTTP head, what answers the next request, and the length of its body.
+    """
+
+    monitor: ConnectionMonitor
+    replays: BoundedCache[bytes, tuple[ReplayFunction, int]]
+
+
+_SHARED: WeakKeyDictionary[ServerState, _ServerShare] = WeakKeyDictionary()
+
+
+def protocol_class(limits: ConnectionLimits) -> type[DirectProtocol]:
     """`DirectProtocol` with these limits, for `uvicorn.Config(http=...)`."""
     return cast("type[DirectProtocol]", type("DirectProtocol", (DirectProtocol,), {"limits": limits}))
 
@@ -70,14 +139,14 @@ class _Refused(Exception):
     """Raised in a callback of the parser, to stop it."""
 
 
-class DirectProtocol(HttpToolsProtocol, Watched):
+class DirectProtocol(HttpToolsProtocol):
     """See the module. `uvicorn.Config(http=DirectProtocol)` uses the default limits.
 
     Attributes:
         limits: of every connection of this class.
     """
 
-    limits: ClassVar[Limits] = Limits()
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     def __init__(
         self,
@@ -88,33 +157,40 @@ class DirectProtocol(HttpToolsProtocol, Watched):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._application = cast("ASGIApp", self.app)
-        self._known = _known_heads(server_state)
-        self._idle = True  # whether the next byte begins a request, and no answer is being made
-        self._begins = (b"", 0)  # the head that the piece to be parsed begins with, and how many bytes follow it there
-        self._head = (b"", 0)  # the same for the request that came last, if it was the first of its piece
-        self._length = 0  # of that request's body, as its head says
-        self._answered = 0.0  # when a request was answered without parsing it
-        self._active: RequestResponseCycle | None = None  # whose application runs; `cycle` is whose bytes come in
-        self._left = 0  # bytes of the current body that are still to come and are counted here
-        self._direct = False  # whether the current body may be received into memory
-        self._sink: Sink | None = None
-        self._quiet = 0  # bytes since a head was complete or a part of a body came: of a head, trailers or chunk sizes
-        self._refusal: tuple[int, str] | None = None  # of a request behind one that is being answered
-        self._thrown_away = 0
+        if (shared := _SHARED.get(server_state)) is None:
+            monitor = ConnectionMonitor(server_state.connections, self.loop, self.limits.interval)
+            shared = _SHARED[server_state] = _ServerShare(monitor, BoundedCache(_MOST_REPLAYS))
+        self._shared = shared
+        self._meter = RateMeter()
+        self._receiver = MemoryReceiver(self)
+        self._reading = Reading.IDLE
+        self._request = IncomingRequest()
+        self._active: RequestResponseCycle | None = None  # the request that the application answers now
+        self._refusal: tuple[int, str] | None = None  # status and sentence, from Event.REFUSE on
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._arrived = 0  # bytes received on this connection
-        self._pauses = 0  # times the transport said that its buffer is full
-        self._mark: tuple[object, float, int] = (None, 0.0, 0)  # what goes on, since when, and bytes moved by then
+        self._last_replay = 0.0  # the loop's time
+        self._unparsed_bytes = 0  # fed to the parser since it last completed a head or found a part of a body
+        self._discarded_bytes = 0
+        self._arrived_bytes = 0
+        self._write_pauses = 0  # how often the transport's buffer was full
+
+    def _change(self, event: Event) -> None:
+        self._reading = TRANSITIONS[self._reading, event]
+
+    @property
+    def unread(self) -> int:
+        """Bytes of a counted body that have not arrived."""
+        return self._request.unread
 
     # ---- the transport's callbacks -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # as uvicorn narrows it
-        """A caller is there."""
+        """A caller has connected."""
         super().connection_made(transport)
-        Watch.of(self.server_state, self.loop, self.limits.tick).wake()
+        self._shared.monitor.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller is gone; so it is for the requests that it sent ahead."""
+        """The connection is closed, for all requests on it."""
         for cycle in (self._active, *[queued for queued, _ in self.pipeline]):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -124,27 +200,24 @@ class DirectProtocol(HttpToolsProtocol, Watched):
             self._linger_timer.cancel()
         super().connection_lost(exc)
         self.pipeline.clear()
-        if self._sink is not None:
-            self._sink.wake()
+        self._receiver.wake()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came while no memory was lent for them."""
-        self._arrived += len(data)
-        self._begins = (b"", 0)
-        if self._idle:
-            end = data.find(b"\r\n\r\n") + 4
-            if end > 3 and data[0] not in b"\r\n":  # empty lines before a request are skipped
-                head = data[:end]
-                if self._answer_again(head, data[end:]):
-                    return
-                self._begins = (head, len(data) - end)
-            self._idle = False
+        """Bytes came while the application waited for none in its memory."""
+        self._arrived_bytes += len(data)
+        if self._reading is Reading.IDLE:
+            head_end = data.find(b"\r\n\r\n") + 4
+            head = data[:head_end] if head_end > 3 and data[0] not in b"\r\n" else b""  # a request may begin with CRLF
+            if head and self._replay(head, data[head_end:]):
+                return
+            self._request = IncomingRequest(head, len(data) - head_end)
+            self._change(Event.REQUEST_BEGINS)
         self._unset_keepalive_if_required()
-        if self._is_thrown_away(len(data)):
+        if self._is_discarded(len(data)):
             return
-        if self._left:
+        if self._reading is Reading.COUNTED:
             data = self._take_body(data)
-        self._quiet += len(data)
+        self._unparsed_bytes += len(data)
         while data:
             try:
                 self.parser.feed_data(data)
@@ -152,35 +225,37 @@ class DirectProtocol(HttpToolsProtocol, Watched):
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
                     return
-                # Not taken (RFC 9110, section 7.8); the parser has stopped behind the head, body or no body.
+                # The upgrade is declined (RFC 9110, section 7.8); the parser has stopped after the head.
                 data = data[upgrade.args[0] :]
                 self.parser = self._new_parser()
-                if self._left:
+                if self._reading is Reading.COUNTED:
                     data = self._take_body(data)
                 continue
             except httptools.HttpParserError:
                 self.send_400_response("This is not a request of HTTP/1.1.")
                 return
             break
-        if self._left:
-            self._hold_back()
-        elif self._quiet > self.limits.head_bytes:
+        if self._reading is Reading.COUNTED:
+            self._pause_body()
+        elif self._unparsed_bytes > self.limits.head_bytes:
             self._refuse_head()
 
     def pause_writing(self) -> None:
-        """The caller reads more slowly than we write."""
-        self._pauses += 1
+        """The transport's buffer is full."""
+        self._write_pauses += 1
         super().pause_writing()
 
     # ---- the parser's callbacks --------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._head, self._begins = self._begins, (b"", 0)
+        if self._request.begun:
+            self._request = IncomingRequest()
+        self._request.begun = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """A head is complete: bound it, and see to whom its body goes."""
+        """A head is complete: check its limits, and decide how its body is read."""
         size, length, chunked = len(self.url), 0, False
         for name, value in self.headers:
             size += len(name) + len(value) + _FIELD_OVERHEAD
@@ -196,9 +271,7 @@ class DirectProtocol(HttpToolsProtocol, Watched):
             # The parser would take the chunks for the next request.
             self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
             raise _Refused
-        self._thrown_away = self._quiet = 0
-        self._length = length
-        direct = length >= DIRECT_BYTES
+        self._discarded_bytes = self._unparsed_bytes = 0
         if length > self.limits.drain_bytes:
             self.app = cast("Any", self._close_if_unread)
         super().on_headers_complete()
@@ -208,33 +281,38 @@ class DirectProtocol(HttpToolsProtocol, Watched):
             return  # it becomes a WebSocket
         if not upgrade:
             self.headers = []  # trailer fields come here later; the application has seen the header fields
-        self._left = length if direct or upgrade else 0
-        self._direct = direct and self.scheme == "http"
+        request, large = self._request, length >= DIRECT_BYTES
+        request.content_length = length
+        request.into_memory = large and self.scheme == "http"
+        if length and (large or upgrade):
+            request.unread = length
+            self._change(Event.COUNTED_BODY)
         if not self.pipeline:
             self._active = cycle
         scope = cast("dict[str, Any]", self.scope)
-        if self._direct:
-            scope.setdefault("extensions", {})[receiving.EXTENSION] = {
-                "receive_into": partial(self._receive_into, cycle)
-            }
+        if request.into_memory:
+            extension = {"receive_into": partial(self._receive_into, cycle)}
+            scope.setdefault("extensions", {})[RECEIVE_INTO] = extension
         elif not (self.config.access_log and cycle.access_log):  # uvicorn writes its log where it sends
-            scope.setdefault("extensions", {})[answering.EXTENSION] = {
-                "answer_whole": partial(self._answer_whole, cycle)
-            }
+            whole = WholeMessages(partial(_receive_whole, cycle), partial(self._send_whole, cycle))
+            scope.setdefault("extensions", {})[WHOLE_MESSAGES] = {"whole_messages": whole}
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body, by way of the parser."""
-        self._quiet = 0
-        if self._left:
-            self._left -= len(body)
+        """The parser has found a part of a body."""
+        self._unparsed_bytes = 0
+        if self._reading is Reading.COUNTED:
+            self._request.unread -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The parser is done with a request."""
-        if not self._left:  # else an upgrade is asked for, and the parser has not looked at the body
-            super().on_message_complete()
+        """The parser has completed a request."""
+        if self._request.unread:
+            return  # an upgrade was declined, and the parser has not looked at the body
+        if self._reading is Reading.COUNTED:
+            self._change(Event.BODY_ENDS)
+        super().on_message_complete()
 
-    # ---- receiving into memory ---------------------------------------------------------------------------------------
+    # ---- counted bodies ----------------------------------------------------------------------------------------------
 
     async def _receive_into(
         self, cycle: RequestResponseCycle, views: Sequence[memoryview], least: int, timeout: float
@@ -243,128 +321,112 @@ class DirectProtocol(HttpToolsProtocol, Watched):
         if cycle.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
-        filled, rest = move(cycle.body, views)
-        if filled >= least or not rest or not cycle.more_body:
-            return filled
+        count, room = move_bytes(cycle.body, views)
+        if count >= least or not room or not cycle.more_body:
+            return count
         if cycle.disconnected or cycle.response_complete:
             raise ConnectionResetError
-        # More is to come, so this is the body at which the connection is, and it is counted here.
+        # More is to come, so this body is the one that arrives, and it is counted here.
         assert cycle is self.cycle
-        assert self._left
-        sink = self._sink
-        assert sink is not None
-        assert sink.installed
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        sink.lend(rest, least - filled, waiter)
-        self.flow.resume_reading()
-        timer = self.loop.call_later(timeout, sink.look, timeout)
-        sink.timer = timer
+        assert self._reading is Reading.COUNTED
+        assert self._receiver.installed
         try:
-            await waiter
+            count += await self._receiver.receive(room, least - count, timeout)
         finally:
-            filled += sink.take_back()
-            if self._left:
-                self._hold_back()
+            if self._reading is Reading.COUNTED:
+                self._pause_body()
         if cycle.disconnected:
             raise ConnectionResetError
-        return filled
+        return count
 
-    def body_came(self, count: int) -> None:
-        """So many bytes of the body went into lent memory; called by the sink."""
-        self._arrived += count
-        self._left -= count
-        if not self._left:
-            self._body_is_complete()
+    def body_received(self, count: int) -> None:
+        """So many bytes of the body were written to the application's memory; called by the receiver."""
+        self._arrived_bytes += count
+        self._request.unread -= count
+        if not self._request.unread:
+            self._end_body()
 
     def _take_body(self, data: bytes) -> bytes:
-        """Append to the body what belongs to it; the rest of the data."""
-        count = min(self._left, len(data))
-        self._left -= count
+        """Append the bytes that belong to the body; return the others."""
+        request = self._request
+        count = min(request.unread, len(data))
+        request.unread -= count
         super().on_body(data if count == len(data) else data[:count])
-        if not self._left:
-            self._body_is_complete()
+        if not request.unread:
+            self._end_body()
         return data[count:]
 
-    def _body_is_complete(self) -> None:
-        sink = self._sink
-        if sink is not None and sink.installed:
+    def _end_body(self) -> None:
+        self._change(Event.BODY_ENDS)
+        if self._receiver.installed:
             self.flow.pause_reading()
             self.transport.set_protocol(self)
-            sink.end()
+            self._receiver.uninstall()
             self.flow.resume_reading()
         super().on_message_complete()
 
-    def _hold_back(self) -> None:
+    def _pause_body(self) -> None:
         """Read no further of this body until the application asks, or has answered."""
         if self.transport.is_closing():
             return
         if not self.cycle.response_complete:
             self.flow.pause_reading()
-        if self._sink is None or not self._sink.installed:
-            self.parser = self._new_parser()  # for what follows the body
-            if self._direct:
-                self._install_sink()
-
-    def _install_sink(self) -> None:
-        if self._sink is None:
-            self._sink = Sink(self)
-        # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
-        paused = self.flow.read_paused
-        self.flow.pause_reading()
-        self.transport.set_protocol(self._sink)
-        self._sink.begin()
-        if not paused:
-            self.flow.resume_reading()
+        if self._receiver.installed:
+            return
+        self.parser = self._new_parser()  # for the bytes after the body
+        if self._request.into_memory:
+            # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
+            paused = self.flow.read_paused
+            self.flow.pause_reading()
+            self.transport.set_protocol(self._receiver)
+            self._receiver.install()
+            if not paused:
+                self.flow.resume_reading()
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # As uvicorn does: bytes behind a request that asks to close must not spoil its answer.
+        # As uvicorn does: bytes after a request that asks to close must not spoil its response.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
     @property
     def _current(self) -> RequestResponseCycle | None:
-        """The request whose bytes come in, or came last; uvicorn's type says that there always is one."""
+        """The request whose bytes arrive, or arrived last; uvicorn's type says that there always is one."""
         return self.cycle
 
-    @property
-    def left(self) -> int:
-        """Bytes of the current body that are still to come and are counted here."""
-        return self._left
+    # ---- whole responses and replays ---------------------------------------------------------------------------------
 
-    # ---- answers at once ---------------------------------------------------------------------------------------------
-
-    def _answer_whole(
-        self, cycle: RequestResponseCycle, lines: bytes, body: bytes, again: AnswerAgain | None = None
+    def _send_whole(
+        self, cycle: RequestResponseCycle, lines: bytes, body: bytes, replay: ReplayFunction | None = None
     ) -> bool:
-        """See `AnswerWhole`: what uvicorn's `send` does with an answer's two messages, where nothing is special."""
+        """See `SendWhole`: what uvicorn's `send` does with the two messages, where nothing is special."""
         if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
             return False
         cycle.response_started = True
         self._write_whole(lines, body)
         cycle.response_complete = True
         cycle.message_event.set()
-        head, behind = self._head
-        # Only a request that was a piece of its own: then these bytes, and no others, are its head.
-        if again is not None and head and behind == self._length and cycle is self.cycle:
-            self._known.put(head, (again, behind), len(head) + _KNOWN_OVERHEAD)
+        request = self._request
+        head, length = request.head, request.content_length
+        # Only a request that was a read of its own: then these bytes, and no others, are its head.
+        alone = cycle is self.cycle and request.after_head == length
+        if replay is not None and alone and 0 < len(head) <= MOST_KEY_BYTES:
+            self._shared.replays.put(head, (replay, length))
         cycle.waiting_for_100_continue = False
         cycle.on_response()
         return True
 
-    def _answer_again(self, head: bytes, body: bytes) -> bool:
-        """Answer a request of a known head; False if it has to go the usual way."""
-        known = self._known.get(head)
+    def _replay(self, head: bytes, body: bytes) -> bool:
+        """Answer a request whose head is known; False if the application has to."""
+        known = self._shared.replays.get(head)
         if known is None or len(body) != known[1] or self.flow.write_paused or self.transport.is_closing():
             return False
-        if self._refusal is not None or self._linger_timer is not None:
+        response = known[0](body)
+        if response is None:
             return False
-        answer = known[0](body)
-        if answer is None:
-            return False
-        self._write_whole(*answer)
+        self._write_whole(*response)
         self.server_state.total_requests += 1
-        self._answered = self.loop.time()
+        self._last_replay = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -376,45 +438,46 @@ class DirectProtocol(HttpToolsProtocol, Watched):
         self.transport.write(b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body))
 
     def timeout_keep_alive_handler(self) -> None:
-        """The connection was idle for long, unless it was answered without touching this timer."""
-        left = self._answered + self.timeout_keep_alive - self.loop.time()
+        """The connection was idle for long, except for replays, which do not touch this timer."""
+        left = self._last_replay + self.timeout_keep_alive - self.loop.time()
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         else:
             super().timeout_keep_alive_handler()
 
-    # ---- answers, early and late -------------------------------------------------------------------------------------
+    # ---- the ends of responses and of connections --------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        """An answer is complete; the next one may begin."""
+        """A response is complete; the next one may begin."""
         following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self.transport.is_closing():
             return
-        self._idle = following is None and not self.cycle.more_body and not self._head_is_begun()
         if following is not None:
             self._active = following
-            if self._left and following is self.cycle:
-                self._hold_back()
+            if self._reading is Reading.COUNTED and following is self.cycle:
+                self._pause_body()
+        elif self._reading is Reading.PARSED and not self.cycle.more_body and not self._head_has_begun():
+            self._change(Event.ALL_ANSWERED)
         if self._refusal is not None and (following is None or following.more_body):
-            self._refuse(*self._refusal)
+            self._answer_refusal()
 
     async def _close_if_unread(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application, for a body that is too long to be thrown away: an answer before its end is the last one."""
+        """The application, for a body too long to be discarded: a response before its end is the connection's last."""
         cycle, closing = self.cycle, False
-        if cycle.scope is not scope:  # its body is complete, and the next request's is coming
+        if cycle.scope is not scope:  # its body is complete, and the next request's is arriving
             await self._application(scope, receive, send)
             return
 
         async def send_or_linger(message: Message) -> None:
             nonlocal closing
-            unread = self._left if cycle is self.cycle else 0
+            unread = self.unread if cycle is self.cycle else 0
             if message["type"] == "http.response.start" and unread > self.limits.drain_bytes:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
                 closing = True
             last = message["type"] == "http.response.body" and not message.get("more_body", False)
             if last and closing and unread:
-                cycle.keep_alive = True  # uvicorn would close at once, and lose the answer
+                cycle.keep_alive = True  # uvicorn would close at once, and lose the response
                 await send(message)
                 self._linger()
             else:
@@ -423,7 +486,7 @@ class DirectProtocol(HttpToolsProtocol, Watched):
         await self._application(scope, receive, send_or_linger)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request."""
+        """Refuse bytes that are no request."""
         if self._refusal is None:
             self._refuse(400, msg)
 
@@ -433,21 +496,27 @@ class DirectProtocol(HttpToolsProtocol, Watched):
         self._refuse(431, f"The head of this request has more than {limit:,} bytes (setting {setting}).")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Answer what cannot be given to the application, then hang up. Answers before it come first."""
+        """Answer a request that cannot be given to the application, then close. Responses before it come first."""
         self._refusal = (status, sentence)
-        if self.transport.is_closing() or self._linger_timer is not None:
+        self._change(Event.REFUSE)
+        self._answer_refusal()
+
+    def _answer_refusal(self) -> None:
+        assert self._refusal is not None
+        if self.transport.is_closing() or self._reading is Reading.LINGERING:
             return
         active = self._active
         if active is not None and not active.response_complete:
             if active is not self.cycle or not active.more_body:
                 self.flow.pause_reading()
                 return
-            # What is wrong is in its own body.
+            # The error is in this request's own body.
             active.disconnected = True
             active.message_event.set()
             if active.response_started:
                 self.transport.abort()
                 return
+        status, sentence = self._refusal
         fields = [*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8")]
         fields += [(b"content-length", str(len(sentence)).encode()), (b"connection", b"close")]
         lines = [b"%b: %b\r\n" % field for field in fields]
@@ -456,7 +525,7 @@ class DirectProtocol(HttpToolsProtocol, Watched):
         self._linger()
 
     def _linger(self) -> None:
-        """Say that nothing more will be sent; hang up when the caller has, or soon."""
+        """Close the sending side; the connection is closed when the caller has closed its side, or soon."""
         self._unset_keepalive_if_required()
         transport = self.transport
         if transport.is_closing():
@@ -464,87 +533,85 @@ class DirectProtocol(HttpToolsProtocol, Watched):
         if not transport.can_write_eof():  # TLS has no half-closed connections
             transport.close()
             return
-        self._thrown_away = 0
+        self._change(Event.LAST_RESPONSE)
+        self._discarded_bytes = 0
         self._linger_timer = self.loop.call_later(LINGER_SECONDS, transport.abort)
         transport.write_eof()
         self.flow.resume_reading()
 
-    def _is_thrown_away(self, count: int) -> bool:
-        """Whether bytes that came are of no use to anybody; too many of them end the connection."""
-        lingering = self._linger_timer is not None
+    def _is_discarded(self, count: int) -> bool:
+        """Whether bytes that arrived are not read; too many bytes for nothing abort the connection."""
+        ended = self._reading in (Reading.REFUSED, Reading.LINGERING)
         cycle = self._current
-        refused = self._refusal is not None
-        if lingering or refused or (cycle is not None and cycle.response_complete and cycle.more_body):
-            self._thrown_away += count
-            if self._thrown_away > self.limits.drain_bytes:
+        if ended or (cycle is not None and cycle.response_complete and cycle.more_body):
+            self._discarded_bytes += count
+            if self._discarded_bytes > self.limits.drain_bytes:
                 self.transport.abort()
                 return True
-        return lingering or refused
+        return ended
 
     def shutdown(self) -> None:
-        """The server stops: the answer that is being made is the last one."""
+        """The server stops: the response that is being made is the last one."""
         if self._active is not None:
             self._active.keep_alive = False
         super().shutdown()
 
-    # ---- limits ------------------------------------------------------------------------------------------------------
+    # ---- slow callers ------------------------------------------------------------------------------------------------
 
-    def _head_is_begun(self) -> bool:
+    def _head_has_begun(self) -> bool:
         """Whether a head has begun and is not complete."""
         # uvicorn makes the scope at its start and the cycle at its end.
         scope, cycle = cast("object", self.scope), self._current
         return scope is not None and (cycle is None or cycle.scope is not scope)
 
     def check(self, now: float) -> None:
-        """Hang up if the caller takes too long over what goes on."""
-        transport, cycle, limits = self.transport, self._current, self.limits
-        closing = transport.is_closing()
-        if closing or self.flow.write_paused:
-            waiting = transport.get_write_buffer_size()
-            if closing and waiting and cycle is not None and not cycle.response_complete:
-                transport.abort()  # it will never be whole
-                return
-            what, moved, window = ("answer", self._pauses), -waiting, 2 * limits.send_seconds
-        elif self._linger_timer is not None or self.flow.read_paused:
-            self._mark = (None, 0.0, 0)
+        """Close the connection if the caller is too slow; called by the monitor with the loop's time, seconds."""
+        phase = self._phase()
+        if phase is None:
+            self._meter.reset()
             return
-        elif cycle is not None and cycle.more_body:
-            what, moved, window = ("body", cycle), self._arrived, 2 * limits.receive_seconds
-        elif (cycle is None or cycle.response_complete) and (
-            # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
-            # before the answer was complete
-            self.timeout_keep_alive_task is None or self._head_is_begun()
-        ):
-            what, moved, window = ("head", cycle), 0, limits.head_seconds
-        else:
-            self._mark = (None, 0.0, 0)
+        name, identity, moved, window = phase
+        if not self._meter.is_too_slow((name, identity), moved, now, window, self.limits.bytes_per_second):
             return
-        known, since, before = self._mark
-        if known != what:
-            self._mark = (what, now, moved)
-        elif now - since >= window:
-            if moved - before >= max(1, limits.bytes_per_second * window):
-                self._mark = (what, now, moved)
-            else:
-                self._give_up(what[0])
-
-    def _give_up(self, what: str) -> None:
-        self._mark = (None, 0.0, 0)
-        if what != "head":
-            _log.info("hung up on %s: its %s moved too slowly", self.client, what)
+        self._meter.reset()
+        if name != "head":
+            _log.info("closed the connection of %s: its %s moved too slowly", self.client, name)
             self.transport.abort()
-        elif self._head_is_begun():
+        elif self._head_has_begun():
             setting = f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
             self._refuse(408, f"No whole request head came in {self.limits.head_seconds:g} s (setting {setting}).")
         else:
             self.transport.close()
 
+    def _phase(self) -> tuple[str, object, int, float] | None:
+        """What the caller has to do now: its name, its identity, bytes moved, and the window of their rate in seconds.
 
-_KNOWN: WeakKeyDictionary[ServerState, Remembered[bytes, tuple[AnswerAgain, int]]] = WeakKeyDictionary()
+        None if it is the server's turn, or the connection is idle.
+        """
+        transport, cycle, limits = self.transport, self._current, self.limits
+        closing = transport.is_closing()
+        if closing or self.flow.write_paused:
+            unsent = transport.get_write_buffer_size()
+            if closing and unsent and cycle is not None and not cycle.response_complete:
+                transport.abort()  # the response will never be complete
+                return None
+            return "response", self._write_pauses, -unsent, 2 * limits.send_seconds
+        if self._reading is Reading.LINGERING or self.flow.read_paused:
+            return None
+        if cycle is not None and cycle.more_body:
+            return "body", cycle, self._arrived_bytes, 2 * limits.receive_seconds
+        # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
+        # before the response was complete
+        if (cycle is None or cycle.response_complete) and (
+            self.timeout_keep_alive_task is None or self._head_has_begun()
+        ):
+            return "head", cycle, 0, limits.head_seconds
+        return None
 
 
-def _known_heads(state: ServerState) -> Remembered[bytes, tuple[AnswerAgain, int]]:
-    """Heads of requests that this server answered at once, with what answers the next one and its body's length."""
-    if (found := _KNOWN.get(state)) is None:
-        found = _KNOWN[state] = Remembered(_MOST_KNOWN, _MOST_KNOWN_BYTES)
-    return found
+def _receive_whole(cycle: RequestResponseCycle) -> bytes | None:
+    """See `WholeMessages.receive`."""
+    if cycle.more_body or cycle.disconnected or cycle.response_complete:
+        return None
+    body, cycle.body = bytes(cycle.body), bytearray()
+    return body

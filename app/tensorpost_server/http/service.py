@@ -1,4 +1,4 @@
-"""What lives as long as the application: settings, the worker pool, the memory budget."""
+"""The state of the service, and the endpoints that show it: devices, limits, health."""
 
 from __future__ import annotations
 
@@ -6,37 +6,42 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from tensorpost.problems import NotReady
 
-from ..engine import Admission, Inline, Pool
-from ..settings import ENVIRONMENT_PREFIX, Settings
-from .prepared import PreparedCalls
+from ..engine import Admission, Pool
+from ..settings import Settings, setting_variable
+from .call_cache import BoundedCache, CallKey, PreparedCall
 
-__all__ = ["Service", "service_of"]
+__all__ = ["Service", "router", "service_of"]
+
+_MOST_CALLS = 512
+_NOT_LIMITS = ("host", "port", "backend", "http_protocol")
 
 _log = logging.getLogger(__name__)
 
 
 def _stop_process() -> None:
-    """Ask this process to stop in order: every ASGI server knows SIGTERM."""
+    """Ask this process to stop in order: every ASGI server handles SIGTERM."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @dataclass(slots=True)
 class Service:
-    """Made by `create_app`; the pool is opened when the application starts and closed when it stops.
+    """What lives as long as the application; the pool is opened when it starts and closed when it stops.
 
     Attributes:
         settings: the limits.
         admission: the memory budget.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
-        inline: what is computed on the event loop's thread; None before the start.
-        prepared: calls that were lately understood.
+        calls: the call cache.
+        replays: whether responses may be replayed; False where middleware wants to see every response.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -44,8 +49,10 @@ class Service:
     admission: Admission
     pool: Pool | None = None
     draining: bool = False
-    inline: Inline | None = None
-    prepared: PreparedCalls = field(default_factory=PreparedCalls)
+    calls: BoundedCache[CallKey, PreparedCall] = field(
+        default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
+    )
+    replays: bool = False
     end: Callable[[], None] = _stop_process
 
     @property
@@ -54,7 +61,7 @@ class Service:
         return self.pool is not None and not self.draining and self.pool.lost is None
 
     def opened(self) -> Pool:
-        """The pool, whatever became of its devices.
+        """The pool, whether or not its devices still work.
 
         Raises:
             NotReady: it is not open.
@@ -75,15 +82,15 @@ class Service:
         return pool
 
     def stopped(self) -> NotReady:
-        """What a request is answered that was not complete when the time to stop was over."""
+        """The error for a request that was not complete when the time to stop was over."""
         seconds = self.settings.shutdown_seconds
         return self._not_ready(
             f"the server was told to stop and waited {seconds} s for this request (setting "
-            f"{ENVIRONMENT_PREFIX}SHUTDOWN_SECONDS); send it again to one that is ready"
+            f"{setting_variable('shutdown_seconds')}); send it again to one that is ready"
         )
 
     def device_lost(self, reason: str) -> None:
-        """Say so, and end the process: what a failed device leaves behind in a process cannot be repaired there."""
+        """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""
         _log.critical("%s; this process ends", reason)
         self.end()
 
@@ -94,3 +101,51 @@ class Service:
 def service_of(request: Request) -> Service:
     """The service of the application that got this request."""
     return request.app.state.service
+
+
+router = APIRouter()
+
+
+@router.get("/v1/devices", summary="List the devices", tags=["service"])
+async def list_devices(request: Request) -> JSONResponse:
+    """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now."""
+    pool = service_of(request).opened()
+    return JSONResponse({"default": pool.default, "devices": [asdict(status) for status in pool.status()]})
+
+
+@router.get("/v1/limits", summary="List the limits", tags=["service"])
+async def list_limits(request: Request) -> JSONResponse:
+    """Each limit's value, the variable that sets it and its reason; beside it, the memory in use and kept for reuse."""
+    service = service_of(request)
+    values = service.settings.model_dump()
+    limits = [
+        {
+            "name": name,
+            "value": values[name],
+            "setting": setting_variable(name),
+            "description": info.description,
+        }
+        for name, info in Settings.model_fields.items()
+        if name not in _NOT_LIMITS
+    ]
+    in_use = {
+        "bytes_in_flight": service.admission.bytes_in_flight,
+        "requests_in_flight": service.admission.requests_in_flight,
+    }
+    blocks = service.admission.blocks
+    memory = {"lent_bytes": blocks.lent_bytes, "kept_bytes": blocks.kept_bytes}
+    return JSONResponse({"limits": limits, "in_use": in_use, "large_blocks": memory})
+
+
+# The paths are those of the Open Inference Protocol's health endpoints.
+@router.get("/v2/health/live", summary="Is the process alive?", tags=["health"])
+async def live() -> JSONResponse:
+    """200 as long as the event loop answers."""
+    return JSONResponse({"live": True})
+
+
+@router.get("/v2/health/ready", summary="Will requests be served?", tags=["health"])
+async def ready(request: Request) -> JSONResponse:
+    """200 if requests will be served; 503 while starting or draining."""
+    is_ready = service_of(request).ready
+    return JSONResponse({"live": True, "ready": is_ready}, 200 if is_ready else 503)

@@ -75,10 +75,13 @@ def operator_class(name: str) -> type[OperatorDesc]:
     for cls in OPERATORS:
         if cls.operator_type == short:
             return cls
-    names = [cls.operator_type for cls in OPERATORS]
-    guess = nearest(short, names)
-    hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(names)}"
-    raise UnknownOperator(f"there is no operator {name[:60]!r} here; {hint}", extra={"nearest": guess})
+    guess = nearest(short, [cls.operator_type for cls in OPERATORS])
+    if short in operator_names():
+        message = f"DirectML's {short} has no implementation here yet"
+    else:
+        message = f"there is no operator {name[:60]!r} here"
+    hint = f"did you mean {guess!r}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
+    raise UnknownOperator(f"{message}; {hint}", extra={"nearest": guess})
 
 
 def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> OperatorDesc:

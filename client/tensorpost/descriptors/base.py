@@ -11,14 +11,14 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..problems import InvalidDescriptor, Violation, json_path, nearest
 from .catalogue import pascal_case, snake_case
 
-__all__ = ["Descriptor", "field_names", "has_odd_keys", "json_object", "postponed_rules"]
+__all__ = ["Descriptor", "has_odd_keys", "json_object", "postponed_rules"]
 
 _MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
 
@@ -104,6 +104,16 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
 
         def __hash__(self) -> int: ...  # frozen makes Pydantic add it; type checkers do not see that
 
+    _names: ClassVar[dict[str, str] | None] = None
+
+    @classmethod
+    def names_of_fields(cls) -> dict[str, str]:
+        """DirectML's name of every field, by DirectML's and by Python's name."""
+        if "_names" not in cls.__dict__:
+            aliases = {name: info.alias or name for name, info in cls.model_fields.items()}
+            cls._names = {**aliases, **{alias: alias for alias in aliases.values()}}
+        return cls._names or {}
+
     def rules(self) -> Iterator[Violation]:
         """Every DirectML rule that these values break, those of nested tensors included."""
         yield from ()
@@ -134,15 +144,9 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def field_names(cls: type[BaseModel]) -> dict[str, str]:
-    """DirectML's name by either name."""
-    aliases = {name: info.alias or name for name, info in cls.model_fields.items()}
-    return {**aliases, **{alias: alias for alias in aliases.values()}}
-
-
-def _split_fields(cls: type[BaseModel], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Violation]]:
+def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Violation]]:
     """The fields that the class has, and a violation for each member that is none of them."""
-    names = field_names(cls)
+    names = cls.names_of_fields()
     known: dict[str, Any] = {}
     unknown: list[str] = []
     found: list[Violation] = []
@@ -187,7 +191,7 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {
 def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violation]:
     """Translate Pydantic's report; errors of nested descriptors are spliced in under their field."""
     found: list[Violation] = []
-    names = field_names(cls)
+    names = cls.names_of_fields()
     for line in error.errors(include_url=False):
         if line["type"] == "default_factory_not_called":
             continue  # a derived count could not be derived; what it derives from is reported itself

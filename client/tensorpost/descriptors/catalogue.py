@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -21,6 +21,7 @@ from .feature_levels import FeatureLevel
 __all__ = ["FieldFacts", "OperatorFacts", "SupportRow", "facts_of", "operator_names", "pascal_case", "snake_case"]
 
 
+@lru_cache(maxsize=1024)  # the names of all fields of the catalogue
 def pascal_case(name: str) -> str:
     """`input_pixel_offsets` to `InputPixelOffsets`."""
     return "".join(part.capitalize() for part in name.split("_"))
@@ -40,17 +41,14 @@ class FieldFacts:
         kind: `input`, `output` or `attribute`.
         type: DirectML's schema type: `TENSOR_DESC`, `TENSOR_DESC_ARRAY`, `UINT`, `FLOAT_ARRAY` and so on.
         optional: whether the pointer may be null.
+        attribute_name: the name as a Python attribute.
     """
 
     name: str
     kind: str
     type: str
     optional: bool
-
-    @property
-    def attribute_name(self) -> str:
-        """The name as a Python attribute."""
-        return snake_case(self.name)
+    attribute_name: str
 
     @property
     def is_array(self) -> bool:
@@ -164,4 +162,4 @@ def facts_of(name: str) -> OperatorFacts:
 def _field(text: str) -> FieldFacts:
     name, _, rest = text.partition(": ")
     kind, type_, *optional = rest.split()
-    return FieldFacts(name, kind, type_, bool(optional))
+    return FieldFacts(name, kind, type_, bool(optional), snake_case(name))

@@ -72,7 +72,6 @@ class ElementWise(OperatorDesc):
         """All tensors agree in sizes, and in types but for those whose type is their own."""
         fields = [path[0] for path, _ in self.tensors()]
         yield from self.same_type_and_rank(*[field for field in fields if field not in self.other_types])
-        yield from self.same_type_and_rank(types=False) if self.other_types else ()
         sizes = getattr(self, self.typed_like).sizes
         yield from self.sizes_are(sizes, "the sizes of every other tensor", *fields)
 

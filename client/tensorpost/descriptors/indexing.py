@@ -59,7 +59,6 @@ class GatherOperatorDesc(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks and types agree, and the output's sizes are the input's with the axis replaced."""
         yield from self.same_type_and_rank("input_tensor", "output_tensor")
-        yield from self.same_type_and_rank(types=False)
         rank = len(self.input_tensor.sizes)
         yield from self.axis_is_below(rank)
         counted = len(self.indices_tensor.sizes)
@@ -125,7 +124,6 @@ class ScatterElementsOperatorDesc(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree; the indices may be shorter or longer along the axis only."""
         yield from self.same_type_and_rank("input_tensor", "updates_tensor", "output_tensor")
-        yield from self.same_type_and_rank(types=False)
         sizes, indices = self.input_tensor.sizes, self.indices_tensor.sizes
         yield from self.axis_is_below(len(sizes))
         yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from ..datatypes import TensorDataType
 from ..operation import Slot
 from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation
-from .base import Descriptor, field_names, has_odd_keys, postponed_rules
+from .base import Descriptor, has_odd_keys, postponed_rules
 from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case
 from .feature_levels import NEWEST, FeatureLevel
 from .fields import to_float32, to_list
@@ -49,12 +49,15 @@ class OperatorDesc(Descriptor):
     facts: ClassVar[OperatorFacts]
     summary: ClassVar[str] = ""
     approximation: ClassVar[str | None] = None
+    _kinds: ClassVar[Mapping[str, tuple[str, ...]]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if "operator_type" in cls.__dict__:
             cls.facts = facts_of(cls.operator_type)
+            kinds = ("input", "output", "attribute")
+            cls._kinds = {kind: tuple([field.attribute_name for field in cls.facts.of_kind(kind)]) for kind in kinds}
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
             OPERATORS.append(cls)
@@ -65,7 +68,7 @@ class OperatorDesc(Descriptor):
     @classmethod
     def fields_of_kind(cls, kind: str) -> tuple[str, ...]:
         """The attribute names of the `input`, `output` or `attribute` fields, in binding order."""
-        return tuple([field.attribute_name for field in cls.facts.of_kind(kind)])
+        return cls._kinds[kind]
 
     @classmethod
     def attribute_fields(cls) -> Mapping[str, FieldInfo]:
@@ -164,9 +167,11 @@ class OperatorDesc(Descriptor):
 
         The mapping may use DirectML's names or Python's; what is there is never changed.
         """
-        given = Given(desc)
-        found = cls.inferred(given)
-        return {**given.fields(), **{pascal_case(name): value for name, value in found.items() if not given.has(name)}}
+        return {**desc, **cls._missing(Given(desc))}
+
+    @classmethod
+    def _missing(cls, given: Given) -> dict[str, Any]:
+        return {pascal_case(name): value for name, value in cls.inferred(given).items() if not given.has(name)}
 
     @classmethod
     def completed(cls, desc: Mapping[str, Any]) -> Self:
@@ -176,8 +181,12 @@ class OperatorDesc(Descriptor):
             InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
                 else is wrong, for instance an output of more than 2^32 - 1 elements.
         """
-        whole = dict(desc) if any(map(has_odd_keys, desc.values())) else cls.complete(desc)
-        names = field_names(cls)
+        whole = dict(desc)
+        if not any(map(has_odd_keys, desc.values())):
+            given = Given(desc)
+            missing = cls._missing(given)
+            whole = {**given.fields(), **missing}  # with the tensors that were read
+        names = cls.names_of_fields()
         try:
             return cls(**whole)
         except InvalidDescriptor as error:
@@ -275,27 +284,28 @@ class OperatorDesc(Descriptor):
                 for violation in tensor.output_rules():
                     yield violation.under(*where)
 
-    def same_type_and_rank(self, *fields: str, types: bool = True) -> Iterator[Violation]:
-        """The constraint most operators share: tensors agree in DataType and DimensionCount with the first of them.
+    def same_type_and_rank(self, *typed: str) -> Iterator[Violation]:
+        """The constraint most operators share: all tensors agree in DimensionCount, and some or all in DataType.
 
         Args:
-            fields: attribute names of the tensors; default all.
-            types: whether DataTypes must agree too.
+            typed: attribute names of the tensors whose DataTypes must agree; default all.
         """
-        tensors = [(path, tensor) for path, tensor in self.tensors() if not fields or path[0] in fields]
-        first_name, first = _shown_path(tensors[0][0]), tensors[0][1]
-        for path, tensor in tensors[1:]:
-            name = _shown_path(path)
-            if types and tensor.data_type != first.data_type:
+        tensors = list(self.tensors())
+        first_path, first = tensors[0]
+        typed_path, typed_first = next(pair for pair in tensors if not typed or pair[0][0] in typed)
+        for path, tensor in tensors:
+            name, types = _shown_path(path), not typed or path[0] in typed
+            if types and tensor.data_type != typed_first.data_type:
+                like = typed_first.data_type.name
                 yield Violation(
                     "data-types-differ", (*_json_path(path), "DataType"),
-                    f"{name} is {tensor.data_type.name} but {first_name} is {first.data_type.name}; they must agree",
-                    tensor.data_type.name, first.data_type.name, f"{self.page()}, tensor constraints",
+                    f"{name} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; they must agree",
+                    tensor.data_type.name, like, f"{self.page()}, tensor constraints",
                 )  # fmt: skip
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
-                    f"{name} has {len(tensor.sizes)} dimensions but {first_name} has {len(first.sizes)}",
+                    f"{name} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has {len(first.sizes)}",
                     list(tensor.sizes), f"{len(first.sizes)} dimensions", f"{self.page()}, tensor constraints",
                 )  # fmt: skip
 
@@ -393,9 +403,13 @@ class Given:
             return None
         try:
             with postponed_rules():  # broken rules are named when the whole is read
-                return cls.model_validate(value)
+                read = cls.model_validate(value)
         except ValidationError:
             return None
+        if isinstance(value, Mapping) and "Desc" not in value:
+            # It is not read again; the long form is, since its violations have another path.
+            self._desc[pascal_case(name) if pascal_case(name) in self._desc else name] = read
+        return read
 
     def tensor(self, name: str) -> BufferTensorDesc | None:
         """The field read as a tensor; None if it was not given or cannot be read."""

@@ -69,7 +69,7 @@ class ReduceOperatorDesc(OperatorDesc):
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output has the input's rank, and one element along each axis."""
-        yield from self.same_type_and_rank(types=not self.function.is_index)
+        yield from self.same_type_and_rank(*(["input_tensor"] if self.function.is_index else []))
         yield from self.count_is_length("axis_count", "axes")
         rank = len(self.input_tensor.sizes)
         for index, axis in enumerate(self.axes):
@@ -120,7 +120,6 @@ class TopK1OperatorDesc(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """The outputs have the input's sizes with K for the axis."""
         yield from self.same_type_and_rank("input_tensor", "output_value_tensor")
-        yield from self.same_type_and_rank(types=False)
         sizes = self.input_tensor.sizes
         yield from self.axis_is_below(len(sizes))
         if self.axis < len(sizes):

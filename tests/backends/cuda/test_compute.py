@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.support.cuda_cases import Call, agree, is_exact, resample_calls, tile_calls
+from hypothesis import strategies as st
+from tests.support.cuda_cases import Call, agree, copy_calls, is_exact, pointwise_calls, resample_calls, tile_calls
 from tests.support.cuda_emulation import COMPILER
 from tests.support.cuda_stand_in import stand_in
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost_server.forms import BoxFunction, Copies, Copy
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import LinearAxis
-from tensorpost_server.operators.tile import TileKernel
+from tensorpost_server.operators.tile import tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
 NAME = "tensorpost_server.backends.cuda.compute"
@@ -35,17 +37,24 @@ def compute(emulation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def run(compute: Any, call: Call) -> None:
-    x, memory = (compute.cupy.asarray(side.memory) for side in (call.x, call.out))
+    *blocks, memory = (compute.cupy.asarray(side.memory) for side in (*call.inputs, call.out))
+    inputs = [x.array(compute.cupy, block) for x, block in zip(call.inputs, blocks, strict=True)]
 
-    compute.fill(call.kernel, [call.x.of(compute.cupy, x)], call.box, call.out.of(compute.cupy, memory))
+    compute.fill(call.form, inputs, call.box, call.out.array(compute.cupy, memory))
 
     agree(call, np.asarray(memory), exactly=is_exact(call))
-    assert x.tobytes() == call.x.memory.tobytes()
+    assert [block.tobytes() for block in blocks] == [x.memory.tobytes() for x in call.inputs]
 
 
-@given(call=tile_calls(("float32",)))
+@given(call=st.one_of(tile_calls(("float32",)), copy_calls(("float32",))))
 @FEW
-def test_tile(compute: Any, call: Call):
+def test_copies(compute: Any, call: Call):
+    run(compute, call)
+
+
+@given(call=pointwise_calls(("add", "clip"), (("float32", "float32", "float32"),)))
+@settings(FEW, max_examples=20)
+def test_pointwise(compute: Any, call: Call):
     run(compute, call)
 
 
@@ -64,7 +73,7 @@ def filled(compute: Any, kernel: Any, x: Any, shape: tuple[int, ...]) -> Any:
 def test_an_empty_box_is_filled_by_nothing(compute: Any):
     out = compute.cupy.empty((0, 4), np.float32)
 
-    compute.fill(TileKernel((2, 2)), [compute.cupy.asarray(np.ones((2, 2), np.float32))], ((1, 1), (0, 4)), out)
+    compute.fill(tile((2, 2), (1, 2)), [compute.cupy.asarray(np.ones((2, 2), np.float32))], ((1, 1), (0, 4)), out)
 
 
 def test_what_our_kernels_do_not_do_cupy_does(compute: Any):
@@ -91,6 +100,29 @@ def test_an_extrapolation_value_is_laid_over_the_result(compute: Any, dtype: str
 
     assert (expected[0] == 9).all()
     np.testing.assert_allclose(got, expected, atol=0 if dtype == "int32" else 1e-6 if dtype == "float32" else 1)
+
+
+def test_each_output_is_its_own(compute: Any):
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    form = Copies((2,), tuple((Copy.of((2, 3), source_start=(first, 0)),) for first in (0, 2)))
+    for output in (0, 1):
+        out = compute.cupy.empty((2, 3), np.float32)
+        compute.fill(form, [compute.cupy.asarray(x)], ((0, 2), (0, 3)), out, output)
+        assert np.asarray(out).tolist() == x[2 * output : 2 * output + 2].tolist()
+
+
+def test_a_form_without_inputs_or_kernel_is_cupys(compute: Any):
+    form = BoxFunction(_ramp, 0)
+
+    out = compute.cupy.empty((3,), np.float32)
+    compute.fill(form, [], ((2, 5),), out)
+
+    assert np.asarray(out).tolist() == [2, 3, 4]
+
+
+def _ramp(xp: Any, inputs: Any, box: Any, out: Any) -> None:
+    assert not inputs
+    out[...] = xp.arange(*box[0], dtype=out.dtype)
 
 
 def test_plans_and_tables_are_made_once_for_a_stream(compute: Any, monkeypatch: pytest.MonkeyPatch):

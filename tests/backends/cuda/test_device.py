@@ -23,18 +23,36 @@ from numpy.typing import NDArray
 from tests.conformance.suite import Case, check_bytes, layouts, vectors
 from tests.operators.test_resample import BACKWARD, FORWARD, cases, describe
 from tests.support import resample_oracle as oracle
-from tests.support.cuda_cases import Call, Strided, agree, is_exact, packed, resample_calls, tile_calls
+from tests.support.cuda_cases import (
+    CONVERSIONS,
+    FUNCTION_TYPES,
+    TOLERANCES,
+    Call,
+    Strided,
+    agree,
+    choice_of_halves,
+    conversion,
+    copy_calls,
+    function_cases,
+    is_exact,
+    packed,
+    pointwise_calls,
+    resample_calls,
+    tile_calls,
+)
 
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.layout import Layout
 from tensorpost.onnx import OnnxNode, OnnxTensor
-from tensorpost_server.backends.cuda import planning
+from tensorpost_server.backends.cuda.launch_plan import plan
+from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant
-from tensorpost_server.forms import Box
+from tensorpost_server.forms import Box, Copies, Copy, Loop, Pointwise
+from tensorpost_server.forms.expression import operand
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.resample import LinearAxis
-from tensorpost_server.operators.tile import TileKernel
+from tensorpost_server.operators.tile import tile
 from tensorpost_server.planning import Plan
 
 
@@ -82,17 +100,73 @@ def test_every_variant_compiles(variant: Variant):
 
 def run(call: Call) -> NDArray[Any]:
     """The output's memory after the call on the device."""
-    x, out = cupy.asarray(call.x.memory.view(np.uint8)), cupy.asarray(call.out.memory.view(np.uint8))
-    views = [side.of(cupy, memory.view(side.memory.dtype)) for side, memory in ((call.x, x), (call.out, out))]
-    compute.fill(call.kernel, [views[0]], call.box, views[1])
-    assert (cupy.asnumpy(x) == call.x.memory.view(np.uint8)).all(), "the input was written to"
+    sides = (*call.inputs, call.out)
+    blocks = [cupy.asarray(side.memory.view(np.uint8)) for side in sides]
+    *inputs, target = (
+        side.array(cupy, block.view(side.memory.dtype)) for side, block in zip(sides, blocks, strict=True)
+    )
+    compute.fill(call.form, inputs, call.box, target)
+    *inputs, out = blocks
+    for x, block in zip(call.inputs, inputs, strict=True):
+        assert (cupy.asnumpy(block) == x.memory.view(np.uint8)).all(), "an input was written to"
     return cupy.asnumpy(out).view(call.out.memory.dtype)
 
 
-@given(call=tile_calls(ALL_TYPES))
-@examples(600)
-def test_tile(call: Call):
+@given(call=st.one_of(tile_calls(ALL_TYPES), copy_calls(ALL_TYPES)))
+@examples(1000)
+def test_copies(call: Call):
     agree(call, run(call), exactly=True)
+
+
+@pytest.mark.parametrize("sizes", [(300, 517), (256, 512), (3, 40_000), (40_000, 3), (7, 65, 130)], ids=str)
+@pytest.mark.parametrize("dtype", ALL_TYPES)
+def test_large_transposes(dtype: str, sizes: tuple[int, ...]):
+    x = np.random.default_rng(7).integers(0, 256, (*sizes, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
+    last = len(sizes) - 1
+    loops = tuple(Loop(size, (last - axis, 1), ((axis, 1),)) for axis, size in enumerate(sizes))
+    zeros = (0,) * len(sizes)
+    form = Copies((len(sizes),), ((Copy(0, zeros, zeros, loops),),))
+
+    assert filled(form, x, sizes[::-1]).tobytes() == x.T.tobytes()
+
+
+@given(call=pointwise_calls(("add",), tuple((name, name, name) for name in ("float32", "int8", "float64"))))
+@examples(200)
+def test_pointwise_in_any_layout(call: Call):
+    agree(call, run(call), exactly=False)
+
+
+@given(
+    call=pointwise_calls(("gelu", "clip", "if"), (("float32", "float32", "float32"), ("float16", "float32", "float16")))
+)
+@examples(60)
+def test_expressions(call: Call):
+    agree(call, run(call), exactly=False)
+
+
+@pytest.mark.parametrize("dtype", FUNCTION_TYPES)
+def test_every_function_of_expressions(dtype: str):
+    for name, case in function_cases(dtype):
+        agree(case, run(case), exactly=False, tolerance=TOLERANCES.get(name, 0), name=name)
+
+
+@pytest.mark.parametrize(("stored", "computed_in", "result"), CONVERSIONS)
+def test_types_are_converted_as_numpy_converts_them(stored: str, computed_in: str, result: str):
+    case = conversion(stored, computed_in, result)
+
+    agree(case, run(case), exactly=True)
+
+
+def test_a_choice_between_halves_keeps_every_bit():
+    case = choice_of_halves()
+
+    agree(case, run(case), exactly=True)
+
+
+def test_complex_numbers_are_computed_by_cupy():
+    x = np.arange(6) + 1j
+
+    assert filled(Pointwise(operand(0) * 2, ("complex128",), "complex128"), x, (6,)).tolist() == (x * 2).tolist()
 
 
 @given(call=resample_calls(ALL_TYPES, ("nearest",)))
@@ -192,7 +266,7 @@ def test_infinite_edges_are_repeated_and_not_nan():
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128"])
 def test_rows_longer_than_shared_memory(shape: tuple[int, int], dtype: str):
     x = np.random.default_rng(2).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
-    call = Call(TileKernel(shape), packed(x), ((0, shape[0] * 2), (1, shape[1] * 3 - 1)), _room(x, 2, 3, -2))
+    call = Call(tile(shape, (2, 3)), (packed(x),), ((0, shape[0] * 2), (1, shape[1] * 3 - 1)), _room(x, 2, 3, -2))
 
     agree(call, run(call), exactly=True)
 
@@ -209,14 +283,14 @@ def test_an_input_of_more_than_4_gib_and_an_output_of_more_than_2():
     x = cupy.arange(5 << 30, dtype=cupy.uint8).reshape(5, 1 << 30)
     x[:, -1] = cupy.arange(5, dtype=cupy.uint8)
     out = cupy.full((5, 513), 99, np.uint8)
-    compute.fill(TileKernel(x.shape), [x], ((0, 5), ((1 << 30) - 512, (1 << 30) + 1)), out)
+    compute.fill(tile(x.shape, (1, 2)), [x], ((0, 5), ((1 << 30) - 512, (1 << 30) + 1)), out)
     assert (out[:, :512] == x[:, -512:]).all()
     assert (out[:, 512] == x[:, 0]).all()
     del x
 
     y = cupy.arange(1000, dtype=np.uint8).reshape(10, 100)
     wide = cupy.zeros((10, 300 << 20), np.uint8)
-    compute.fill(TileKernel((10, 100)), [y], ((0, 10), (0, 300 << 20)), wide)
+    compute.fill(tile((10, 100), (1, 4 << 20)), [y], ((0, 10), (0, 300 << 20)), wide)
     for column in (0, 99, 100, (1 << 28) + 5, (300 << 20) - 1):
         assert (wide[:, column] == y[:, column % 100]).all()
     # Every byte: the sum of a row is the sum of its whole copies and of the cut one.
@@ -230,7 +304,7 @@ def test_an_input_of_more_than_4_gib_and_an_output_of_more_than_2():
 
 @dataclass
 class Device:
-    """A backend made of `compute.fill` alone, as numpy_.py is made of `Kernel.fill`."""
+    """A backend made of `compute.fill` alone, as numpy_.py is made of `Form.fill`."""
 
     name: str = "cuda"
     device: str = "the current one"
@@ -254,11 +328,11 @@ class DeviceRun:
     def compute(self, index: int) -> memoryview:
         plan = self.plan
         piece = plan.slices.piece(index)
-        whole = plan.outputs[0].layout
+        whole = plan.outputs[piece.output].layout
         sizes = tuple(stop - start for start, stop in piece.box)
         block = cupy.full(piece.computed, 0 if plan.slices.has_gaps else 0x5A, np.uint8)
         inputs = [_view(slot.layout, slot.layout.sizes, x) for slot, x in zip(plan.inputs, self.inputs, strict=True)]
-        compute.fill(plan.form, inputs, piece.box, _view(whole, sizes, block))
+        compute.fill(plan.form, inputs, piece.box, _view(whole, sizes, block), piece.output)
         return cupy.asnumpy(block).data
 
     def close(self) -> None:
@@ -312,7 +386,7 @@ def test_onnx_resize(mode: str, given_attributes: Given, onnx_type: str, dtype: 
     inputs = {name: attributes.pop(name) for name in ("scales", "sizes", "roi") if name in attributes}
     x = (np.random.default_rng(3).random((2, 3, 11, 8)) * 250).astype(dtype)
     node = OnnxNode("Resize", {"X": OnnxTensor(onnx_type, x.shape), **inputs}, attributes, opset=19)
-    expected = np.empty(node.output.shape, x.dtype)
+    expected = np.empty(node.outputs[0].layout.sizes, x.dtype)
     box: Box = tuple((0, size) for size in expected.shape)
     form_of(node).fill(np, [x], box, expected)
 
@@ -337,8 +411,8 @@ def test_what_our_kernels_do_not_do_cupy_does(make: Callable[[], Separable], dty
     kernel = make()
     x = np.random.default_rng(4).random((50,) * len(kernel.axes)).astype(dtype)
     strides = tuple(8 * 100**i for i in reversed(range(x.ndim)))
-    into = planning.Layout(x.dtype, strides, 0)
-    assert planning.plan(kernel, planning.Layout(x.dtype, x.strides, 0), ((0, 100),) * x.ndim, into) is None
+    out = ArrayLayout(x.dtype, strides, 0)
+    assert plan(kernel, [ArrayLayout(x.dtype, x.strides, 0)], ((0, 100),) * x.ndim, out) is None
     expected = np.empty((100,) * x.ndim, dtype)
     kernel.fill(np, [x], ((0, 100),) * x.ndim, expected)
 

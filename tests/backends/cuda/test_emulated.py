@@ -6,23 +6,55 @@ Few types, since every variant takes the C++ compiler some tenths of a second. t
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.support.cuda_cases import Call, agree, is_exact, packed, resample_calls, tile_calls
+from tests.support.cuda_cases import (
+    CONVERSIONS,
+    FUNCTION_TYPES,
+    TOLERANCES,
+    Call,
+    Strided,
+    agree,
+    choice_of_halves,
+    conversion,
+    copy_calls,
+    function_cases,
+    is_exact,
+    packed,
+    pointwise_calls,
+    resample_calls,
+    tile_calls,
+)
 from tests.support.cuda_emulation import COMPILER, Emulator, address
 
-from tensorpost_server.backends.cuda import geometry, resampling, staging, tables, tiling, variants
-from tensorpost_server.backends.cuda.planning import Layout, plan
-from tensorpost_server.backends.cuda.tables import array_of
+from tensorpost_server.backends.cuda import (
+    copy_kernels,
+    geometry,
+    pointwise_kernels,
+    resample_kernels,
+    staged_resample,
+    tap_tables,
+    variants,
+)
+from tensorpost_server.backends.cuda.launch_plan import plan
+from tensorpost_server.backends.cuda.launches import ArrayLayout
+from tensorpost_server.backends.cuda.tap_tables import array_of
+from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
+from tensorpost_server.forms.expression import operand
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.resample import LinearAxis
+from tensorpost_server.operators.tile import tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
+COPIED = ("uint8", "float16", "float32", "complex128")
 EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -31,51 +63,186 @@ def emulator(emulation: Path) -> Emulator:
     return Emulator(emulation)
 
 
-def layout(array: NDArray[Any]) -> Layout:
-    return Layout(array.dtype, array.strides, address(array) % 16)
+def layout(array: NDArray[Any]) -> ArrayLayout:
+    return ArrayLayout(array.dtype, array.strides, address(array) % 16)
 
 
-def run(emulator: Emulator, call: Call) -> NDArray[Any]:
-    """The output's memory afterwards."""
-    aligned = np.zeros(call.out.memory.nbytes + 16, np.uint8)
-    memory = aligned[-aligned.ctypes.data % 16 :][: call.out.memory.nbytes].view(call.out.memory.dtype)
-    memory[:] = call.out.memory
-    x, out = call.x.view, call.out.of(np, memory)
-    steps = plan(call.kernel, layout(x), call.box, layout(out))
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy at a multiple of 16, as device memory is."""
+    block = np.zeros(array.nbytes + 16, np.uint8)
+    copy = block[-block.ctypes.data % 16 :][: array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
+
+
+def run(emulator: Emulator, call: Call, used: set[variants.Variant] | None = None) -> NDArray[Any]:
+    """The output's memory afterwards; `used` gets the kernels that were launched."""
+    memory = aligned(call.out.memory)
+    inputs = [x.array(np, aligned(x.memory)) for x in call.inputs]
+    before = [x.copy() for x in inputs]
+    out = call.out.array(np, memory)
+    steps = plan(call.form, [layout(x) for x in inputs], call.box, layout(out))
     assert steps is not None, "our kernels can do all of these"
-    of, kept = address(x), list[Any]()
+    sources, kept = [address(x) for x in inputs], list[Any]()
     for step in steps:
-        assert step.launch.variant in variants.VARIANTS
+        assert step.launch.variant.prelude or step.launch.variant in variants.VARIANTS
+        if used is not None:
+            used.add(step.launch.variant)
         arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
         target = np.full(max(1, step.made), 0xA5, np.uint8)
         kept += [arrays, target]
         places = {name: address(array) for name, array in arrays.items()}
-        emulator.run(step.launch, of, address(target) if step.made else address(out), places)
+        emulator.run(step.launch, sources, address(target) if step.made else address(out), places)
         if step.made:
-            of = address(target)
+            sources = [address(target)]
+    assert all(x.tobytes() == was.tobytes() for x, was in zip(inputs, before, strict=True)), "an input was written to"
     return memory
 
 
-@given(call=tile_calls(("uint8", "float32", "complex128")))
-@EXAMPLES
-def test_tile(emulator: Emulator, call: Call):
+@given(call=st.one_of(tile_calls(COPIED), copy_calls(COPIED)))
+@settings(EXAMPLES, max_examples=300)
+def test_copies(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=True)
 
 
-@given(call=tile_calls(("float32",)))
+@given(call=st.one_of(tile_calls(("float32",)), copy_calls(("float32",))))
 @EXAMPLES
-def test_tile_with_wide_offsets(emulator: Emulator, call: Call):
+def test_copies_with_wide_offsets(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
+        patch.setattr(copy_kernels, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
         agree(call, run(emulator, call), exactly=True)
 
 
-@given(call=tile_calls(("float32",)))
+@given(call=st.one_of(tile_calls(("float32",)), copy_calls(("float32",))))
 @EXAMPLES
-def test_tile_in_several_launches(emulator: Emulator, call: Call):
+def test_copies_in_several_launches(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "LARGEST_COUNT", 1000)  # as beyond 2 GiB
+        patch.setattr(copy_kernels, "LARGEST_COUNT", 1000)  # as beyond 2 GiB
         agree(call, run(emulator, call), exactly=True)
+
+
+def copied(form: Copies, x: Strided, shape: tuple[int, ...], skip: int = 0) -> Call:
+    """All of an output that begins `skip` elements behind an aligned address."""
+    size = math.prod(shape)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    out = Strided(np.zeros(size + skip, x.memory.dtype), skip, shape, tuple(strides))
+    return Call(form, (x,), tuple((0, extent) for extent in shape), out)
+
+
+def at(shape: tuple[int, ...], dtype: str, skip: int = 0, gap: int = 0) -> Strided:
+    """An input that begins `skip` elements behind an aligned address, its rows followed by `gap` others."""
+    strides = [1]
+    for axis in reversed(range(1, len(shape))):
+        strides.insert(0, strides[0] * shape[axis] + (gap if axis == len(shape) - 1 else 0))
+    item = np.dtype(dtype).itemsize
+    memory = np.random.default_rng(1).integers(0, 256, (math.prod(shape) + shape[0] * gap + skip + 99) * item, np.uint8)
+    return Strided(memory.view(dtype), skip, shape, tuple(strides))
+
+
+def every_copy() -> Iterator[Call]:
+    """Copies that together need every kernel of copy.cu."""
+    for item, dtype in ((1, "uint8"), (2, "uint16"), (4, "uint32"), (8, "uint64"), (16, "complex128")):
+        vector = 16 // item
+        whole = Copies((2,), ((Copy.of((6, vector * 2)),),))
+        for skip in range(0 if item == 16 else 1):
+            yield copied(whole, at((6, vector * 2), dtype, skip, gap=vector), (6, vector * 2))
+        if item < 16:
+            # The output is aligned and the input is not; then neither is, and rows are long.
+            yield copied(whole, at((6, vector * 2), dtype, 1, gap=vector), (6, vector * 2))
+            long = 600 // item + 1
+            yield copied(Copies((2,), ((Copy.of((3, long)),),)), at((3, long), dtype, 1, gap=3), (3, long), skip=1)
+            yield copied(tile((7, 3), (1, 300)), at((7, 3), dtype), (7, 900))
+            yield copied(tile((4, 1), (1, vector * 3)), at((4, 1), dtype), (4, vector * 3))
+            yield copied(
+                Copies((2,), ((Copy.of((6, 5), source_steps=(1, -1), source_start=(0, 4)),),)),
+                at((6, 5), dtype),
+                (6, 5),
+            )
+        yield copied(Copies((2,), ((Copy.of((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
+        yield copied(Copies((2,), ((),), 7), at((1, 1), dtype), (3, 5), skip=1 if item < 16 else 0)
+        for rows, columns in ((40, 40), (44, 44), (42, 42), (37, 37), (3, 88), (88, 3), (6, 88), (90, 6), (3, 5000)):
+            loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
+            form = Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),))
+            yield copied(form, at((columns, rows), dtype), (rows, columns))
+
+
+def test_every_copying_kernel_is_used(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+    used: set[variants.Variant] = set()
+    for fits in (True, False):
+        monkeypatch.setattr(copy_kernels, "fits_in_32_bits", lambda _, fits=fits: fits)
+        for copy in every_copy():
+            agree(copy, run(emulator, copy, used), exactly=True)
+
+    assert {str(v) for v in variants.VARIANTS if v.file == "copy.cu"} == {str(v) for v in used}
+
+
+# ---- pointwise -------------------------------------------------------------------------------------------------------
+
+SAME = tuple((dtype, dtype, dtype) for dtype in ("float32", "int8"))
+
+
+@given(call=pointwise_calls(("add",), SAME))
+@EXAMPLES
+def test_pointwise_in_any_layout(emulator: Emulator, call: Call):
+    agree(call, run(emulator, call), exactly=False)
+
+
+@given(call=pointwise_calls(("add",), SAME[:1]))
+@settings(EXAMPLES, max_examples=30)
+def test_pointwise_in_several_launches_with_wide_offsets(emulator: Emulator, call: Call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pointwise_kernels, "LARGEST_COUNT", 500)  # as beyond 2 GiB
+        agree(call, run(emulator, call), exactly=False)
+
+
+@pytest.mark.parametrize("dtype", FUNCTION_TYPES)
+def test_every_function_of_expressions(emulator: Emulator, dtype: str):
+    for name, case in function_cases(dtype):
+        agree(case, run(emulator, case), exactly=False, tolerance=TOLERANCES.get(name, 0), name=name)
+
+
+@pytest.mark.parametrize(("stored", "computed_in", "result"), CONVERSIONS)
+def test_types_are_converted_as_numpy_converts_them(emulator: Emulator, stored: str, computed_in: str, result: str):
+    case = conversion(stored, computed_in, result)
+
+    agree(case, run(emulator, case), exactly=True)
+
+
+def test_a_choice_between_halves_keeps_every_bit(emulator: Emulator):
+    case = choice_of_halves()
+
+    agree(case, run(emulator, case), exactly=True)
+
+
+def test_constants_are_parameters_of_one_kernel(emulator: Emulator):
+    x, used = np.arange(100, dtype=np.float32), set[variants.Variant]()
+    for factor in (2.0, 0.1, 7):
+        form = Pointwise(operand(0) * factor, ("float32",), "float32")
+        call_ = Call(form, (packed(x),), ((0, 100),), packed(np.zeros_like(x)), x * np.float32(factor))
+        agree(call_, run(emulator, call_, used), exactly=True)
+    assert len(used) == 1
+
+
+@pytest.mark.parametrize(("dtype", "computed_in"), [("float16", "float32"), ("float32", "float32"), ("int64", "int64")])
+def test_an_expression_that_changes_nothing_is_a_copy(emulator: Emulator, dtype: str, computed_in: str):
+    x = np.random.default_rng(6).integers(0, 256, 70 * 90 * np.dtype(dtype).itemsize, np.uint8).view(dtype)
+    turned, out = Strided(x, 0, (90, 70), (1, 90)), Strided(np.zeros(50 * 70, dtype), 0, (50, 70), (70, 1))
+    form = Pointwise(operand(0), (computed_in,), computed_in)
+    case, used = Call(form, (turned,), ((20, 70), (0, 70)), out, turned.view[20:70]), set[variants.Variant]()
+
+    agree(case, run(emulator, case, used), exactly=True)
+
+    assert {variant.kernel for variant in used} == {"transpose"}
+
+
+def test_what_has_no_kernel_is_left_to_cupy():
+    x = np.zeros(4, np.complex64)
+    assert plan(Pointwise(operand(0) * 2, ("complex64",), "complex64"), [layout(x)], ((0, 4),), layout(x)) is None
+    off = np.zeros(17, np.uint8)[1:].view(np.float32)
+    assert plan(Pointwise(operand(0) * 2, ("float32",), "float32"), [layout(off)], ((0, 4),), layout(off)) is None
+
+
+# ---- resampling ------------------------------------------------------------------------------------------------------
 
 
 @given(call=resample_calls(("uint8", "int32", "float32")))
@@ -89,11 +256,11 @@ def test_resample(emulator: Emulator, call: Call):
 @EXAMPLES
 def test_resample_in_any_tiles(emulator: Emulator, width: int, rows: int, shared: int, blocks: int, call: Call):
     constants = {"ROWS": rows, "MOST_SHARED": shared, "ENOUGH_BLOCKS": blocks}
-    largest = staging._largest_tile  # pyright: ignore[reportPrivateUsage] # rows here are far shorter than a block's
+    largest = staged_resample._largest_tile  # pyright: ignore[reportPrivateUsage] # rows here are far shorter than a block's
     with pytest.MonkeyPatch.context() as patched:
         for name, value in constants.items():
-            patched.setattr(staging, name, value)
-        patched.setattr(staging, "_largest_tile", lambda slots, *of: largest(min(slots, width), *of))
+            patched.setattr(staged_resample, name, value)
+        patched.setattr(staged_resample, "_largest_tile", lambda slots, *source: largest(min(slots, width), *source))
         agree(call, run(emulator, call), exactly=is_exact(call))
 
 
@@ -103,11 +270,11 @@ def test_tall_and_narrow(emulator: Emulator, dtype: str):
     axes = (None, *(LinearAxis(size, size * 2, 2.0, 0.5, -0.5) for size in x.shape[1:]))
     shape = (3, 10_000, 4)
     kernel = Separable(axes, rounding=Rounding.NONE if dtype == "float32" else Rounding.TRUNCATE)
-    call = Call(kernel, packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, dtype)))
+    call = Call(kernel, (packed(x),), tuple((0, size) for size in shape), packed(np.ones(shape, dtype)))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(staging, "ENOUGH_BLOCKS", 1)
-        steps = plan(kernel, layout(x), call.box, layout(call.out.view))
+        patched.setattr(staged_resample, "ENOUGH_BLOCKS", 1)
+        steps = plan(kernel, [layout(x)], call.box, layout(call.out.view))
         agree(call, run(emulator, call), exactly=False)
 
     assert steps is not None
@@ -119,10 +286,10 @@ def test_halves_of_half_the_size(emulator: Emulator, sizes: tuple[int, ...]):
     x = np.random.default_rng(8).standard_normal(sizes).astype(np.float16)
     axes = (None, *(LinearAxis(size, size // 2, 0.5, 0.5, -0.5) for size in sizes[1:]))
     shape = (sizes[0], sizes[1] // 2, sizes[2] // 2)
-    steps = plan(Separable(axes), layout(x), tuple((0, size) for size in shape), layout(np.empty(shape, x.dtype)))
+    steps = plan(Separable(axes), [layout(x)], tuple((0, size) for size in shape), layout(np.empty(shape, x.dtype)))
     assert steps is not None
     assert steps[0].launch.parameters["paired"]
-    call = Call(Separable(axes), packed(x), tuple((0, size) for size in shape), packed(np.ones(shape, x.dtype)))
+    call = Call(Separable(axes), (packed(x),), tuple((0, size) for size in shape), packed(np.ones(shape, x.dtype)))
 
     agree(call, run(emulator, call), exactly=False)
 
@@ -131,22 +298,24 @@ def test_halves_of_half_the_size(emulator: Emulator, sizes: tuple[int, ...]):
 @EXAMPLES
 def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "WHOLE_AXIS", 0)  # as beyond 65536 outputs
-        patch.setattr(tables, "AT_ONCE", 4)
-        patch.setattr(tables, "_TAPS", tables.Kept(0))
+        patch.setattr(tap_tables, "WHOLE_AXIS", 0)  # as beyond 65536 outputs
+        patch.setattr(tap_tables, "AT_ONCE", 4)
+        patch.setattr(tap_tables, "_TAPS", tap_tables.ByteCache(0))
         agree(call, run(emulator, call), exactly=is_exact(call))
 
 
 @pytest.mark.parametrize(
     ("variant", "name", "dtype"),
     [
-        (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", tiling.COPY),
-        (variants.unit_variant(4, wide=False), "Unit", tiling.UNIT),
-        (variants.gather_variant(4), "Gather", resampling.GATHER),
-        (variants.blend_variant("float32", 2, 2, 1), "Tiles", staging.TILES),
-        (variants.pass_variant("float32", "float32"), "Pass", resampling.PASS),
+        (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", copy_kernels.COPY),
+        (variants.units_variant(4, wide=False), "Unit", copy_kernels.UNIT),
+        (variants.rows_variant(4, wide=False), "Rows", copy_kernels.ROWS),
+        (variants.transpose_variant(4, 4, wide=False), "Transpose", copy_kernels.TRANSPOSE),
+        (variants.gather_variant(4), "Gather", resample_kernels.GATHER),
+        (variants.blend_variant("float32", 2, 2, 1), "Tiles", staged_resample.TILES),
+        (variants.pass_variant("float32", "float32"), "Pass", resample_kernels.PASS),
         (variants.gather_variant(4), "Axis", geometry.AXIS),
-        (variants.gather_variant(4), "Tap", tables.TAP),
+        (variants.gather_variant(4), "Tap", tap_tables.TAP),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from tensorpost_server.backends.cuda import geometry
-from tensorpost_server.backends.cuda.geometry import Loop, divide, merged, reciprocal, runs
+from tensorpost_server.backends.cuda.geometry import Loop, divide, merged, reciprocal
 
 
 def test_division_by_every_small_number_of_every_small_number():
@@ -46,8 +45,8 @@ def offsets(loops: list[Loop]) -> list[tuple[int, int]]:
     turns = itertools.product(*(range(loop.extent) for loop in loops))
     found = [
         (
-            sum(i * loop.into for i, loop in zip(turn, loops, strict=True)),
-            sum(i * loop.of for i, loop in zip(turn, loops, strict=True)),
+            sum(i * loop.target for i, loop in zip(turn, loops, strict=True)),
+            sum(i * loop.source for i, loop in zip(turn, loops, strict=True)),
         )
         for turn in turns
     ]
@@ -78,19 +77,6 @@ def test_merged_loops_copy_the_same(loops: list[Loop]):
 )
 def test_loops_are_merged_where_both_sides_follow(loops: list[Loop], count: int):
     assert len(merged(loops)) == count
-
-
-@given(size=st.integers(1, 9), start=st.integers(0, 40), extent=st.integers(1, 40))
-@settings(max_examples=300, deadline=None)
-def test_a_tiled_axis_is_cut_at_its_copies(size: int, start: int, extent: int):
-    found: NDArray[np.int64] = np.full(extent, -1)
-    pieces = list(runs(start, start + extent, size))
-    for at, first, length, copies in pieces:
-        assert (found[at : at + length * copies] == -1).all()
-        found[at : at + length * copies] = np.tile(np.arange(first, first + length), copies)
-
-    assert found.tolist() == [o % size for o in range(start, start + extent)]
-    assert len(pieces) <= 3
 
 
 @given(numbers=st.lists(st.integers(-(2**40), 2**40), max_size=5))

@@ -18,11 +18,11 @@ from tests.support.fake_onnxruntime import FakeRuntime
 
 from tensorpost import descriptors as dml
 from tensorpost.datatypes import data_type
-from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, TileOperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
 from tensorpost_server.backends import BACKENDS, DeviceOptions, load_backend
-from tensorpost_server.backends.directml import DirectmlBackend, Node, runtime
+from tensorpost_server.backends.directml import DirectmlBackend, Node, TensorType, runtime
 from tensorpost_server.engine import Pool, pool
 from tensorpost_server.planning import make_plan
 
@@ -35,7 +35,8 @@ TILE = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (4,)), (3,
 GRADIENT = make_plan(
     dml.ResampleGradOperatorDesc(
         input_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 4)),
-        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)), interpolation_mode="LINEAR",
+        output_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 2)),
+        interpolation_mode=InterpolationMode.LINEAR,
         scales=(1, 1, 1, 2), input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
     ),
     1 << 20,
@@ -158,8 +159,8 @@ def test_what_it_refuses_and_what_not() -> None:
     assert backend.refuses(TILE) is None
     assert backend.refuses(EMPTY) is None
     assert backend.refuses(GRADIENT) is not None
-    assert backend.refuses(longer) == "it moves 16 bytes, and directml makes an output whole; its limit is 12"
-    with pytest.raises(ValueError, match="directml refuses this plan: ONNX Runtime has no gradient"):
+    assert backend.refuses(longer) == "it moves 16 bytes, and directml makes outputs whole; its limit is 12"
+    with pytest.raises(ValueError, match="directml refuses this plan: no ONNX node is known"):
         DirectmlBackend(provider=CPU).start(GRADIENT, [memoryview(bytes(16))])
 
 
@@ -173,7 +174,7 @@ def test_auto_takes_it_where_it_can_and_the_cpu_where_it_cannot(monkeypatch: pyt
     try:
         assert opened.choose(TILE).backend.name == "directml"
         assert opened.choose(GRADIENT).backend.name in ("numba", "numpy")
-        with pytest.raises(NoBackend, match="ONNX Runtime has no gradient of Resize"):
+        with pytest.raises(NoBackend, match="no ONNX node is known that computes RESAMPLE_GRAD"):
             opened.choose(GRADIENT, "directml")
     finally:
         opened.close()
@@ -184,7 +185,7 @@ def test_a_node_that_the_provider_did_not_take_is_refused_from_then_on() -> None
     """All four axes of a linear: DirectML's provider takes them, the CPU's does not."""
     desc = dml.Resample1OperatorDesc(
         input_tensor=BufferTensorDesc.packed("FLOAT32", (2, 2, 2, 2)),
-        output_tensor=BufferTensorDesc.packed("FLOAT32", (4, 4, 4, 4)), interpolation_mode="LINEAR",
+        output_tensor=BufferTensorDesc.packed("FLOAT32", (4, 4, 4, 4)), interpolation_mode=InterpolationMode.LINEAR,
         scales=(2,) * 4, input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
     )  # fmt: skip
     backend, plan = DirectmlBackend(provider=CPU), make_plan(desc, 1 << 20)
@@ -200,7 +201,7 @@ def test_a_node_that_the_provider_did_not_take_is_refused_from_then_on() -> None
 def test_nothing_is_printed_when_a_session_cannot_be_made(capfd: pytest.CaptureFixture[str]) -> None:
     """ONNX Runtime's Python class would print that it goes on with the CPU, and do so."""
     backend = DirectmlBackend(provider=CPU)
-    node = Node("Nonsense", 13, data_type("uint8"), (1,), (1,), ())
+    node = Node("Nonsense", 13, (TensorType(data_type("uint8"), (1,)),), (TensorType(data_type("uint8"), (1,)),))
 
     with pytest.raises(NoBackend, match="CPUExecutionProvider does not take this Nonsense"):
         backend._sessions.get(node)

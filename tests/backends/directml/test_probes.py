@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.support.fake_directml import FakeWindows
 
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost.problems import NoBackend
 from tensorpost_server import commands
-from tensorpost_server.backends.directml import operator_structs, raw
-from tensorpost_server.backends.directml.operator_structs import Operator, Tensor
+from tensorpost_server.backends.directml import raw
 from tensorpost_server.backends.directml.probes import PROBES, run_probes
 from tensorpost_server.backends.directml.raw import RawDevice, Refused
 
@@ -150,24 +150,22 @@ def test_the_fake_finds_wrong_calls() -> None:
 
 
 def test_a_copy_through_directml_is_a_copy() -> None:
-    windows, tensor = FakeWindows(), Tensor((1, 1, 1, 3), 3)
+    windows, tensor = FakeWindows(), BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 3))
+    twice = TileOperatorDesc.of(tensor, (1, 1, 1, 2))
+    wrong = TileOperatorDesc.model_construct(input_tensor=tensor, output_tensor=tensor, repeats=(1, 1, 1, 2))
     with RawDevice(windows.libraries()) as device:
-        twice = Operator.tile((tensor, Tensor((1, 1, 1, 6), 6)), (1, 1, 1, 2))
         assert device.run(twice, (1.5, -2, 3), 6) == [1.5, -2, 3] * 2
         with pytest.raises(Refused, match=r"CreateOperator\(TILE\) returned 0x80070057"):
-            device.create(Operator.tile((tensor, tensor), (1, 1, 1, 2)))
+            device.create(wrong)
     assert windows.wrong == []
 
 
-# The layouts of the structs (DirectML.h, d3d12.h and dxgi.h, 64 bits)
+# The layouts of the structs that are no operators (DirectML.h, d3d12.h and dxgi.h, 64 bits)
 
 
 @pytest.mark.parametrize(
     ("cls", "size", "last"),
     [
-        (operator_structs.BufferTensorDesc, 48, 40), (operator_structs.TypedDesc, 16, 8),
-        (operator_structs.TileDesc, 32, 24), (operator_structs.Upsample2DDesc, 32, 24),
-        (operator_structs.ResampleDesc, 32, 24), (operator_structs.Resample1Desc, 48, 40),
         (raw.BindingProperties, 24, 16),
         (raw.BufferBinding, 24, 16), (raw.BindingTableDesc, 32, 24), (raw.LevelsQuery, 16, 8),
         (raw.HeapProperties, 20, 16), (raw.ResourceDesc, 56, 48), (raw.DescriptorHeapDesc, 16, 12),

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tensorpost.descriptors import BufferTensorDesc, Resample2OperatorDesc
+from tensorpost.descriptors import AxisDirection, BufferTensorDesc, InterpolationMode, Resample2OperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import NoBackend
 from tensorpost_server.backends import Backend
@@ -67,7 +67,7 @@ class Case:
         desc = Resample2OperatorDesc(
             input_tensor=BufferTensorDesc.packed(self.dtype.upper(), self.sizes),
             output_tensor=BufferTensorDesc.packed(self.dtype.upper(), output),
-            interpolation_mode=mode, rounding_direction=direction, scales=self.scales,
+            interpolation_mode=InterpolationMode[mode], rounding_direction=AxisDirection[direction], scales=self.scales,
             input_pixel_offsets=(i,) * len(output), output_pixel_offsets=(o,) * len(output),
         )  # fmt: skip
         return make_plan(desc, 1 << 20)

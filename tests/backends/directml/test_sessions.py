@@ -10,13 +10,14 @@ from tests.support.fake_onnxruntime import FakeRuntime
 
 from tensorpost.datatypes import data_type
 from tensorpost.problems import NoBackend, ServerFault, Unavailable
-from tensorpost_server.backends.directml.model import Constant, Node, model_bytes
+from tensorpost_server.backends.directml.model import Constant, Node, TensorType, model_bytes
 from tensorpost_server.backends.directml.runtime import CPU, DIRECTML
 from tensorpost_server.backends.directml.sessions import MOST_REFUSALS, Sessions
 
 
 def tile(size: int) -> Node:
-    return Node("Tile", 13, data_type("uint8"), (size,), (2 * size,), (Constant.int64("repeats", (2,)),))
+    given, made = (TensorType(data_type("uint8"), (length,)) for length in (size, 2 * size))
+    return Node("Tile", 13, (given, Constant.vector("int64", (2,))), (made,))
 
 
 def sessions(runtime: object, provider: str = DIRECTML, **bounds: int) -> Sessions:
@@ -84,7 +85,7 @@ def test_data_go_to_the_provider_s_device() -> None:
     runtime = FakeRuntime()
     for provider in (DIRECTML, CPU):
         kept = sessions(runtime, provider)
-        kept.upload(kept.get(tile(1)), np.zeros(1, np.uint8))
+        kept.upload(kept.get(tile(1)), [np.zeros(1, np.uint8)])
 
     assert runtime.uploads == [("dml", 3), ("cpu", 0)]
 
@@ -94,11 +95,11 @@ def test_one_thread_at_a_time_runs_a_session() -> None:
     kept = sessions(runtime)
     session = kept.get(tile(4))
     with ThreadPoolExecutor(4) as threads:
-        outs = list(threads.map(lambda _: kept.run(session, None), range(12)))
+        outs = list(threads.map(lambda _: kept.run(session, [None]), range(12)))
 
     assert runtime.most_at_once == 1
-    assert all(out.tolist() == [1] * 8 for out in outs)
-    assert len({out.ctypes.data for out in outs}) == 12, "each run has memory of its own"
+    assert all(out.tolist() == [1] * 8 for (out,) in outs)
+    assert len({out.ctypes.data for (out,) in outs}) == 12, "each run has memory of its own"
 
 
 def test_what_the_provider_does_not_take_is_remembered() -> None:
@@ -133,14 +134,14 @@ def test_after_a_failure_everything_is_made_anew(said: str, expected: type[Excep
     runtime.fails_to_run = RuntimeError(said)
 
     with pytest.raises(expected, match=words):
-        kept.run(session, None)
+        kept.run(session, [None])
 
     runtime.fails_to_run = None
     assert len(kept) == 0
     again = kept.get(tile(1))
     assert again is not session
     assert again is not other
-    assert kept.run(again, None).tolist() == [1, 1]
+    assert kept.run(again, [None])[0].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("said", "expected"), [("887A0006", ServerFault), ("8007000E", Unavailable)])

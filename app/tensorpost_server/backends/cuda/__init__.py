@@ -1,5 +1,6 @@
 """NVIDIA GPUs through CuPy: `backend.py` owns a device, `pinned.py` its host memory, `compute.py` launches our kernels.
 
-A kernel call is planned in plain Python (`planning.py` chooses; `tiling.py`, `resampling.py` and `staging.py` lay it
-out) and compiled by NVRTC from the .cu files beside them (`variants.py`).
+A form's box is planned in plain Python: `launch_plan.py` chooses, `copy_kernels.py`, `pointwise_kernels.py`,
+`resample_kernels.py` and `staged_resample.py` make the launches. Kernels are the .cu files beside them, compiled by
+NVRTC (`variants.py`).
 """

@@ -2,7 +2,8 @@
 
 Inputs go up on a stream of their own, out of page-locked memory that the request body was received into. Every thread
 of the worker has a stream on which it computes a slice and brings it down, so that with two threads one slice is
-computed while the other is on the bus. A slice that finds no memory is made in smaller parts.
+computed while the other is on the bus. A slice that finds no memory is made in smaller parts. Forms that compute all
+outputs together are computed once for a run, and slices are copied from what they gave.
 
 CuPy is imported when a device is opened, and by nothing else.
 """
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from tensorpost.layout import Layout
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
-from ...forms import Box
+from ...forms.base import Box, extents
 from ...planning import Plan, cut
 from ..base import CannotOpen, DeviceOptions, plain_memory
 from .pinned import PinnedMemory
@@ -140,17 +141,23 @@ class CudaBackend:
                 yield index, error
 
     def refuses(self, plan: Plan) -> str | None:
-        """A plan whose inputs, with a small part of its output, never fit into the memory that may be taken."""
-        needed = plan.input_bytes + SMALLEST_PART
+        """Strings, and a plan whose inputs never fit into the memory that may be taken.
+
+        A small part of an output must fit beside them, or all outputs where they are computed together.
+        """
+        if any(slot.layout.data_type.item_size == 0 for slot in (*plan.inputs, *plan.outputs)):
+            return "strings have no fixed size, and arrays of them exist only in ordinary memory"
+        needed = plan.input_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
+            what = "its inputs and outputs" if plan.held_bytes else "its inputs"
             return (
-                f"its inputs need {needed:,} bytes of device memory, and this server may take {self.memory_bytes:,} "
+                f"{what} need {needed:,} bytes of device memory, and this server may take {self.memory_bytes:,} "
                 "(setting TENSORPOST_CUDA_MEMORY_BYTES)"
             )
         return None
 
     def held_bytes(self, plan: Plan) -> int:
-        """0: the output exists in slices."""
+        """0: outputs exist in ordinary memory in slices; those computed together are device memory."""
         del plan
         return 0
 
@@ -292,12 +299,21 @@ class CudaBackend:
 
 @dataclass(slots=True)
 class CudaRun:
-    """A plan with its inputs on the device, or on the way there."""
+    """A plan with its inputs on the device, or on the way there.
+
+    Attributes:
+        backend: the device.
+        plan: what is computed.
+        inputs: an array for each input of the plan.
+        uploaded: the event behind the last upload.
+    """
 
     backend: CudaBackend
     plan: Plan
     inputs: list[Any]
     uploaded: Any
+    _outputs: list[Any] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`."""
@@ -308,18 +324,44 @@ class CudaRun:
         stream = self.backend.lane()
         with self.backend.working(stream):
             stream.wait_event(self.uploaded)
-        whole = self.plan.outputs[0].layout
-        sizes = tuple([stop - start for start, stop in piece.box])
-        self._make(Layout(whole.data_type, sizes, whole.strides, piece.computed, whole.packed), piece.box, memory)
+        fill = self._fill_from(self._computed()) if self.plan.form.in_one_go else self._fill
+        whole = self.plan.outputs[piece.output].layout
+        part = Layout(whole.data_type, tuple(extents(piece.box)), whole.strides, piece.computed, whole.packed)
+        self._make(part, piece.box, memory, lambda box, out: fill(box, out, piece.output))
         return memory
 
-    def _make(self, part: Layout, box: Box, memory: memoryview) -> None:
-        """Compute a part of the output into host memory; in halves, and halves of those, if it finds no room.
+    def _fill(self, box: Box, out: Any, output: int) -> None:
+        self.backend.fill(self.plan.form, self.inputs, box, out, output)
+
+    def _fill_from(self, outputs: Sequence[Any]) -> Callable[[Box, Any, int], None]:
+        def fill(box: Box, out: Any, output: int) -> None:
+            out[...] = outputs[output][tuple([slice(*span) for span in box])]
+
+        return fill
+
+    def _computed(self) -> list[Any]:
+        """All outputs in full, computed once; other slices of the run wait for it."""
+        stream = self.backend.lane()
+        with self._lock, self.backend.working(stream):
+            if self._outputs is None:
+                try:
+                    made = self.plan.form.compute(self.backend.cupy, self.inputs)
+                    self._outputs = [
+                        self.backend.cupy.asarray(array, slot.layout.data_type.dtype).reshape(slot.layout.sizes)
+                        for array, slot in zip(made, self.plan.outputs, strict=True)
+                    ]
+                finally:
+                    stream.synchronize()  # other streams read the outputs, and temporaries are used again when freed
+            return self._outputs
+
+    def _make(self, part: Layout, box: Box, memory: memoryview, fill: Callable[[Box, Any], None]) -> None:
+        """Compute a part of an output into host memory; in halves, and halves of those, if it finds no room.
 
         Args:
             part: its layout.
             box: which part of the output.
             memory: as long as the part.
+            fill: computes a box of the output into an array on the device.
         """
         backend, gaps = self.backend, self.plan.slices.has_gaps
         stream = backend.lane()
@@ -329,7 +371,7 @@ class CudaRun:
                     block = backend.room(memory.nbytes)
                     if gaps:
                         block.fill(0)
-                    backend.fill(self.plan.form, self.inputs, box, _view(backend.cupy, part, block))
+                    fill(box, _view(backend.cupy, part, block))
                     backend.copy(block, memory, up=False, stream=stream)
                 finally:
                     stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's
@@ -344,13 +386,12 @@ class CudaRun:
         for piece in smaller:
             begins = [start for start, _ in box]
             within = tuple([(at + start, at + stop) for at, (start, stop) in zip(begins, piece.box, strict=True)])
-            sizes = tuple([stop - start for start, stop in piece.box])
-            layout = Layout(part.data_type, sizes, part.strides, piece.computed, part.packed)
-            self._make(layout, within, memory[piece.begin : piece.begin + piece.computed])
+            layout = Layout(part.data_type, tuple(extents(piece.box)), part.strides, piece.computed, part.packed)
+            self._make(layout, within, memory[piece.begin : piece.begin + piece.computed], fill)
 
     def close(self) -> None:
         """Wait until the inputs have been read, then forget them."""
-        arrays, self.inputs = self.inputs, []
+        arrays, self.inputs, self._outputs = self.inputs, [], None
         if arrays:
             with self.backend.working(self.backend.lane()):
                 self.uploaded.synchronize()

@@ -19,7 +19,7 @@ typedef int offset;
 // One loop of a nest. extent and its reciprocal divide an index; the strides are bytes.
 struct Axis {
   u32 extent, magic, shift, unused;
-  i64 of, into;
+  i64 source, target;
 };
 
 #ifdef __CUDACC__

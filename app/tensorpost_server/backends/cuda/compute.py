@@ -1,8 +1,8 @@
 """Fills boxes of operators' outputs on CuPy's current device and stream.
 
-The rule for what runs in our kernels and what in CuPy's array operations stands in planning.py. Kernels are compiled by
-NVRTC when they are first launched; CuPy keeps the binaries in its own cache on disk (`CUPY_CACHE_DIR`), so that a new
-process finds them.
+The rule for what runs in our kernels and what in CuPy's array operations stands in launch_plan.py. Kernels are compiled
+by NVRTC when they are first launched; CuPy keeps the binaries of all but expressions in its own cache on disk
+(`CUPY_CACHE_DIR`), so that a new process finds them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from ...forms import Box, Form
 from ...operators.onnx_resize import OnnxResize
 from .dimensions import Step
-from .planning import Layout, plan
-from .tables import Kept, Table, array_of
-from .variants import Variant, source_of
+from .launch_plan import plan
+from .launches import ArrayLayout
+from .tap_tables import ByteCache, TapTable, array_of
+from .variants import Variant
 
 __all__ = ["clear_caches", "compile_variant", "fill"]
 
@@ -31,24 +32,25 @@ cupy: Any = importlib.import_module("cupy")  # it has no type stubs: whatever is
 
 KEPT_BYTES = 64 << 20  # on each device: of tables, and again of the tables of the plans made last
 CALL_BYTES = 2 << 10  # about what a plan takes on the host
-KEPT_KERNELS = 4096  # that have a number
+KEPT_FORMS = 4096  # that have a number
+KEPT_FUNCTIONS = 1024  # compiled kernels; the variants of files are fewer than half of them
 
-_Layout = tuple[Any, tuple[int, ...], int]  # the fields of planning.Layout, which takes longer to make
+_Layout = tuple[Any, tuple[int, ...], int]  # the fields of ArrayLayout, which takes longer to make
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A launch with everything but the two arrays.
+    """A launch with everything but the arrays.
 
     Attributes:
         function: the compiled kernel.
         grid: blocks, as CuPy wants them.
         block: threads of a block.
         shared: bytes of shared memory.
-        of: bytes from the input's first element.
-        into: bytes from the output's.
+        sources: for each array that is read, which input it is and bytes from its first element.
+        target: bytes from the output's first element.
         parameters: the kernel's structure, with the addresses of tables.
-        made: bytes of the array to write instead of the output; 0 for none.
+        made: bytes of the array to write instead of the output, which the next call reads as its input; 0 for none.
         tables: what the addresses point into, to keep it.
     """
 
@@ -56,15 +58,15 @@ class _Call:
     grid: tuple[int]
     block: tuple[int]
     shared: int
-    of: int
-    into: int
+    sources: tuple[tuple[int, int], ...]
+    target: int
     parameters: NDArray[Any]
     made: int
     tables: tuple[Any, ...]
 
 
 class _Numbers:
-    """A number for each kernel, the same for equal ones: hashing all axes of one takes as long as a launch."""
+    """A number for each form, the same for equal ones: hashing all axes of one takes as long as a launch."""
 
     def __init__(self) -> None:
         self._by_identity: dict[int, tuple[Form, int]] = {}  # which keeps the object, so that no other has its id
@@ -72,64 +74,69 @@ class _Numbers:
         self._next = itertools.count()
         self._lock = threading.Lock()
 
-    def of(self, kernel: Form) -> int:
+    def number(self, form: Form) -> int:
         """Its number."""
-        found = self._by_identity.get(id(kernel))
+        found = self._by_identity.get(id(form))
         if found is not None:
             return found[1]
         with self._lock:
-            if len(self._by_identity) >= KEPT_KERNELS:
+            if len(self._by_identity) >= KEPT_FORMS:
                 self._by_identity.clear()
                 self._by_value.clear()
-            if kernel not in self._by_value:
-                self._by_value[kernel] = next(self._next)
-            number = self._by_value[kernel]
-            self._by_identity[id(kernel)] = (kernel, number)
+            if form not in self._by_value:
+                self._by_value[form] = next(self._next)
+            number = self._by_value[form]
+            self._by_identity[id(form)] = (form, number)
             return number
 
 
 _NUMBERS = _Numbers()
 
 
-def fill(kernel: Form, inputs: Sequence[Any], box: Box, out: Any) -> None:
-    """Compute the output's elements inside `box` into `out`, asynchronously.
+def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
+    """Compute an output's elements inside `box` into `out`, asynchronously.
 
     What it keeps (plans, and tables of taps in device memory) belongs to the stream it was made for, so that uploads,
     uses and the reuse of freed memory follow each other without waiting.
 
     Args:
-        kernel: the operator.
+        form: what is computed; one that is computed box by box.
         inputs: the whole input tensors as `cupy.ndarray` on the current device; possibly strided, only read.
         box: which part of the output.
         out: array of the box's shape and the output's type; possibly strided, its old content undefined.
+        output: which output.
     """
-    (x,) = inputs
-    of, into = x.data.ptr, out.data.ptr
+    addresses = [x.data.ptr for x in inputs]
+    target = out.data.ptr
+    layouts = tuple([(x.dtype, x.strides, at % 16) for x, at in zip(inputs, addresses, strict=True)])
+    layout = (out.dtype, out.strides, target % 16)
     device, stream = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr
-    layouts = (x.dtype, x.strides, of % 16), (out.dtype, out.strides, into % 16)
-    calls = _calls(device).of(
-        (stream, _NUMBERS.of(kernel), box, layouts), lambda: _make_calls(device, stream, kernel, box, *layouts)
+    calls = _calls(device).get(
+        (stream, _NUMBERS.number(form), box, output, layouts, layout),
+        lambda: _make_calls(device, stream, form, box, output, layouts, layout),
     )
     if calls is None:
-        kernel.fill(cupy, inputs, box, out)
+        form.fill(cupy, inputs, box, out, output)
         return
     made: list[Any] = []  # freed behind the last launch, in the stream's order
     for call in calls:
-        source, target = of, into
+        places = [addresses[number] + start for number, start in call.sources]
         if call.made:
             made.append(cupy.empty(call.made, np.uint8))
-            of = target = made[-1].data.ptr  # which the next launch reads
-        call.function(
-            call.grid, call.block, (source + call.of, target + call.into, call.parameters), shared_mem=call.shared
-        )
-    if isinstance(kernel, OnnxResize):
-        kernel.extrapolate(box, out)
+            addresses = [made[-1].data.ptr]
+            places.append(addresses[0])
+        else:
+            places.append(target + call.target)
+        call.function(call.grid, call.block, (*places, call.parameters), shared_mem=call.shared)
+    if isinstance(form, OnnxResize):
+        form.extrapolate(box, out)
 
 
 def compile_variant(variant: Variant) -> Any:
     """The variant's kernel, compiled for the current device. The compiler's message is part of what it raises."""
-    function = _function(variant)
-    function.compile()
+    function = _function(cupy.cuda.runtime.getDevice(), variant)
+    if not variant.prelude:
+        function.compile()  # others have been when they are made
     return function
 
 
@@ -139,33 +146,42 @@ def clear_caches() -> None:
     _tables.cache_clear()
 
 
-@functools.cache
-def _function(variant: Variant) -> Any:
-    return cupy.RawKernel(source_of(variant.file), variant.kernel, options=variant.options)
-
-
-@functools.cache
-def _tables(device: int) -> Kept[Any]:
+@functools.lru_cache(maxsize=KEPT_FUNCTIONS)
+def _function(device: int, variant: Variant) -> Any:
     del device
-    return Kept(KEPT_BYTES)
+    if not variant.prelude:
+        return cupy.RawKernel(variant.source, variant.kernel, options=variant.options)
+    # RawKernel would add -ftz=true, which flushes subnormal numbers to zero, and keep every kernel there ever was.
+    # Products are not contracted with sums, so that every operation is rounded as in NumPy.
+    options = (*variant.options, "-fmad=false")
+    binary, _ = cupy.cuda.compiler.compile_using_nvrtc(variant.source, options, filename=variant.file)
+    module = cupy.cuda.function.Module()
+    module.load(binary)
+    return module.get_function(variant.kernel)
 
 
 @functools.cache
-def _calls(device: int) -> Kept[tuple[_Call, ...] | None]:
+def _tables(device: int) -> ByteCache[Any]:
     del device
-    return Kept(KEPT_BYTES)
+    return ByteCache(KEPT_BYTES)
+
+
+@functools.cache
+def _calls(device: int) -> ByteCache[tuple[_Call, ...] | None]:
+    del device
+    return ByteCache(KEPT_BYTES)
 
 
 def _make_calls(
-    device: int, stream: int, kernel: Form, box: Box, of: _Layout, into: _Layout
+    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_Layout], out: _Layout
 ) -> tuple[int, tuple[_Call, ...] | None]:
     if any(start == stop for start, stop in box):
         return CALL_BYTES, ()
-    steps = plan(kernel, Layout(*of), box, Layout(*into))
+    steps = plan(form, [ArrayLayout(*x) for x in inputs], box, ArrayLayout(*out), output)
     if steps is None:
         return CALL_BYTES, None
     calls = tuple([_call(device, stream, step) for step in steps])
-    return CALL_BYTES * len(calls) + sum(table.nbytes for call in calls for table in call.tables), calls
+    return CALL_BYTES * (1 + len(calls)) + sum(table.nbytes for call in calls for table in call.tables), calls
 
 
 def _call(device: int, stream: int, step: Step) -> _Call:
@@ -176,24 +192,17 @@ def _call(device: int, stream: int, step: Step) -> _Call:
         parameters[name] = tables[-1].data.ptr + part.first
     # Without its fields, which CuPy would have NumPy describe to it at every launch.
     parameters = parameters.view(f"V{parameters.nbytes}")
+    function, grid, block = _function(device, launch.variant), (launch.grid,), (launch.block,)
     return _Call(
-        _function(launch.variant),
-        (launch.grid,),
-        (launch.block,),
-        launch.shared,
-        launch.of,
-        launch.into,
-        parameters,
-        step.made,
-        tuple(tables),
+        function, grid, block, launch.shared, launch.sources, launch.target, parameters, step.made, tuple(tables)
     )
 
 
-def _on_device(device: int, stream: int, table: Table) -> Any:
+def _on_device(device: int, stream: int, table: TapTable) -> Any:
     """The table's array on the current device, copied there in the stream's order."""
 
     def make() -> tuple[int, Any]:
         array = array_of(table)
         return array.nbytes, cupy.asarray(array.view(np.uint8))
 
-    return _tables(device).of((stream, table), make)
+    return _tables(device).get((stream, table), make)

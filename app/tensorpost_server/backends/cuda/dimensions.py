@@ -9,11 +9,11 @@ from typing import Any
 
 from .geometry import Loop, alignment, axis_row
 from .launches import Launch
-from .tables import Reach, Span, Table, Taps, reach_of
+from .tap_tables import Reach, Span, Taps, TapTable, reach_of
 from .variants import Variant
 
 __all__ = ["MOST_OUTER", "THREADS", "Dimension", "Planes", "Step", "TablePart", "columns_of", "outputs_of"]
-__all__ += ["planes_of", "there", "writes_words"]
+__all__ += ["planes_of", "present", "writes_words"]
 
 THREADS = 128  # of a block of every kernel in resample.cu
 MOST_OUTER = 8  # of resample.cu
@@ -28,7 +28,7 @@ class TablePart:
         first: bytes from its start.
     """
 
-    table: Table
+    table: TapTable
     first: int = 0
 
 
@@ -53,8 +53,8 @@ class Dimension:
 
     Attributes:
         extent: outputs.
-        into: bytes between them in the output.
-        of: bytes between the input's elements.
+        target: bytes between them in the output.
+        source: bytes between the input's elements.
         start: first output, counted in the span's table.
         span: its table's; None where the dimension is copied, or its one index is already in the input's offset.
         taps: of the span.
@@ -62,8 +62,8 @@ class Dimension:
     """
 
     extent: int
-    into: int
-    of: int
+    target: int
+    source: int
     start: int = 0
     span: Span | None = None
     taps: Taps | None = None
@@ -76,24 +76,24 @@ class Dimension:
 
     @property
     def elements(self) -> int:
-        """Of the input along it."""
+        """Elements of the input along the dimension."""
         return self.extent if self.span is None else self.span.mapping.input_size * self.repeat
 
     def part(self, width: int, *, ranked: bool = False) -> TablePart | None:
         """The table of so many taps for each output, from its first output on; None where an index is the output's."""
         if self.span is None:
             return None
-        table = Table((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
+        table = TapTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
         return TablePart(table, self.start * table.item)
 
     def reach(self) -> Reach | None:
-        """Of its span, which there must be."""
+        """What the outputs of the span read; there must be a span."""
         assert self.span is not None
         return reach_of(self.span)
 
 
 def outputs_of(span: Span) -> int:
-    """How many there are."""
+    """The number of outputs of a span."""
     return span.stop - span.start
 
 
@@ -102,9 +102,9 @@ class Planes:
     """Loops over planes, innermost first, and where each reads.
 
     Attributes:
-        loops: the loops.
-        first: where in the common table the indices of each begin; -1 for none.
-        lists: that table; None if no loop is resampled.
+        loops: a loop for each dimension.
+        first: where in the table `lists` the indices of each loop begin; -1 for a loop that is copied.
+        lists: the table of indices of all loops; None if no loop is resampled.
     """
 
     loops: list[Loop]
@@ -113,27 +113,27 @@ class Planes:
 
     @property
     def count(self) -> int:
-        """Of planes."""
+        """The number of planes."""
         return math.prod(loop.extent for loop in self.loops)
 
     @property
-    def of(self) -> list[int]:
-        """Strides in the input."""
-        return [loop.of for loop in self.loops]
+    def source(self) -> list[int]:
+        """Strides of the loops in the input, in bytes."""
+        return [loop.source for loop in self.loops]
 
     @property
-    def into(self) -> list[int]:
-        """Strides in the output."""
-        return [loop.into for loop in self.loops]
+    def target(self) -> list[int]:
+        """Strides of the loops in the output, in bytes."""
+        return [loop.target for loop in self.loops]
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of a kernel's structure."""
+        """The fields of a kernel's structure that describe the planes."""
         return {"outer": len(self.loops), "axis": [axis_row(loop) for loop in self.loops], "first": self.first}
 
 
 def planes_of(dimensions: list[Dimension]) -> Planes | None:
-    """None if there are more loops than a launch has room for."""
+    """The dimensions as loops over planes; None if there are more of them than a launch has room for."""
     if len(dimensions) > MOST_OUTER:
         return None
     first, spans, length = list[int](), list[Span](), 0
@@ -144,21 +144,21 @@ def planes_of(dimensions: list[Dimension]) -> Planes | None:
             first.append(length + dimension.start)
             spans.append(dimension.span)
             length += outputs_of(dimension.span)
-    loops = [Loop(dimension.extent, dimension.into, dimension.of) for dimension in reversed(dimensions)]
-    return Planes(loops, first, TablePart(Table(tuple(spans), "indices")) if spans else None)
+    loops = [Loop(dimension.extent, dimension.target, dimension.source) for dimension in reversed(dimensions)]
+    return Planes(loops, first, TablePart(TapTable(tuple(spans), "indices")) if spans else None)
 
 
 def columns_of(variant: Variant) -> int:
-    """Neighbouring columns of a thread."""
+    """The number of neighbouring columns that a thread of this kernel computes."""
     return int(dict(variant.defines)["COLUMNS"])
 
 
-def writes_words(x: Dimension, into: Sequence[int], columns: int, item: int, into_address: int) -> bool:
+def writes_words(x: Dimension, target: Sequence[int], columns: int, item: int, target_address: int) -> bool:
     """Whether every group of columns is one aligned word of the output."""
     word = columns * item
-    return x.into == item and x.extent % columns == 0 and alignment([word, into_address, *into]) == word
+    return x.target == item and x.extent % columns == 0 and alignment([word, target_address, *target]) == word
 
 
-def there(tables: dict[str, TablePart | None]) -> dict[str, TablePart]:
-    """Those that are not None."""
+def present(tables: dict[str, TablePart | None]) -> dict[str, TablePart]:
+    """The tables of a kernel without those that it does not need."""
     return {name: part for name, part in tables.items() if part is not None}

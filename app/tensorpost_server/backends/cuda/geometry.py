@@ -6,7 +6,7 @@ Nothing here knows CuPy or a device, so all of it is tested without one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ __all__ = [
     "merged",
     "reach",
     "reciprocal",
-    "runs",
 ]
 
 LARGEST_COUNT = (1 << 31) - 1  # indices in kernels are below 2^31, which `reciprocal` relies on
@@ -33,7 +32,7 @@ LARGEST_COUNT = (1 << 31) - 1  # indices in kernels are below 2^31, which `recip
 DIVISOR = np.dtype([("value", "<u4"), ("magic", "<u4"), ("shift", "<u4")], align=True)
 """`Divisor` of common.cuh."""
 AXIS = np.dtype(
-    [("extent", "<u4"), ("magic", "<u4"), ("shift", "<u4"), ("unused", "<u4"), ("of", "<i8"), ("into", "<i8")],
+    [("extent", "<u4"), ("magic", "<u4"), ("shift", "<u4"), ("unused", "<u4"), ("source", "<i8"), ("target", "<i8")],
     align=True,
 )
 """`Axis` of common.cuh."""
@@ -66,22 +65,22 @@ class Loop:
 
     Attributes:
         extent: how often it runs.
-        into: bytes between its elements in the output.
-        of: bytes between them in the input; 0 repeats one.
+        target: bytes between its elements in the output.
+        source: bytes between them in the input; 0 repeats one.
     """
 
     extent: int
-    into: int
-    of: int
+    target: int
+    source: int
 
 
 def merged(loops: Iterable[Loop]) -> list[Loop]:
     """The same copies by as few loops as possible, in the order of the output's memory, innermost last."""
     found: list[Loop] = []
-    for loop in sorted((loop for loop in loops if loop.extent != 1), key=lambda loop: -abs(loop.into)):
+    for loop in sorted((loop for loop in loops if loop.extent != 1), key=lambda loop: -abs(loop.target)):
         outer = found[-1] if found else None
-        if outer and outer.into == loop.extent * loop.into and outer.of == loop.extent * loop.of:
-            found[-1] = Loop(outer.extent * loop.extent, loop.into, loop.of)
+        if outer and outer.target == loop.extent * loop.target and outer.source == loop.extent * loop.source:
+            found[-1] = Loop(outer.extent * loop.extent, loop.target, loop.source)
         else:
             found.append(loop)
     return found
@@ -96,8 +95,8 @@ def reach(loops: Iterable[Loop]) -> tuple[int, int]:
     """The largest distances in bytes, in the output and in the input, between any element and the first one."""
     loops = list(loops)
     return (
-        sum((loop.extent - 1) * abs(loop.into) for loop in loops),
-        sum((loop.extent - 1) * abs(loop.of) for loop in loops),
+        sum((loop.extent - 1) * abs(loop.target) for loop in loops),
+        sum((loop.extent - 1) * abs(loop.source) for loop in loops),
     )
 
 
@@ -108,28 +107,9 @@ def fits_in_32_bits(loops: Sequence[Loop], room: int = 16) -> bool:
 
 def axis_row(loop: Loop) -> tuple[Any, ...]:
     """A loop as an element of `AXIS`."""
-    return (loop.extent, *reciprocal(loop.extent), 0, loop.of, loop.into)
+    return (loop.extent, *reciprocal(loop.extent), 0, loop.source, loop.target)
 
 
 def divisor_row(value: int) -> tuple[int, int, int]:
     """A number to divide by as an element of `DIVISOR`."""
     return (value, *reciprocal(value))
-
-
-def runs(start: int, stop: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut outputs start to stop - 1 of a tiled axis at multiples of its size.
-
-    Yields:
-        At most three of (position from `start`, first input index, length, copies): the rest of a copy, whole copies,
-        the beginning of one. A range inside one copy is one of them.
-    """
-    at = start
-    if start % size or stop - start < size:
-        length = min(size - start % size, stop - start)
-        yield 0, start % size, length, 1
-        at += length
-    if (copies := (stop - at) // size) > 0:
-        yield at - start, 0, size, copies
-        at += copies * size
-    if at < stop:
-        yield at - start, 0, stop - at, 1

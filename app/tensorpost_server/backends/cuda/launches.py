@@ -10,13 +10,28 @@ from numpy.typing import NDArray
 
 from .variants import Variant
 
-__all__ = ["ENOUGH_BLOCKS", "Launch", "structure"]
+__all__ = ["ENOUGH_BLOCKS", "ArrayLayout", "Launch", "structure"]
 
 ENOUGH_BLOCKS = 8 * 132
 """Blocks that fill the largest device known here (an H100 or H200, 132 multiprocessors) several times over.
 
 With fewer, a plan gives a thread less to do, at the cost of doing some work more than once. Only speed depends on it.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """What a launch depends on of an array on the device.
+
+    Attributes:
+        dtype: its elements.
+        strides: in bytes.
+        address: of its first element, modulo 16.
+    """
+
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    address: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +43,9 @@ class Launch:
         grid: blocks.
         block: threads of a block.
         parameters: the kernel's structure, as an array without dimensions.
-        of: bytes from the input's first element to where offsets count from.
-        into: the same in the output.
+        sources: for each array that is read, which input it is and how many bytes behind the input's first element the
+            launch's offsets count from.
+        target: bytes behind the output's first element where offsets count from.
         shared: bytes of shared memory, beyond what the kernel declares.
     """
 
@@ -37,8 +53,8 @@ class Launch:
     grid: int
     block: int
     parameters: NDArray[Any]
-    of: int
-    into: int
+    sources: tuple[tuple[int, int], ...]
+    target: int
     shared: int = 0
 
 

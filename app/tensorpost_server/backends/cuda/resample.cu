@@ -1,4 +1,4 @@
-// Resampling by tables of taps, which the host computes for every axis. resampling.py chooses among three kernels:
+// Resampling by tables of taps, which the host computes for every axis. resample_kernels.py chooses among three kernels:
 // tiles that are staged in shared memory (up to 4 taps an axis), nearest read straight from the input, and one pass
 // along one axis (any number of taps).
 #include "common.cuh"
@@ -172,25 +172,25 @@ template <> __device__ __forceinline__ void narrow_all<Float16, 8>(const float *
 }
 
 // Start of a plane in the output, and in the input, by the loops that only copy or gather.
-__device__ __forceinline__ i64 into_plane(u32 plane, u32 loops, const Axis *axis) {
-  i64 into = 0;
+__device__ __forceinline__ i64 plane_target(u32 plane, u32 loops, const Axis *axis) {
+  i64 target = 0;
 #pragma unroll 1
   for (u32 a = 0; a < loops; ++a) {
     const u32 quotient = divide(plane, axis[a].magic, axis[a].shift);
-    into += (i64)(plane - quotient * axis[a].extent) * axis[a].into;
+    target += (i64)(plane - quotient * axis[a].extent) * axis[a].target;
     plane = quotient;
   }
-  return into;
+  return target;
 }
-__device__ __forceinline__ i64 of_plane(u32 plane, u32 loops, const Axis *axis, const int *first, u64 lists) {
-  i64 of = 0;
+__device__ __forceinline__ i64 plane_source(u32 plane, u32 loops, const Axis *axis, const int *first, u64 lists) {
+  i64 source = 0;
 #pragma unroll 1
   for (u32 a = 0; a < loops; ++a) {
     const u32 quotient = divide(plane, axis[a].magic, axis[a].shift), at = plane - quotient * axis[a].extent;
-    of += (i64)(first[a] < 0 ? (int)at : __ldg((const int *)lists + first[a] + at)) * axis[a].of;
+    source += (i64)(first[a] < 0 ? (int)at : __ldg((const int *)lists + first[a] + at)) * axis[a].source;
     plane = quotient;
   }
-  return of;
+  return source;
 }
 
 // Writes neighbouring elements of a row, `left` of which are inside of the output.
@@ -224,8 +224,8 @@ struct Gather {
   u32 rows;           // of a chunk
   u32 vector;         // whether every group is one aligned word of the output
   u32 outer;          // loops over planes
-  int of_x, into_x;
-  i64 of_y, into_y;
+  int source_x, target_x;
+  i64 source_y, target_y;
   u64 list_x, list_y, lists;  // indices of the columns, the rows and the outer loops; 0 where they are the outputs'
   Axis axis[MOST_OUTER];
   int first[MOST_OUTER];  // where in `lists` the indices of a loop begin; -1 for none
@@ -242,25 +242,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const u32 column = (thread - rest * p.slots.value) * COLUMNS;
   const u32 begin = (p.chunks_first ? minor : major) * p.rows, end = min(begin + p.rows, p.height);
   const u32 plane = p.chunks_first ? major : minor;
-  const u8 *const source = input + of_plane(plane, p.outer, p.axis, p.first, p.lists);
-  u8 *row = output + into_plane(plane, p.outer, p.axis) + (i64)begin * p.into_y + (i64)column * p.into_x;
+  const u8 *const source = input + plane_source(plane, p.outer, p.axis, p.first, p.lists);
+  u8 *row = output + plane_target(plane, p.outer, p.axis) + (i64)begin * p.target_y + (i64)column * p.target_x;
   int from[COLUMNS];
 #pragma unroll
   for (int i = 0; i < COLUMNS; ++i) {
     const u32 x = min(column + i, p.width - 1);
-    from[i] = (list_x ? __ldg(list_x + x) : (int)x) * p.of_x;
+    from[i] = (list_x ? __ldg(list_x + x) : (int)x) * p.source_x;
   }
   Element value[COLUMNS];
   int held = -1;
-  for (u32 y = begin; y < end; ++y, row += p.into_y) {
+  for (u32 y = begin; y < end; ++y, row += p.target_y) {
     const int wanted = list_y ? __ldg(list_y + y) : (int)y;
     if (wanted != held) {
-      const u8 *const at = source + (i64)wanted * p.of_y;
+      const u8 *const at = source + (i64)wanted * p.source_y;
 #pragma unroll
       for (int i = 0; i < COLUMNS; ++i) value[i] = read<Element>(at + from[i]);
       held = wanted;
     }
-    write_row<COLUMNS>(row, value, p.width - column, p.into_x, p.vector);
+    write_row<COLUMNS>(row, value, p.width - column, p.target_x, p.vector);
   }
 }
 #endif
@@ -308,10 +308,10 @@ struct Tiles {
   u32 sources_at, offsets_at, taps_at;  // where in shared memory the tables are, behind the staged rows
   Divisor repeat;            // columns that move together along x
   u32 outer;                 // loops over planes, without z and w
-  int of_x, into_x;
-  i64 of_y, into_y;
+  int source_x, target_x;
+  i64 source_y, target_y;
   Divisor size_z, size_w;
-  i64 of_z, of_w, into_z, into_w;
+  i64 source_z, source_w, target_z, target_w;
   u64 table_x, table_y, table_z, table_w;  // taps, or indices where there is one each; 0 where they are the outputs'
   u64 rows_y;                              // the rows that are read; 0 for all
   u64 lists;                               // indices of the outer loops
@@ -321,7 +321,7 @@ struct Tiles {
 
 // Where a plane of a tile comes from.
 struct Source {
-  i64 of[PLANES];
+  i64 start[PLANES];
   float weight_z[2], weight_w[2];
 };
 
@@ -344,16 +344,16 @@ template <int taps> __device__ __forceinline__ Taps<taps> taps_of(u64 table, u32
   return read.all;
 }
 
-template <int taps> __device__ __forceinline__ int lowest(const Taps<taps> &of) {
-  int found = of.tap[0].index;
+template <int taps> __device__ __forceinline__ int lowest(const Taps<taps> &one) {
+  int found = one.tap[0].index;
 #pragma unroll
-  for (int k = 1; k < taps; ++k) found = min(found, of.tap[k].index);
+  for (int k = 1; k < taps; ++k) found = min(found, one.tap[k].index);
   return found;
 }
-template <int taps> __device__ __forceinline__ int highest(const Taps<taps> &of) {
-  int found = of.tap[0].index;
+template <int taps> __device__ __forceinline__ int highest(const Taps<taps> &one) {
+  int found = one.tap[0].index;
 #pragma unroll
-  for (int k = 1; k < taps; ++k) found = max(found, of.tap[k].index);
+  for (int k = 1; k < taps; ++k) found = max(found, one.tap[k].index);
   return found;
 }
 
@@ -433,9 +433,9 @@ __device__ __forceinline__ void stage_tile(const u8 *input, u8 *patch, const Sou
       to[i] = NOWHERE;
       if (number < total && row < rows && low_x + column < p.in_width) {
         to[i] = line * p.pitch + staged_at(column);
-        const u8 *const at = input + (offsets[row] + (i64)(low_x + column) * p.of_x);
+        const u8 *const at = input + (offsets[row] + (i64)(low_x + column) * p.source_x);
 #pragma unroll
-        for (int k = 0; k < PLANES; ++k) words[i][k].word = read<decltype(words[i][k].word)>(at + sources[plane[i]].of[k]);
+        for (int k = 0; k < PLANES; ++k) words[i][k].word = read<decltype(words[i][k].word)>(at + sources[plane[i]].start[k]);
       }
     }
 #pragma unroll
@@ -495,13 +495,13 @@ __device__ __forceinline__ Source source_of(u32 plane, const Tiles &p) {
   Source source;
   u32 z, w;
   find_zw(plane, p, z, w);
-  const i64 of = of_plane(plane, p.outer, p.axis, p.first, p.lists);
-  source.of[0] = of;
+  const i64 start = plane_source(plane, p.outer, p.axis, p.first, p.lists);
+  source.start[0] = start;
 #if PLANES > 1
   const Taps<2> along_z = taps_of<2>(p.table_z, z);
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    source.of[k] = of + along_z.tap[k].index * p.of_z;
+    source.start[k] = start + along_z.tap[k].index * p.source_z;
     source.weight_z[k] = along_z.tap[k].weight;
   }
 #endif
@@ -509,8 +509,8 @@ __device__ __forceinline__ Source source_of(u32 plane, const Tiles &p) {
   const Taps<2> along_w = taps_of<2>(p.table_w, w);
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    source.of[2 + k] = source.of[k] + along_w.tap[1].index * p.of_w;
-    source.of[k] += along_w.tap[0].index * p.of_w;
+    source.start[2 + k] = source.start[k] + along_w.tap[1].index * p.source_w;
+    source.start[k] += along_w.tap[0].index * p.source_w;
     source.weight_w[k] = along_w.tap[k].weight;
   }
 #endif
@@ -539,7 +539,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   for (u32 i = threadIdx.x; i < planes; i += THREADS) sources[i] = source_of(first_plane + i, p);
 #pragma unroll 1
   for (int i = threadIdx.x; i < staged_rows; i += THREADS)
-    offsets[i] = (p.rows_y ? __ldg((const int *)p.rows_y + low_y + i) : low_y + i) * p.of_y;
+    offsets[i] = (p.rows_y ? __ldg((const int *)p.rows_y + low_y + i) : low_y + i) * p.source_y;
 #pragma unroll 1
   for (u32 i = threadIdx.x; i < height; i += THREADS) {
     Taps<TAPS_Y> one = taps_of<TAPS_Y>(p.table_y, first_y + i);
@@ -559,11 +559,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
   float weight_x[COLUMNS][TAPS_X];
 #pragma unroll
   for (int i = 0; i < COLUMNS; ++i) {
-    const Taps<TAPS_X> of = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
+    const Taps<TAPS_X> one = taps_of<TAPS_X>(p.table_x, min(x + i, p.width - 1));
 #pragma unroll
     for (int k = 0; k < TAPS_X; ++k) {
-      from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(of.tap[k].index - low_x);
-      weight_x[i][k] = of.tap[k].weight;
+      from[i][k] = plane_of * p.staged_rows.value * p.pitch + staged_at(one.tap[k].index - low_x);
+      weight_x[i][k] = one.tap[k].weight;
     }
   }
   __syncthreads();
@@ -571,20 +571,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
   u32 plane = first_plane + plane_of, z, w;
   find_zw(plane, p, z, w);
-  u8 *row = output + into_plane(plane, p.outer, p.axis) + (i64)z * p.into_z + (i64)w * p.into_w +
-            (i64)(first_y + begin) * p.into_y + (i64)x * p.into_x;
+  u8 *row = output + plane_target(plane, p.outer, p.axis) + (i64)z * p.target_z + (i64)w * p.target_w +
+            (i64)(first_y + begin) * p.target_y + (i64)x * p.target_x;
   Wide kept[COLUMNS][TAPS_Y];  // staged rows, blended along x
   int held[TAPS_Y];
 #pragma unroll
   for (int k = 0; k < TAPS_Y; ++k) held[k] = -1;
 
-  for (u32 y = begin; y < end; ++y, row += p.into_y) {
-    const Taps<TAPS_Y> of = taps[y];
+  for (u32 y = begin; y < end; ++y, row += p.target_y) {
+    const Taps<TAPS_Y> one = taps[y];
     float weight_y[TAPS_Y];
 #pragma unroll
     for (int k = 0; k < TAPS_Y; ++k) {
-      const int wanted = of.tap[k].index;
-      weight_y[k] = of.tap[k].weight;
+      const int wanted = one.tap[k].index;
+      weight_y[k] = one.tap[k].weight;
       if (wanted == held[k]) continue;
       held[k] = wanted;
 #if TAPS_Y > 1
@@ -602,12 +602,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int i = 0; i < COLUMNS; ++i) sum[i] = blend<TAPS_Y>(kept[i], weight_y);
     Stored result[COLUMNS];
     narrow_all<Type, COLUMNS>(sum, result);
-    write_row<COLUMNS>(row, result, p.width - x, p.into_x, p.vector);
+    write_row<COLUMNS>(row, result, p.width - x, p.target_x, p.vector);
   }
 }
 #endif
 
-#ifdef FROM
+#ifdef SOURCE_TYPE
 // One axis alone, with any number of taps per output, even none. Taps are added in their order, CHUNK at a time in
 // float32, and the chunks in float64, so that a long sum loses nothing that a short one would keep.
 
@@ -623,8 +623,8 @@ struct Pass {
   u32 apart;        // by how many positions
   u32 anchored;     // sums of differences to the first tap
   u32 outer;        // loops in front of the axis and behind it but for the inner one
-  int of_inner, into_inner;
-  i64 of_axis, into_axis;
+  int source_inner, target_inner;
+  i64 source_axis, target_axis;
   u64 starts, taps;  // tables: where each output's taps begin in the other one
   Axis axis[MOST_OUTER];
 };
@@ -645,16 +645,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int g = 0; g < GROUPS; ++g) {
     const u32 i = p.along_inner ? inner + g * p.apart : inner, o = p.along_inner ? outer : outer + g * p.apart;
     real[g] = i < p.inner_size && o < p.outer_size;
-    i64 of = (i64)(real[g] ? i : 0) * p.of_inner, into = (i64)i * p.into_inner + (i64)output_index * p.into_axis;
+    i64 from = (i64)(real[g] ? i : 0) * p.source_inner;
+    i64 to = (i64)i * p.target_inner + (i64)output_index * p.target_axis;
     u32 left = real[g] ? o : 0;
     for (u32 a = 0; a < p.outer; ++a) {
       const u32 quotient = divide(left, p.axis[a].magic, p.axis[a].shift), at = left - quotient * p.axis[a].extent;
-      of += (i64)at * p.axis[a].of;
-      into += (i64)at * p.axis[a].into;
+      from += (i64)at * p.axis[a].source;
+      to += (i64)at * p.axis[a].target;
       left = quotient;
     }
-    source[g] = input + of;
-    target[g] = output + into;
+    source[g] = input + from;
+    target[g] = output + to;
   }
 
   int tap = __ldg(starts + output_index);
@@ -664,9 +665,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int g = 0; g < GROUPS; ++g) base[g] = 0, total[g] = 0;
   if (p.anchored && tap < last) {
-    const i64 at = (i64)__ldg(&taps[tap].index) * p.of_axis;
+    const i64 at = (i64)__ldg(&taps[tap].index) * p.source_axis;
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) base[g] = FROM::widen(read<FROM::stored>(source[g] + at));
+    for (int g = 0; g < GROUPS; ++g) base[g] = SOURCE_TYPE::widen(read<SOURCE_TYPE::stored>(source[g] + at));
     ++tap;
   }
   float sum[GROUPS];
@@ -677,11 +678,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
     for (; tap < stop; ++tap) {
       const int2 one = __ldg(reinterpret_cast<const int2 *>(taps) + tap);
-      const i64 at = (i64)one.x * p.of_axis;
+      const i64 at = (i64)one.x * p.source_axis;
       const float weight = __int_as_float(one.y);
 #pragma unroll
       for (int g = 0; g < GROUPS; ++g) {
-        const float value = FROM::widen(read<FROM::stored>(source[g] + at));
+        const float value = SOURCE_TYPE::widen(read<SOURCE_TYPE::stored>(source[g] + at));
         sum[g] = p.anchored ? add(sum[g], multiply(weight, add(value, -base[g]))) : multiply_add(weight, value, sum[g]);
       }
     }
@@ -691,7 +692,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int g = 0; g < GROUPS; ++g) {
     const float result = add(base[g], to_float(total[g]));
-    if (real[g]) write<TO::stored>(target[g], TO::narrow(result));
+    if (real[g]) write<TARGET_TYPE::stored>(target[g], TARGET_TYPE::narrow(result));
   }
 }
 #endif

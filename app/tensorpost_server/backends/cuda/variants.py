@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["BLEND_TYPES", "PASS_TYPES", "VARIANTS", "Variant", "blend_variant", "copy_variant", "gather_variant"]
-__all__ += ["move_variant", "pass_variant", "source_of", "unit_variant"]
+__all__ += ["move_variant", "pass_variant", "rows_variant", "source_of", "transpose_variant", "units_variant"]
 
 _HERE = Path(__file__).parent
 
@@ -21,16 +21,23 @@ class Variant:
         file: the `.cu` file.
         kernel: the function in it.
         defines: preprocessor definitions, name and value.
+        prelude: source to compile before the file's, for kernels that are made for an expression.
     """
 
     file: str
     kernel: str
     defines: tuple[tuple[str, str], ...]
+    prelude: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
         """The compiler's options; NVRTC, nvcc and a host compiler all take them."""
         return ("-std=c++17", *(f"-D{name}={value}" for name, value in self.defines))
+
+    @property
+    def source(self) -> str:
+        """The source, with all that it includes."""
+        return self.prelude + source_of(self.file)
 
     def __str__(self) -> str:
         return " ".join([self.kernel, *(f"{name}={value}" for name, value in self.defines)])
@@ -50,31 +57,43 @@ def _variant(file: str, kernel: str, **defines: object) -> Variant:
     return Variant(file, kernel, tuple((name, str(value)) for name, value in defines.items()))
 
 
-# ---- Tile ------------------------------------------------------------------------------------------------------------
+# ---- Copies ----------------------------------------------------------------------------------------------------------
 
 
 def copy_variant(store: int, load: int, *, splat: bool, wide: bool) -> Variant:
-    """Copies words of `store` bytes; see tile.cu.
+    """Copies words of `store` bytes; see copy.cu.
 
     Args:
         store: bytes written at once.
-        load: bytes read at once; as many as are written if fewer than 16 are.
+        load: bytes read at once; as many as are written if fewer than 16 are. 0 to write the fill value.
         splat: repeat one element of `load` bytes.
         wide: offsets of 64 bits.
     """
-    return _variant("tile.cu", "tile_copy", STORE=store, LOAD=load, SPLAT=int(splat), WIDE=int(wide))
+    return _variant("copy.cu", "copy_words", STORE=store, LOAD=load, SPLAT=int(splat), WIDE=int(wide))
 
 
-def unit_variant(item: int, *, wide: bool) -> Variant:
-    """Lays items of so many bytes in shared memory and writes them as vectors; see tile.cu."""
-    return _variant("tile.cu", "tile_unit", ITEM=item, WIDE=int(wide))
+def units_variant(item: int, *, wide: bool) -> Variant:
+    """Lays items of so many bytes in shared memory and writes them as vectors; see copy.cu."""
+    return _variant("copy.cu", "copy_units", UNITS=1, ITEM=item, WIDE=int(wide))
+
+
+def rows_variant(item: int, *, wide: bool) -> Variant:
+    """Copies rows aligned to so many bytes; see copy.cu."""
+    return _variant("copy.cu", "copy_rows", ROWS=1, ITEM=item, WIDE=int(wide))
+
+
+def transpose_variant(item: int, word: int, *, wide: bool) -> Variant:
+    """Transposes items of `item` bytes, read and written in words of `word` bytes; see copy.cu."""
+    return _variant("copy.cu", "transpose", TRANSPOSED=1, ITEM=item, WORD=word, WIDE=int(wide))
 
 
 _COPIES = [
     *((16, load, False) for load in (16, 8, 4, 2, 1)),
     *((16, load, True) for load in (8, 4, 2, 1)),
     *((store, store, False) for store in (8, 4, 2, 1)),
+    *((store, 0, False) for store in (16, 8, 4, 2, 1)),
 ]
+_TRANSPOSES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (4, 4), (4, 8), (8, 8), (16, 16)]
 
 # ---- Resample --------------------------------------------------------------------------------------------------------
 
@@ -116,20 +135,26 @@ def _staged(stored: str, columns: int, taps_x: int, taps_y: int, planes: int) ->
     )
 
 
-def pass_variant(of: str, into: str) -> Variant:
+def pass_variant(source: str, target: str) -> Variant:
     """Weighted sums along one axis; see resample.cu."""
-    return _variant("resample.cu", "resample_pass", FROM=PASS_TYPES[of], TO=PASS_TYPES[into])
+    return _variant("resample.cu", "resample_pass", SOURCE_TYPE=PASS_TYPES[source], TARGET_TYPE=PASS_TYPES[target])
 
 
 VARIANTS: tuple[Variant, ...] = (
     *(copy_variant(store, load, splat=splat, wide=wide) for store, load, splat in _COPIES for wide in (False, True)),
-    *(unit_variant(item, wide=wide) for item in (1, 2, 4, 8) for wide in (False, True)),
+    *(
+        made(item, wide=wide)
+        for made in (units_variant, rows_variant)
+        for item in (1, 2, 4, 8)
+        for wide in (False, True)
+    ),
+    *(transpose_variant(item, word, wide=wide) for item, word in _TRANSPOSES for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
     *(move_variant(item) for item in (1, 2)),
     *(blend_variant(dtype, *taps) for dtype, taps in itertools.product(BLEND_TYPES, (*_LINEAR, *_CUBIC))),
     *(
-        pass_variant(of, into)
-        for of, into in dict.fromkeys(
+        pass_variant(source, target)
+        for source, target in dict.fromkeys(
             pair for dtype in PASS_TYPES for pair in ((dtype, dtype), (dtype, "float32"), ("float32", dtype))
         )
     ),

@@ -1,7 +1,8 @@
-"""The backend `directml`: runs a plan as one node, whole, and hands its bytes out slice by slice."""
+"""The backend `directml`: runs a plan as one ONNX node, whole, and gives its outputs slice by slice."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,24 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.layout import Layout
-
 from ...planning import Plan
 from ..base import HostBackend
-from .express import express
-from .model import Node
+from ..numpy_ import new_block
 from .runtime import CPU, DIRECTML, directml_version, load_runtime, package_of
 from .sessions import Session, Sessions
+from .to_onnx import to_onnx
 
 __all__ = ["DirectmlBackend"]
 
 MOST_BYTES = 256 << 20
-"""Bytes of a plan's output, and of its input: a node's output is made whole, in device memory and in host memory that
-admission does not count. Longer ones are NumPy's, which streams them."""
+"""Bytes of a plan's outputs, and of its inputs: outputs are made whole, in device memory and in host memory. Larger
+plans are for the backends that stream."""
 
 
 class DirectmlBackend(HostBackend):
-    """Runs what one node of ONNX Runtime's DirectML provider can express.
+    """Runs what one node of ONNX Runtime's DirectML provider computes.
 
     Strided tensors are packed and unpacked here: a session knows packed ones only.
 
@@ -62,21 +61,21 @@ class DirectmlBackend(HostBackend):
         self.device = where.encode("ascii", "replace").decode()
 
     def refuses(self, plan: Plan) -> str | None:
-        """See `Backend.refuses`: what one node cannot express, and what the provider has not taken before."""
-        if 0 in plan.outputs[0].layout.sizes:
+        """See `Backend.refuses`: what one node cannot compute, and what the provider has not taken before."""
+        if len(plan.slices) == 0:
             return None  # there is nothing to compute
         longest = max(plan.output_bytes, plan.input_bytes)
         if longest > self._most_bytes:
-            return f"it moves {longest:,} bytes, and directml makes an output whole; its limit is {self._most_bytes:,}"
-        node = express(plan)
+            return f"it moves {longest:,} bytes, and directml makes outputs whole; its limit is {self._most_bytes:,}"
+        node = to_onnx(plan)
         return node if isinstance(node, str) else self._sessions.refusal(node)
 
     def held_bytes(self, plan: Plan) -> int:
-        """The output, which a session makes whole."""
+        """The outputs, which a session makes whole."""
         return plan.output_bytes
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DirectmlRun:
-        """Make the session if it is not there, and upload the input.
+        """Make the session if it is not there, and upload the inputs.
 
         Raises:
             NoBackend: the provider does not take the node; `refuses` says so from now on.
@@ -84,15 +83,18 @@ class DirectmlBackend(HostBackend):
             ServerFault: the device failed.
             ValueError: the plan is one that `refuses` refuses.
         """
-        if 0 in plan.outputs[0].layout.sizes:
-            return DirectmlRun(plan, self._sessions, None, None)
-        node = express(plan)
+        if len(plan.slices) == 0:
+            return DirectmlRun(plan, self._sessions, None, [])
+        node = to_onnx(plan)
         if isinstance(node, str):
             raise ValueError(f"directml refuses this plan: {node}")
         session = self._sessions.get(node)
-        array = plan.inputs[0].layout.view(inputs[0])
-        packed = _elements(node, array)
-        return DirectmlRun(plan, self._sessions, session, self._sessions.upload(session, packed))
+        arrays: list[NDArray[Any]] = []
+        for slot, memory, tensor in zip(plan.inputs, inputs, node.fed.values(), strict=True):
+            array, dtype = slot.layout.view(memory), tensor.data_type.dtype
+            # The node of an ELEMENT_WISE_IF takes bool; all other bits travel in integers.
+            arrays.append(_converted(array != 0 if dtype.kind == "b" else array, dtype, tensor.shape))
+        return DirectmlRun(plan, self._sessions, session, self._sessions.upload(session, arrays))
 
     def close(self) -> None:
         """Drop every session, and with them the device."""
@@ -101,37 +103,42 @@ class DirectmlBackend(HostBackend):
 
 @dataclass(slots=True)
 class DirectmlRun:
-    """A plan with its input on the device, and its output once the first slice was asked for."""
+    """A plan with its inputs on the device, and its outputs once the first slice was asked for."""
 
     plan: Plan
     sessions: Sessions
     session: Session | None
-    value: Any
-    whole: NDArray[Any] | None = None
+    values: list[Any]
+    outputs: list[NDArray[Any]] | None = None
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`. Slices of a packed output are read-only views of the whole."""
-        plan, piece = self.plan, self.plan.slices.piece(index)
-        if self.whole is None:
-            assert self.session is not None  # an output without elements has no slices
-            self.whole = self.sessions.run(self.session, self.value)
-        layout = plan.outputs[0].layout
+        piece = self.plan.slices.piece(index)
+        if self.outputs is None:
+            assert self.session is not None  # outputs without elements have no slices
+            made = self.sessions.run(self.session, self.values)
+            self.outputs = [
+                _converted(array, slot.layout.data_type.dtype, slot.layout.sizes)
+                for array, slot in zip(made, self.plan.outputs, strict=True)
+            ]
+        layout, whole = self.plan.outputs[piece.output].layout, self.outputs[piece.output]
         if layout.packed:
-            flat = self.whole.reshape(-1).view(np.uint8).data
-            return flat[piece.begin : piece.begin + piece.computed].toreadonly()
-        block = np.zeros(piece.computed, np.uint8)
-        sizes = tuple([stop - start for start, stop in piece.box])
-        part = Layout(layout.data_type, sizes, layout.strides, piece.computed, packed=False)
-        whole = self.whole.reshape(-1).view(np.uint8).view(layout.data_type.dtype).reshape(layout.sizes)
-        part.view(block)[...] = whole[tuple([slice(*span) for span in piece.box])]
+            return whole.reshape(-1).view(np.uint8).data[piece.begin : piece.begin + piece.computed].toreadonly()
+        block, out = new_block(layout, piece)
+        out[...] = whole[tuple([slice(*span) for span in piece.box])]
         return block.data
 
     def close(self) -> None:
-        """Let go of the input and of the device's memory that holds it."""
-        self.session = self.value = self.whole = None
+        """Let go of the inputs and of the device's memory that holds them."""
+        self.session, self.values, self.outputs = None, [], None
 
 
-def _elements(node: Node, array: NDArray[Any]) -> NDArray[Any]:
-    """The elements packed, as the node's type and shape. No copy if they are packed already."""
+def _converted(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """A tensor packed, as the other side of a session has it: the same bytes, or the same numbers in another size.
+
+    No copy if the tensor is packed and keeps its bytes.
+    """
     packed = np.ascontiguousarray(array).reshape(-1)
-    return packed.view(np.uint8).view(node.data_type.dtype).reshape(node.shape)
+    if packed.nbytes != math.prod(shape) * dtype.itemsize:
+        packed = packed.astype(dtype)
+    return packed.view(np.uint8).view(dtype).reshape(shape)

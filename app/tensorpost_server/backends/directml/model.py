@@ -7,54 +7,64 @@ checker.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
+import numpy as np
+
 from tensorpost.datatypes import DataType, data_type
 
-__all__ = ["INPUT", "OUTPUT", "Constant", "Node", "model_bytes"]
-
-INPUT, OUTPUT = "X", "Y"
-"""The graph's names of the tensor that is worked on and of the result."""
+__all__ = ["Constant", "Node", "TensorType", "model_bytes"]
 
 IR_VERSION = 9
 """The oldest that may hold opset 19; every ONNX Runtime with a current DirectML provider reads it."""
 
-_VARINT, _BYTES = 0, 2  # wire types of protobuf
-_ATTRIBUTE_INT, _ATTRIBUTE_STRING = 2, 3  # AttributeProto.AttributeType
+_VARINT, _BYTES, _FIXED32 = 0, 2, 5  # wire types of protobuf
+_FLOAT, _INT, _STRING, _INTS = 1, 2, 3, 7  # AttributeProto.AttributeType
+
+Attribute = str | int | float | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape of a tensor that is given to a node, or made by it."""
+
+    data_type: DataType
+    shape: tuple[int, ...]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the packed tensor."""
+        return math.prod(self.shape) * self.data_type.item_size
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A small input whose entries are part of the model.
 
-    DirectML's provider takes repeats, scales and roi as constants only (ONNX Runtime, its operator registration).
+    DirectML's provider takes repeats, scales, pads and so on as constants only (ONNX Runtime, its operator
+    registration).
 
     Attributes:
-        name: the input's formal name.
-        data_type: int64 or float32.
-        entries: its numbers; one dimension.
+        data_type: element type.
+        shape: one dimension, or none for a scalar.
+        entries: its numbers.
     """
 
-    name: str
     data_type: DataType
+    shape: tuple[int, ...]
     entries: tuple[int | float, ...]
 
     @classmethod
-    def int64(cls, name: str, entries: tuple[int, ...]) -> Constant:
-        """Whole numbers."""
-        return cls(name, data_type("int64"), entries)
-
-    @classmethod
-    def float32(cls, name: str, entries: tuple[float, ...]) -> Constant:
-        """Numbers that float32 holds."""
-        return cls(name, data_type("float32"), entries)
+    def vector(cls, name: str, entries: tuple[int | float, ...]) -> Constant:
+        """Numbers of the named type in one dimension."""
+        return cls(data_type(name), (len(entries),), entries)
 
     @property
     def raw(self) -> bytes:
         """The entries as little-endian bytes."""
-        code = "q" if self.data_type.numpy_name == "int64" else "f"
-        return struct.pack(f"<{len(self.entries)}{code}", *self.entries)
+        return np.array(self.entries, self.data_type.dtype).tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,53 +72,65 @@ class Node:
     """One ONNX node with fixed shapes: what a session runs, and the key under which it is kept.
 
     Attributes:
-        op_type: `Tile` or `Resize`.
+        op_type: the operator, for instance `Tile`.
         opset: of the default domain.
-        data_type: of the tensor and of the result.
-        shape: the tensor's.
-        output_shape: the result's.
-        constants: the inputs after the tensor, in the signature's order; None for one that is left out.
+        inputs: in the signature's order; None for an optional one that is absent.
+        outputs: in the signature's order.
         attributes: by name.
     """
 
     op_type: str
     opset: int
-    data_type: DataType
-    shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    constants: tuple[Constant | None, ...]
-    attributes: tuple[tuple[str, str | int], ...] = ()
+    inputs: tuple[TensorType | Constant | None, ...]
+    outputs: tuple[TensorType, ...]
+    attributes: tuple[tuple[str, Attribute], ...] = ()
+
+    @property
+    def fed(self) -> dict[str, TensorType]:
+        """The tensors that every run is given, by their names in the graph."""
+        return {f"I{at}": value for at, value in enumerate(self.inputs) if isinstance(value, TensorType)}
+
+    @property
+    def made(self) -> dict[str, TensorType]:
+        """The tensors that every run makes, by their names in the graph."""
+        return {f"O{at}": value for at, value in enumerate(self.outputs)}
 
 
 def model_bytes(node: Node) -> bytes:
-    """The node as a serialized `ModelProto`: the tensor is the graph's input, everything else an initializer."""
-    constants = [constant for constant in node.constants if constant is not None]
-    inputs = [INPUT, *("" if constant is None else constant.name for constant in node.constants)]
-    proto = b"".join(_text(1, name) for name in inputs) + _text(2, OUTPUT) + _text(4, node.op_type)
-    proto += b"".join(_block(5, _attribute(name, value)) for name, value in node.attributes)
+    """The node as a serialized `ModelProto`: tensors are the graph's inputs, constants its initializers."""
+    names = ["" if value is None else f"I{at}" for at, value in enumerate(node.inputs)]
+    proto = b"".join(_text(1, name) for name in names) + b"".join(_text(2, name) for name in node.made)
+    proto += _text(4, node.op_type) + b"".join(_block(5, _attribute(name, value)) for name, value in node.attributes)
     graph = _block(1, proto) + _text(2, node.op_type)
-    graph += b"".join(_block(5, _tensor(constant)) for constant in constants)
-    graph += _block(11, _value_info(INPUT, node.data_type, node.shape))
-    graph += _block(12, _value_info(OUTPUT, node.data_type, node.output_shape))
+    constants = [(name, value) for name, value in zip(names, node.inputs, strict=True) if isinstance(value, Constant)]
+    graph += b"".join(_block(5, _tensor(name, constant)) for name, constant in constants)
+    graph += b"".join(_block(11, _value_info(name, tensor)) for name, tensor in node.fed.items())
+    graph += b"".join(_block(12, _value_info(name, tensor)) for name, tensor in node.made.items())
     opset = _text(1, "") + _number(2, node.opset)
     return _number(1, IR_VERSION) + _text(2, "tensorpost") + _block(7, graph) + _block(8, opset)
 
 
-def _attribute(name: str, value: str | int) -> bytes:
-    if isinstance(value, str):
-        return _text(1, name) + _text(4, value) + _number(20, _ATTRIBUTE_STRING)
-    return _text(1, name) + _number(3, value) + _number(20, _ATTRIBUTE_INT)
+def _attribute(name: str, value: Attribute) -> bytes:
+    match value:
+        case str():
+            return _text(1, name) + _text(4, value) + _number(20, _STRING)
+        case int():
+            return _text(1, name) + _number(3, value) + _number(20, _INT)
+        case float():
+            return _text(1, name) + _varint(2 << 3 | _FIXED32) + struct.pack("<f", value) + _number(20, _FLOAT)
+        case _:
+            return _text(1, name) + b"".join(_number(8, entry) for entry in value) + _number(20, _INTS)
 
 
-def _tensor(constant: Constant) -> bytes:
-    head = _number(1, len(constant.entries)) + _number(2, constant.data_type.onnx_code)
-    return head + _text(8, constant.name) + _block(9, constant.raw)
+def _tensor(name: str, constant: Constant) -> bytes:
+    head = b"".join(_number(1, size) for size in constant.shape) + _number(2, constant.data_type.onnx_code)
+    return head + _text(8, name) + _block(9, constant.raw)
 
 
-def _value_info(name: str, element: DataType, shape: tuple[int, ...]) -> bytes:
-    dimensions = b"".join(_block(1, _number(1, size)) for size in shape)
-    tensor = _number(1, element.onnx_code) + _block(2, dimensions)
-    return _text(1, name) + _block(2, _block(1, tensor))
+def _value_info(name: str, tensor: TensorType) -> bytes:
+    dimensions = b"".join(_block(1, _number(1, size)) for size in tensor.shape)
+    content = _number(1, tensor.data_type.onnx_code) + _block(2, dimensions)
+    return _text(1, name) + _block(2, _block(1, content))
 
 
 def _number(field: int, value: int) -> bytes:

@@ -1,9 +1,9 @@
 """Twelve questions that documents leave open and a machine with DirectML can answer.
 
-Where ONNX can say the question, it is asked through the same sessions as every plan (`onnx`); the others need an
-operator that ONNX Runtime never makes, or one that must not be made, and are asked of DirectML itself (`directml`).
-Each has tensorpost's present choice, so that the answers say what is to be changed. They are written as JSON, to be
-kept as a fixture.
+Questions that an ONNX node can put run through the same sessions as every plan (route `onnx`). The others need an
+operator that ONNX Runtime never creates, or one that DirectML should refuse; they call DirectML itself (route
+`directml`). Each probe states tensorpost's present choice, so that the answers show what has to change. The answers are
+one JSON document, which is kept as a test fixture.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import math
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tensorpost.datatypes import data_type
+from tensorpost import descriptors as dml
+from tensorpost.datatypes import TensorDataType, data_type
+from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, OperatorDesc
 
-from .model import Constant, Node
-from .operator_structs import Operator, Tensor
+from .model import Constant, Node, TensorType
 from .raw import Libraries, RawDevice, Refused, open_libraries
 from .runtime import DIRECTML, adapters, directml_version, load_runtime, package_of
 from .sessions import Sessions
 
-__all__ = ["PROBES", "Answer", "Probe", "run_probes"]
+__all__ = ["PROBES", "Probe", "run_probes"]
 
-NEAREST, LINEAR = 0, 1  # DML_INTERPOLATION_MODE
+NEAREST, LINEAR = InterpolationMode.NEAREST_NEIGHBOR, InterpolationMode.LINEAR
 OTHER = "something else"
 _RAMP4, _RAMP8 = (0.0, 1.0, 2.0, 3.0), tuple(map(float, range(8)))
 
@@ -48,9 +48,9 @@ class Probe:
         question: in words.
         probe: what is sent, and how an answer is to be read.
         choice: what tensorpost does at present: one of the readings.
-        onnx: asks it through sessions; None if ONNX cannot say it.
-        directml: asks it of DirectML itself; None if sessions can.
-        read: the reading of what was found, `something else` if it is none of those expected.
+        onnx: puts the question through sessions; None if it goes to DirectML itself.
+        directml: puts the question to DirectML itself; None if it goes through sessions.
+        read: names what was found; `something else` if it is none of the expected readings.
     """
 
     number: int
@@ -60,35 +60,6 @@ class Probe:
     read: Callable[[Any], str]
     onnx: Callable[[Ask], Any] | None = None
     directml: Callable[[RawDevice], Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a probe.
-
-    Attributes:
-        number: the probe's.
-        question: the probe's.
-        probe: the probe's.
-        route: `onnx` or `directml`.
-        state: `answered`, `not asked` or `failed`.
-        choice: what tensorpost does at present.
-        found: what came back; None if nothing did.
-        reading: what it means; None if nothing came back.
-        agrees: whether that is the choice; None if nothing came back.
-        reason: why nothing came back; None if it did.
-    """
-
-    number: int
-    question: str
-    probe: str
-    route: Literal["onnx", "directml"]
-    state: Literal["answered", "not asked", "failed"]
-    choice: str
-    found: Any = None
-    reading: str | None = None
-    agrees: bool | None = None
-    reason: str | None = None
 
 
 def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Libraries | None = None) -> dict[str, Any]:
@@ -112,8 +83,10 @@ def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Librarie
 
     def ask(node: Node, values: Sequence[float]) -> list[float]:
         session = sessions.get(node)
-        array = np.array(values, node.data_type.dtype).reshape(node.shape)
-        return sessions.run(session, sessions.upload(session, array)).astype(float).ravel().tolist()
+        (tensor,) = node.fed.values()
+        array = np.array(values, tensor.data_type.dtype).reshape(tensor.shape)
+        (made,) = sessions.run(session, sessions.upload(session, [array]))
+        return made.astype(float).ravel().tolist()
 
     with _device(provider, device_id, libraries, runtime) as (device, facts):
         answers = [_answer(probe, ask, device, str(facts.get("reason", ""))) for probe in PROBES]
@@ -137,7 +110,7 @@ def run_probes(provider: str = DIRECTML, device_id: int = 0, libraries: Librarie
         },
         "directml_library": library,
         "adapter": {"index": device_id, **facts},
-        "answers": [asdict(answer) for answer in answers],
+        "answers": answers,
     }
 
 
@@ -163,22 +136,26 @@ def _device(
         yield device, facts
 
 
-def _answer(probe: Probe, ask: Ask, device: RawDevice | None, no_device: str) -> Answer:
-    route: Literal["onnx", "directml"] = "directml" if probe.directml else "onnx"
-    of_probe = partial(Answer, probe.number, probe.question, probe.probe, route, choice=probe.choice)
+def _answer(probe: Probe, ask: Ask, device: RawDevice | None, no_device: str) -> dict[str, Any]:
+    """A probe's entry of the document: `state` is `answered`, `not asked` or `failed`, the last two with a `reason`."""
+    entry: dict[str, Any] = {
+        "number": probe.number, "question": probe.question, "probe": probe.probe,
+        "route": "directml" if probe.directml else "onnx", "state": "not asked", "choice": probe.choice,
+        "found": None, "reading": None, "agrees": None, "reason": None,
+    }  # fmt: skip
     try:
-        if probe.directml is not None:
-            if device is None:
-                return of_probe("not asked", reason=no_device)
-            found = probe.directml(device)
-        else:
-            assert probe.onnx is not None  # a probe has one of the two
+        if probe.onnx is not None:
             found = probe.onnx(ask)
+        elif device is None:
+            return entry | {"reason": no_device}
+        else:
+            assert probe.directml is not None  # a probe has one of the two
+            found = probe.directml(device)
         json.dumps(found, allow_nan=False)  # an infinity or NaN is no answer, and no JSON
         reading = probe.read(found)
     except Exception as error:  # noqa: BLE001 # one probe that fails must not cost the answers of the others
-        return of_probe("failed", reason=f"{type(error).__name__}: {error}")
-    return of_probe("answered", found=found, reading=reading, agrees=reading == probe.choice)
+        return entry | {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return entry | {"state": "answered", "found": found, "reading": reading, "agrees": reading == probe.choice}
 
 
 # -- reading --
@@ -223,11 +200,12 @@ def _resize(ask: Ask, sizes: tuple[int, ...], scales: tuple[float, ...], values:
     """Resize-19 of a small tensor; `how` has its attributes, `data_type`, and `output` in place of the scales."""
     row = data_type(how.pop("data_type", "float32"))
     output: tuple[int, ...] | None = how.pop("output", None)
-    constants: tuple[Constant | None, ...] = (None, Constant.float32("scales", scales))
+    constants = (None, Constant.vector("float32", scales))
     if output is not None:
-        constants = (None, None, Constant.int64("sizes", output))
+        constants = (None, None, Constant.vector("int64", output))
     made = output or tuple(math.floor(size * scale) for size, scale in zip(sizes, scales, strict=True))
-    return ask(Node("Resize", 19, row, sizes, made, constants, tuple(how.items())), values)
+    inputs = (TensorType(row, sizes), *constants)
+    return ask(Node("Resize", 19, inputs, (TensorType(row, made),), tuple(how.items())), values)
 
 
 _HALF_PIXEL = {"coordinate_transformation_mode": "half_pixel"}
@@ -271,30 +249,55 @@ def _corners(ask: Ask) -> Any:
 # -- asking DirectML itself --
 
 
-def _pair(sizes: tuple[int, ...], output: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return Tensor(sizes, math.prod(sizes)), Tensor(output, math.prod(output))
+# Descriptors are made without looking at tensorpost's rules: some probes ask whether DirectML has the same ones.
+
+
+def _float32(*sizes: int, strides: tuple[int, ...] | None = None) -> BufferTensorDesc:
+    """A tensor whose buffer has room for the packed elements, at least one."""
+    size_in_bytes = 4 * max(1, math.prod(sizes))
+    return BufferTensorDesc.model_construct(
+        data_type=TensorDataType.FLOAT32, sizes=sizes, strides=strides, total_tensor_size_in_bytes=size_in_bytes
+    )
+
+
+def _tile(source: BufferTensorDesc, target: BufferTensorDesc, *repeats: int) -> OperatorDesc:
+    return dml.TileOperatorDesc.model_construct(input_tensor=source, output_tensor=target, repeats=repeats)
+
+
+def _resample1(size: int, output: int, scale: float, mode: InterpolationMode) -> OperatorDesc:
+    return dml.Resample1OperatorDesc.model_construct(
+        input_tensor=_float32(1, 1, 1, size), output_tensor=_float32(1, 1, 1, output), interpolation_mode=mode,
+        scales=(1.0, 1.0, 1.0, scale), input_pixel_offsets=(0.5,) * 4, output_pixel_offsets=(-0.5,) * 4,
+    )  # fmt: skip
 
 
 def _ties(device: RawDevice) -> dict[str, Any]:
-    tensors, scales = _pair((1, 1, 1, 4), (1, 1, 1, 2)), (1.0, 1.0, 1.0, 0.5)
-    return {
-        "RESAMPLE": device.run(Operator.resample(tensors, NEAREST, scales), _RAMP4, 2),
-        "RESAMPLE1": device.run(Operator.resample1(tensors, NEAREST, scales, (0.5, -0.5)), _RAMP4, 2),
-    }
+    plain = dml.ResampleOperatorDesc(
+        input_tensor=_float32(1, 1, 1, 4), output_tensor=_float32(1, 1, 1, 2), interpolation_mode=NEAREST,
+        scales=(1, 1, 1, 0.5),
+    )  # fmt: skip
+    operators = {"RESAMPLE": plain, "RESAMPLE1": _resample1(4, 2, 0.5, NEAREST)}
+    return {name: device.run(operator, _RAMP4, 2) for name, operator in operators.items()}
 
 
 def _upsample(device: RawDevice) -> Any:
-    operator = Operator.upsample_2d(_pair((1, 1, 1, 2), (1, 1, 1, 4)), width=2, height=1, mode=LINEAR)
+    operator = dml.Upsample2DOperatorDesc(
+        input_tensor=_float32(1, 1, 1, 2), output_tensor=_float32(1, 1, 1, 4),
+        scale_size=dml.Size2D(width=2, height=1), interpolation_mode=LINEAR,
+    )  # fmt: skip
     return device.run(operator, (0, 4), 4)
 
 
 def _gradient(device: RawDevice) -> Any:
-    tensors = _pair((1, 1, 1, 4), (1, 1, 1, 2))
-    operator = Operator.resample1(tensors, NEAREST, (1, 1, 1, 2), (0.5, -0.5), gradient=True)
+    operator = dml.ResampleGradOperatorDesc(
+        input_gradient_tensor=_float32(1, 1, 1, 4), output_gradient_tensor=_float32(1, 1, 1, 2),
+        interpolation_mode=NEAREST, scales=(1, 1, 1, 2), input_pixel_offsets=(0.5,) * 4,
+        output_pixel_offsets=(-0.5,) * 4,
+    )  # fmt: skip
     return device.run(operator, (1, 2, 3, 4), 2)
 
 
-def _created(device: RawDevice, operators: dict[str, Operator]) -> dict[str, str]:
+def _created(device: RawDevice, operators: dict[str, OperatorDesc]) -> dict[str, str]:
     """For each operator whether DirectML creates it."""
     found: dict[str, str] = {}
     for what, operator in operators.items():
@@ -308,42 +311,24 @@ def _created(device: RawDevice, operators: dict[str, Operator]) -> dict[str, str
 
 
 def _scales(device: RawDevice) -> dict[str, str]:
-    tensors = _pair((1, 1, 1, 2), (1, 1, 1, 4))
-    return _created(
-        device,
-        {
-            name: Operator.resample1(tensors, LINEAR, (1, 1, 1, scale), (0.5, -0.5))
-            for name, scale in (("0", 0.0), ("-1", -1.0), ("NaN", math.nan), ("infinity", math.inf))
-        },
-    )
+    scales = {"0": 0.0, "-1": -1.0, "NaN": math.nan, "infinity": math.inf}
+    return _created(device, {name: _resample1(2, 4, scale, LINEAR) for name, scale in scales.items()})
 
 
 def _strides(device: RawDevice) -> dict[str, str]:
-    sizes = (1, 1, 2, 2)
-    outputs = {"overlapping": (4, 4, 1, 1), "0": (4, 4, 0, 1)}
-    return _created(
-        device,
-        {
-            name: Operator.tile((Tensor(sizes, 4), Tensor(sizes, 4, strides)), (1, 1, 1, 1))
-            for name, strides in outputs.items()
-        },
-    )
+    sizes, strides = (1, 1, 2, 2), {"overlapping": (4, 4, 1, 1), "0": (4, 4, 0, 1)}
+    outputs = {name: _float32(*sizes, strides=steps) for name, steps in strides.items()}
+    return _created(device, {name: _tile(_float32(*sizes), output, 1, 1, 1, 1) for name, output in outputs.items()})
 
 
 def _repeats(device: RawDevice) -> dict[str, str]:
-    sizes = (1, 1, 1, 2)
-    empty = (Tensor(sizes, 2), Tensor((1, 1, 1, 0), 1))
-    return _created(
-        device,
-        {
-            "output of the input's sizes": Operator.tile(_pair(sizes, sizes), (1, 1, 1, 0)),
-            "output of size 0": Operator.tile(empty, (1, 1, 1, 0)),
-        },
-    )
+    source = _float32(1, 1, 1, 2)
+    outputs = {"output of the input's sizes": source, "output of size 0": _float32(1, 1, 1, 0)}
+    return _created(device, {name: _tile(source, output, 1, 1, 1, 0) for name, output in outputs.items()})
 
 
 def _properties(device: RawDevice) -> Any:
-    return device.binding_properties(Operator.tile(_pair((1, 1, 1, 2), (1, 1, 1, 6)), (1, 1, 1, 3)))
+    return device.binding_properties(_tile(_float32(1, 1, 1, 2), _float32(1, 1, 1, 6), 1, 1, 1, 3))
 
 
 def _plausible(found: dict[str, int]) -> str:

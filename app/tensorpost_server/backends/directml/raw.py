@@ -1,4 +1,4 @@
-"""DirectML itself, as little of it as the probes need: create one operator, run it on small tensors, read the answer.
+"""Direct calls to DirectML, as few as the probes need: create an operator, run it on small tensors, read the output.
 
 Plain `ctypes` on Direct3D 12, DXGI and DirectML: a COM object is a pointer to a table of functions. Slots, GUIDs and
 structs are those of Microsoft's Win32 metadata. Windows on 64-bit processors only, where a COM method is called like a
@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .operator_structs import Operator, Struct, TypedDesc, array_of
+from tensorpost.descriptors import OperatorDesc
+
+from .c_structs import OperatorStruct, Struct, TypedDesc, array_of
 
 __all__ = ["Libraries", "RawDevice", "Refused", "open_libraries"]
 
@@ -131,7 +133,7 @@ class Refused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """The three functions from which everything else is reached, as ctypes functions that return an HRESULT."""
+    """The three exported functions that create the first objects, as ctypes functions that return an HRESULT."""
 
     create_factory: Any
     create_device: Any
@@ -187,11 +189,11 @@ class RawDevice:
     """One adapter with its Direct3D and DirectML devices. Use it as a context manager.
 
     Args:
-        libraries: where to begin.
+        libraries: the loaded functions of DXGI, Direct3D 12 and DirectML.
         adapter: DXGI's index.
 
     Raises:
-        Refused: the adapter or a device cannot be had.
+        Refused: there is no such adapter, or a device cannot be created.
     """
 
     def __init__(self, libraries: Libraries, adapter: int = 0) -> None:
@@ -250,23 +252,23 @@ class RawDevice:
         )  # fmt: skip
         return found.value
 
-    def binding_properties(self, operator: Operator) -> dict[str, int]:
-        """What the compiled operator asks for.
+    def binding_properties(self, operator: OperatorDesc) -> dict[str, int]:
+        """The binding properties of the compiled operator: descriptors, temporary and persistent bytes.
 
         Raises:
             Refused: DirectML does not create or compile it.
         """
         return _properties(self._compiled(operator))
 
-    def create(self, operator: Operator) -> None:
-        """Create the operator and let go of it.
+    def create(self, operator: OperatorDesc) -> None:
+        """Create the operator and release it.
 
         Raises:
-            Refused: DirectML does not.
+            Refused: DirectML does not create it.
         """
         self._operator(operator)
 
-    def run(self, operator: Operator, values: Sequence[float], count: int) -> list[float]:
+    def run(self, operator: OperatorDesc, values: Sequence[float], count: int) -> list[float]:
         """Run the operator on FLOAT32 numbers.
 
         Args:
@@ -275,7 +277,7 @@ class RawDevice:
             count: the output's elements.
 
         Raises:
-            Refused: a call fails; or the device is gone, which DirectML tells afterwards.
+            Refused: a call fails, or GetDeviceRemovedReason says afterwards that the device was removed.
         """
         with ExitStack() as scope:
             keep, self._scope = self._scope, scope
@@ -324,15 +326,15 @@ class RawDevice:
         self._bind(table, 8, source, 4 * len(values), counted=True)
         self._bind(table, 9, target, 4 * count, counted=True)
         self._dispatch(recorder, compiled, table, heap)
-        # Wrong use of what returns nothing removes the device, and only this tells.
+        # Wrong arguments of a method that returns nothing remove the device; only this call reports it.
         self._dml.check(15, "GetDeviceRemovedReason")
         return self._read(target, count)
 
-    def _operator(self, operator: Operator) -> _Com:
-        desc = TypedDesc(operator.value, operator.desc.at)
-        return self._made(self._dml, 8, f"CreateOperator({operator.name})", desc.at, iid=IID_DML_OPERATOR)
+    def _operator(self, operator: OperatorDesc) -> _Com:
+        struct = OperatorStruct.of(operator)
+        return self._made(self._dml, 8, f"CreateOperator({struct.name})", struct.desc.at, iid=IID_DML_OPERATOR)
 
-    def _compiled(self, operator: Operator) -> _Com:
+    def _compiled(self, operator: OperatorDesc) -> _Com:
         made = self._operator(operator)
         return self._made(self._dml, 9, f"CompileOperator({operator.name})", made.at, c_int32(0), iid=IID_DML_COMPILED)
 
@@ -395,7 +397,7 @@ class RawDevice:
     # -- objects --
 
     def _made(self, maker: _Com, slot: int, what: str, *arguments: Any, iid: str | None = None) -> _Com:
-        """The object that a method makes: its last arguments are the identifier, if it takes one, and the place."""
+        """The object that a method creates; its last arguments are the interface identifier, if any, and the result."""
         address = c_void_p()
         identifier = None if iid is None else _guid(iid)
         last = [] if identifier is None else [identifier.at]

@@ -1,4 +1,4 @@
-"""ONNX Runtime as it is here: which package it came from, which providers it has, what can be known of the device.
+"""The installed ONNX Runtime: its package, its execution providers, its devices, and DirectML's version.
 
 The module `onnxruntime` comes from several packages that overwrite each other. DirectML's provider is in
 `onnxruntime-directml` and in `onnxruntime-windowsml`, both for Windows only.
@@ -32,7 +32,7 @@ PACKAGES = {
     DIRECTML: ("onnxruntime-directml", "onnxruntime-windowsml"),
     CPU: ("onnxruntime", "onnxruntime-directml", "onnxruntime-windowsml"),
 }
-"""Packages that bring a provider, the one to look for first in front."""
+"""Packages that contain a provider, in the order in which they are looked for."""
 SYSTEM: str = sys.platform
 _FIXED_FILE_INFO = struct.pack("<II", 0xFEEF04BD, 0x00010000)
 """Signature and version that begin a VS_FIXEDFILEINFO, the numbers of a Windows file's version resource."""
@@ -82,21 +82,21 @@ def session_options(runtime: ModuleType, provider: str) -> Any:
     """Options of a session of one node on this provider.
 
     DirectML's provider demands sequential execution and no memory pattern (ONNX Runtime, DirectML execution provider).
-    A node that it does not take would run on the CPU without a word; that is switched off.
+    ONNX Runtime's silent fallback to the CPU for nodes that the provider does not take is switched off.
     """
     options = runtime.SessionOptions()
     options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
     options.enable_mem_pattern = False
-    options.intra_op_num_threads = 1  # else every session has a pool of threads that do nothing
+    options.intra_op_num_threads = 1  # else every session has an idle thread pool
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong comes as an exception
+    options.log_severity_level = 4  # errors are raised as exceptions
     if provider != CPU:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options
 
 
 def adapters(runtime: ModuleType) -> list[dict[str, object]]:
-    """What ONNX Runtime says of the devices of this machine, newer versions only; an empty list of older ones."""
+    """The devices that ONNX Runtime finds on this machine; an empty list for versions that cannot list them."""
     find = getattr(runtime, "get_ep_devices", None)
     if find is None:
         return []

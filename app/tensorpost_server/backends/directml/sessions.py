@@ -1,10 +1,9 @@
-"""Sessions of one node, made once and kept: bounded in number and in bytes, one run at a time each."""
+"""A cache of ONNX Runtime sessions of one node each, bounded in number and in bytes; one run at a time per session."""
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from types import ModuleType
@@ -15,17 +14,17 @@ from numpy.typing import NDArray
 
 from tensorpost.problems import NoBackend, OutOfDeviceMemory, ServerFault
 
-from .model import INPUT, OUTPUT, Node, model_bytes
+from .model import Node, model_bytes
 from .runtime import DIRECTML, session_options
 
 __all__ = ["Session", "Sessions"]
 
 MOST_SESSIONS = 64
-"""Sessions kept. Each is some compiled shaders; making one anew costs milliseconds."""
+"""Sessions in the cache. A session holds compiled shaders; creating one takes milliseconds."""
 MOST_SESSION_BYTES = 1 << 30
-"""Input and output bytes of all kept sessions: DirectML's provider keeps a session's buffers for its next run."""
+"""Input and output bytes of all cached sessions: DirectML's provider keeps a session's buffers for its next run."""
 MOST_REFUSALS = 1024
-"""Nodes remembered that the provider did not take; a sentence each."""
+"""Nodes in the negative cache: those that the provider did not take, with the reason."""
 
 _LOST = ("887A0005", "887A0006", "887A0007", "887A0020", "DEVICE_REMOVED", "DEVICE_HUNG", "DEVICE_RESET")
 """DXGI_ERROR_DEVICE_REMOVED, _HUNG, _RESET and _DRIVER_INTERNAL_ERROR, as they stand in ONNX Runtime's messages."""
@@ -38,8 +37,8 @@ class Session:
     """One session and its lock: ONNX Runtime lets one thread at a time run a session of DirectML's provider.
 
     Attributes:
-        node: what it runs.
-        device: ONNX Runtime's word for the device, `dml` or `cpu`, and its index.
+        node: the node of its model.
+        device: ONNX Runtime's name of the device, `dml` or `cpu`, and its index.
     """
 
     node: Node
@@ -50,23 +49,24 @@ class Session:
 
     @property
     def bytes_kept(self) -> int:
-        """Bytes of the input and the output, which the provider keeps on the device."""
-        elements = math.prod(self.node.shape) + math.prod(self.node.output_shape)
-        return elements * self.node.data_type.item_size
+        """Bytes of the inputs and outputs, which the provider keeps on the device."""
+        return sum([tensor.size_in_bytes for tensor in (*self.node.fed.values(), *self.node.outputs)])
 
-    def upload(self, array: NDArray[Any]) -> Any:
-        """The array on the device, to be run on as often as needed. On the CPU it is the array's own memory."""
-        return self._runtime.OrtValue.ortvalue_from_numpy(array, *self.device)
+    def upload(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+        """The inputs on the device, to be run on as often as needed. On the CPU they are the arrays' own memory."""
+        return [self._runtime.OrtValue.ortvalue_from_numpy(array, *self.device) for array in arrays]
 
-    def run(self, value: Any) -> NDArray[Any]:
-        """The output in new host memory."""
-        out = np.empty(self.node.output_shape, self.node.data_type.dtype)
+    def run(self, values: Sequence[Any]) -> list[NDArray[Any]]:
+        """The outputs in new host memory."""
+        outputs = [np.empty(tensor.shape, tensor.data_type.dtype) for tensor in self.node.outputs]
         with self._lock:
             binding = self._session.io_binding()
-            binding.bind_ortvalue_input(INPUT, value)
-            binding.bind_output(OUTPUT, "cpu", 0, out.dtype, out.shape, out.ctypes.data)
+            for name, value in zip(self.node.fed, values, strict=True):
+                binding.bind_ortvalue_input(name, value)
+            for name, out in zip(self.node.made, outputs, strict=True):
+                binding.bind_output(name, "cpu", 0, out.dtype, out.shape, out.ctypes.data)
             self._session.run_with_iobinding(binding)
-        return out
+        return outputs
 
 
 class Sessions:
@@ -99,7 +99,7 @@ class Sessions:
         return len(self._kept)
 
     def refusal(self, node: Node) -> str | None:
-        """What the provider said when it did not take this node; None if it was not asked, or took it."""
+        """Why the provider did not take this node; None if it was not asked, or took it."""
         return self._refusals.get(node)
 
     def get(self, node: Node) -> Session:
@@ -120,22 +120,22 @@ class Sessions:
                 self._kept.popitem(last=False)
             return session
 
-    def run(self, session: Session, value: Any) -> NDArray[Any]:
-        """`session.run`, with what the device says turned into an answer.
+    def run(self, session: Session, values: Sequence[Any]) -> list[NDArray[Any]]:
+        """`session.run`, with the provider's exceptions translated.
 
         Raises:
             OutOfDeviceMemory: the device has no memory for it.
-            ServerFault: the device failed; what it kept is dropped, and the next request makes it anew.
+            ServerFault: the device failed; all sessions are dropped, and the next request creates its own again.
         """
         try:
-            return session.run(value)
+            return session.run(values)
         except Exception as error:
             raise self._failed(session.node, error) from error
 
-    def upload(self, session: Session, array: NDArray[Any]) -> Any:
+    def upload(self, session: Session, arrays: Sequence[NDArray[Any]]) -> list[Any]:
         """`session.upload`, with the same errors as `run`."""
         try:
-            return session.upload(array)
+            return session.upload(arrays)
         except Exception as error:
             raise self._failed(session.node, error) from error
 
@@ -173,7 +173,7 @@ class Sessions:
         return Session(node, device, self._runtime, made)
 
     def _failed(self, node: Node, error: Exception) -> ServerFault | OutOfDeviceMemory:
-        """Drop what the failure may have spoilt: everything, since a lost device takes all its sessions with it."""
+        """Drop every session, since a lost device invalidates all of them."""
         self.clear()
         return _problem(node, " ".join(str(error).split())[:300])
 

@@ -1,0 +1,309 @@
+"""The call cache: identical small calls are neither parsed nor planned again, and are answered before ASGI.
+
+Callers send the same small call over and over with other numbers in it. There are two steps:
+
+1. Everything that is decided about a call follows from the bytes before its tensors: operator, query, three header
+   fields, Content-Length and the head of its body. They are the key of a `PreparedCall`. What depends on the moment
+   (the choice of a device, the memory budget) is never part of it, and refusals are not cached.
+2. With a small response, the application hands a `Replay` to the server. A server that receives the same HTTP head
+   again, byte for byte, calls the `Replay` with the body: no parsing of HTTP, no scope, no task, no messages, which
+   together take longer than the operator.
+
+The server's side is the ASGI extension `tensorpost.whole_messages` (ASGI 3.0, "Extensions"): `receive` returns a body
+that has arrived without waiting for it, and `send` takes a response in one call. ASGI's own `send` takes it in two
+messages, and servers write each to the socket: two system calls, and two packets for the caller to wake up for. A
+server offers it as `scope["extensions"]["tensorpost.whole_messages"] = {"whole_messages": WholeMessages(...)}`;
+`protocol.py` is one. Where it is absent or declines, ASGI's channels do the same. Middleware that wants to see messages
+removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from starlette.types import Scope
+
+from tensorpost.problems import TensorpostError
+
+from ..engine import Stages, Worker
+from ..planning import Plan
+from .headers import request_id
+from .media_types import MediaType, RequestFormat
+from .parse_call import Call, Dialect
+
+if TYPE_CHECKING:
+    from .service import Service
+
+__all__ = [
+    "WHOLE_MESSAGES",
+    "BoundedCache",
+    "CallKey",
+    "PreparedCall",
+    "Replay",
+    "ReplayFunction",
+    "RequestKey",
+    "ResponseHead",
+    "SendWhole",
+    "WholeMessages",
+    "body_head_length",
+    "changing_field_lines",
+    "field_lines",
+    "tensors_in_place",
+    "whole_messages",
+]
+
+WHOLE_MESSAGES = "tensorpost.whole_messages"
+"""The extension's name in `scope["extensions"]`."""
+
+MOST_KEY_BYTES = 4096
+"""Longest query and head of a body that are kept, together. Ours have a few hundred bytes."""
+_NPY_START = b"\x93NUMPY\x01\x00"
+_ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an address, and our heads fill such blocks
+_FIELD_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE = re.compile(rb"[\x20-\x7e\x80-\xff\t]*")
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class BoundedCache(dict[Key, Value], Generic[Key, Value]):
+    """A dictionary that drops its oldest entry when it is full (first in, first out).
+
+    A hit is a look-up in a dictionary; `cachetools` takes twice as long for it, because it keeps an order of use.
+
+    Args:
+        most_entries: 1 or more.
+    """
+
+    def __init__(self, most_entries: int) -> None:
+        super().__init__()
+        self.most_entries = most_entries
+
+    def put(self, key: Key, value: Value) -> None:
+        """Add an entry, or replace it."""
+        if key not in self and len(self) >= self.most_entries:
+            del self[next(iter(self))]
+        self[key] = value
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------------------
+
+
+class RequestKey(NamedTuple):
+    """What the HTTP head of a request says about the call.
+
+    Attributes:
+        dialect: of the path.
+        operator: name in the path.
+        format: media types of request and response.
+        query: the query string, undecoded.
+        body_bytes: Content-Length.
+    """
+
+    dialect: Dialect
+    operator: str
+    format: RequestFormat
+    query: bytes
+    body_bytes: int
+
+
+CallKey = tuple[RequestKey, bytes]
+"""All that decides what a call means: with the bytes of the body before its tensors."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseHead:
+    """What the response to a prepared call begins with if a certain worker computes it.
+
+    Attributes:
+        headers: the header fields that are the same for each request.
+        lines: the same, as they are sent.
+        body_head: the bytes of the body before its tensors.
+        inline: whether that worker computes the call on the event loop's thread, except for the first time.
+    """
+
+    headers: tuple[tuple[bytes, bytes], ...]
+    lines: bytes
+    body_head: bytes
+    inline: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedCall:
+    """A call that is valid, planned and within the limits, whatever its tensors hold.
+
+    Attributes:
+        call: what is asked for.
+        id: the caller's id of the call.
+        plan: how it is computed.
+        sizes: bytes of each tensor, in the order of the body.
+        order: for each input of the plan, the index of its tensor in the body.
+        aligned: whether every tensor begins at a multiple of its item size, counted from the first.
+        memory_bytes: what to reserve for it, tensors included.
+        heads: by worker; filled when workers are chosen.
+    """
+
+    call: Call
+    id: str | None
+    plan: Plan
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+    aligned: bool
+    memory_bytes: int
+    heads: dict[Worker, ResponseHead] = field(default_factory=dict[Worker, ResponseHead])
+
+
+def body_head_length(media_type: MediaType, begin: bytes | memoryview) -> int:
+    """Length of the head that a body begins with, in bytes, as far as its first bytes tell.
+
+    Returns:
+        0 if it is not worth a cache entry: the head is long, not there yet, or of a rare kind.
+    """
+    if media_type is MediaType.NPY:
+        length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
+    elif media_type is MediaType.FRAME:
+        length = 8 + int.from_bytes(begin[:8], "little")
+    else:
+        length = 0
+    return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
+
+
+def tensors_in_place(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
+    """The tensors where they were received, if they are all there, immutable, and the first is aligned; else None.
+
+    Args:
+        received: the bytes after the head of a body.
+        sizes: bytes of each tensor.
+    """
+    if not received.readonly or len(received) != sum(sizes) or not received:
+        return None
+    if np.frombuffer(received, np.uint8).__array_interface__["data"][0] % _ALIGNMENT:
+        return None
+    if len(sizes) == 1:
+        return [received]
+    memory: list[memoryview] = []
+    for size in sizes:
+        memory.append(received[:size])
+        received = received[size:]
+    return memory
+
+
+# ---- replaying it ----------------------------------------------------------------------------------------------------
+
+
+class Replay:
+    """Answers requests whose HTTP head is the same, byte for byte, as that of a request that was answered.
+
+    Args:
+        service: of the application that answered.
+        key: of the request that was answered.
+        sent_id: the X-Request-ID in the HTTP head; None if there is none.
+    """
+
+    __slots__ = ("_key", "_sent_id", "_service")
+
+    def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None) -> None:
+        self._service, self._key, self._sent_id = service, key, sent_id
+
+    def __call__(self, body: bytes) -> tuple[bytes, bytes] | None:
+        """Compute the response to a request with this body.
+
+        Args:
+            body: the whole body, as long as the HTTP head says.
+
+        Returns:
+            The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
+            cannot be answered with 200 now; nothing has changed then, and the application has the right answer.
+        """
+        service, key, stages = self._service, self._key, Stages()
+        length = body_head_length(key.format.request, body)
+        prepared = service.calls.get((key, body[:length])) if length else None
+        pool = service.pool
+        if prepared is None or pool is None or pool.lost is not None:
+            return None
+        stages.done("head")
+        try:
+            options = prepared.call.options
+            worker = pool.choose(prepared.plan, options.backend, options.device)
+            head = prepared.heads.get(worker)
+            memory = tensors_in_place(memoryview(body)[length:], prepared.sizes) if prepared.aligned else None
+            stages.done("plan")
+            # The memory is not reserved, because nothing else runs on this thread until the response is made.
+            if head is None or not head.inline or memory is None:
+                return None
+            if not service.admission.has_room(prepared.memory_bytes):
+                return None
+            stages.done("admit")
+            inputs = [memory[index] for index in prepared.order]
+            stages.done("receive")
+            output = worker.run_now(prepared.plan, inputs, head.body_head)
+        except (TensorpostError, MemoryError):
+            return None  # the application meets the same error, and answers it
+        stages.done("compute")
+        return head.lines + changing_field_lines(request_id(self._sent_id), stages), output
+
+
+def field_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Header fields as they are sent (RFC 9110, section 5).
+
+    Raises:
+        ValueError: a name or value that would end its line, or the head.
+    """
+    lines: list[bytes] = []
+    for name, value in fields:
+        if not _FIELD_NAME.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+            raise ValueError(f"{name!r}: {value!r} is no header field")
+        lines.append(b"%b: %b\r\n" % (name, value))
+    return b"".join(lines)
+
+
+def changing_field_lines(id_: str, stages: Stages) -> bytes:
+    """The header fields that differ between responses to the same call, as they are sent."""
+    return b"x-request-id: %b\r\nserver-timing: %b\r\n" % (id_.encode(), str(stages).encode())
+
+
+# ---- the ASGI extension ----------------------------------------------------------------------------------------------
+
+ReplayFunction = Callable[[bytes], tuple[bytes, bytes] | None]
+"""From a body to the header lines and the body of the response 200; None to let the application answer."""
+
+
+class SendWhole(Protocol):
+    """Sends a response 200."""
+
+    def __call__(self, lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
+        """Write the whole response, if that can be done now.
+
+        Args:
+            lines: the header fields as `field_lines` writes them, Content-Length among them.
+            body: as long as Content-Length says.
+            replay: answers a later request with the same HTTP head; None if there is no such function.
+
+        Returns:
+            False if nothing was done and ASGI's `send` must be used: the caller is slow or gone, or this is the
+            connection's last response.
+        """
+        ...
+
+
+class WholeMessages(NamedTuple):
+    """The extension of one request.
+
+    Attributes:
+        receive: returns the body if all of it has arrived and none was received, else None.
+        send: sends a response.
+    """
+
+    receive: Callable[[], bytes | None]
+    send: SendWhole
+
+
+def whole_messages(scope: Scope) -> WholeMessages | None:
+    """The extension of this request; None if its server has none."""
+    extensions: dict[str, dict[str, Any]] | None = scope.get("extensions")
+    extension = extensions.get(WHOLE_MESSAGES) if extensions else None
+    return None if extension is None else extension["whole_messages"]

@@ -1,0 +1,270 @@
+"""The two dialects of a call: DirectML's descriptors (`/v1/operators`) and ONNX nodes (`/v1/onnx`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any, cast
+
+from tensorpost.datatypes import DATA_TYPES, data_type
+from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.descriptors.operator_desc import TensorPath, slot_name
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
+from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
+from tensorpost.strict_json import read_json
+
+from .parse_call import AnnouncedTensor, Call, Dialect, match_names, parse_document, parse_query, query_number
+
+__all__ = ["DIALECTS", "DirectmlParser", "OnnxParser"]
+
+
+class DirectmlParser:
+    """`/v1/operators/{operator}`. See `CallParser`.
+
+    Raises:
+        UnknownOperator: there is no operator of that name; with the nearest name.
+    """
+
+    value_names = frozenset[str]()
+    """None: a descriptor says everything."""
+
+    def __init__(self, name: str) -> None:
+        self._cls = operator_class(name)
+
+    @property
+    def npy_tensor(self) -> str | None:
+        """The name of the only input that is required; None if the operator takes no tensor."""
+        fields = self._cls.facts.of_kind("input")
+        required = [field for field in fields if not field.optional]
+        if len(required) == 1 and not required[0].is_array:
+            return slot_name(required[0].attribute_name)
+        if not fields:
+            return None
+        names = [slot_name(field.attribute_name) + ("_0, ..." if field.is_array else "") for field in fields]
+        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
+
+    def parse(
+        self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
+    ) -> Call:
+        """Parse a call; its document may leave out what the tensors say (inputs) and what follows (outputs).
+
+        Raises:
+            UnknownOperator: the document names no operator.
+            InvalidJson: the document is not JSON.
+            InvalidParameter: a query parameter that is unknown, repeated, or sent beside a document.
+            InvalidDescriptor: the description breaks a rule.
+            InvalidFrame: the tensors do not match the description.
+        """
+        del values
+        cls = self._cls
+        attributes, arrays = cls.attribute_fields(), cls.fields_with_arrays()
+        known = [*attributes, "output_sizes", "output_data_type"]
+        sent, options = parse_query(query, known, ["backend", "device", "feature_level"])
+        read = parse_document(document, sent)
+        described: Mapping[str, Any] = {"type": cls.operator_type, "desc": {}} if read is None else read
+        if not isinstance(described.get("type"), str) or not isinstance(described.get("desc"), Mapping):
+            parse_operator(described)  # raises, and names what is missing
+        if read is not None and operator_class(described["type"]) is not cls:
+            raise InvalidParameter(
+                f"the path names {cls.operator_type} but the document's type is {described['type'][:60]!r}; "
+                "post to the operator that the document describes"
+            )
+        desc: dict[str, Any] = {**described["desc"]}
+        for key in sent.keys() & attributes.keys():
+            desc[pascal_case(key)] = _query_value(sent[key], array=key in arrays)
+        _describe_inputs(cls, desc, tensors)
+        if "output_sizes" in sent or "output_data_type" in sent:
+            _describe_outputs(cls, desc, tensors, sent)
+        parsed = parse_operator({**described, "desc": desc}, complete=True)
+        slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
+        if {slot.name for slot in slots} != announced.keys():
+            match_names(tensors, [slot.name for slot in slots])
+        for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
+            _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
+        try:
+            parsed.validate_for(options.feature_level or NEWEST)
+        except InvalidDescriptor as error:
+            raise error.under("desc") from None
+        return Call(parsed, parsed.to_document_text(), options)
+
+
+def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
+    """Add to the fields what the body announces about inputs that they leave out.
+
+    Raises:
+        InvalidFrame: a required tensor is missing, or a name is of no field.
+    """
+    by_field: dict[str, list[tuple[TensorPath, AnnouncedTensor]]] = {}
+    for tensor in tensors:
+        path = cls.path_of_slot(tensor.name)
+        if path is not None:
+            by_field.setdefault(path[0], []).append((path, tensor))
+    required: list[str] = []
+    optional: list[str] = []
+    for field in cls.facts.of_kind("input"):
+        name, own = slot_name(field.attribute_name), by_field.get(field.attribute_name, [])
+        names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
+        (optional if field.optional else required).extend(names)
+        if own and not {field.name, field.attribute_name} & desc.keys():
+            own.sort(key=itemgetter(0))
+            found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
+            desc[field.name] = found if field.is_array else found[0]
+    match_names(tensors, required, optional)
+
+
+def _describe_outputs(
+    cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor], sent: Mapping[str, str]
+) -> None:
+    """Add to the fields the outputs that the query describes; several are separated by semicolons.
+
+    What the query leaves out of a description is that of the first tensor in the body.
+    """
+    sizes = [_query_value(text, array=True) for text in sent.get("output_sizes", "").split(";") if text]
+    types = [text.strip() for text in sent.get("output_data_type", "").split(";") if text]
+    found: list[dict[str, Any]] = []
+    for index in range(max(len(sizes), len(types))):
+        output: dict[str, Any] = {}
+        if tensors:
+            output = {"DataType": types[0] if types else _directml_name(tensors[0]), "Sizes": list(tensors[0].shape)}
+        for key, entries in (("DataType", types), ("Sizes", sizes)):
+            if entries:
+                output[key] = entries[min(index, len(entries) - 1)]
+        found.append(output)
+    fields = cls.facts.of_kind("output")
+    if len(found) > len(fields) and not fields[-1].is_array:
+        raise InvalidParameter(
+            f"the query describes {len(found)} outputs, but {cls.operator_type} has {len(fields)}",
+            extra={"parameter": "output_sizes"},
+        )
+    for field, output in zip(fields, found, strict=False):
+        desc[field.name] = found[len(fields) - 1 :] if field.is_array else output
+
+
+def _query_value(text: str, *, array: bool) -> Any:
+    """A value from the query: numbers, objects and bracketed arrays as in JSON, names as text, arrays with commas."""
+    if array and not text.lstrip().startswith("["):
+        return [_query_value(item.strip(), array=False) for item in text.split(",")]
+    try:
+        return read_json(text.encode())
+    except InvalidJson:
+        return text
+
+
+def _directml_name(tensor: AnnouncedTensor) -> str:
+    if tensor.data_type.directml is None:
+        known = ", ".join(row.directml for row in DATA_TYPES if row.directml)
+        raise InvalidDescriptor.of(
+            [
+                Violation(
+                    "data-type-unsupported", (tensor.name, "dtype"),
+                    f"DirectML has no type for {tensor.data_type.numpy_name}; convert the array first, or use "
+                    "/v1/onnx, whose Tile takes every type", tensor.data_type.numpy_name, f"one of {known}",
+                    "DML_TENSOR_DATA_TYPE",
+                )
+            ]
+        )  # fmt: skip
+    return tensor.data_type.directml
+
+
+def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDesc) -> None:
+    """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
+
+    Raises:
+        InvalidFrame: it is neither.
+    """
+    size, packed = described.total_tensor_size_in_bytes, described.is_packed
+    if tensor.data_type.directml == described.data_type.name and tensor.shape == described.sizes and packed:
+        return
+    if tensor.data_type.numpy_name == "uint8" and tensor.shape == (size,):
+        return
+    raw, row = f"U8 with shape [{size}]", data_type(described.data_type.name)
+    expected = f"{row.safetensors} with shape {list(described.sizes)} or {raw}" if packed else raw
+    raise InvalidFrame(
+        f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
+        f"{list(tensor.shape)}, but {field} describes {expected}"
+    )
+
+
+class OnnxParser:
+    """`/v1/onnx/{op_type}?opset=19`. See `CallParser`.
+
+    Raises:
+        UnknownOperator: there is no operator of that name; with the nearest name.
+    """
+
+    def __init__(self, name: str) -> None:
+        find_schema(name, NEWEST_OPSET)
+        self._name = name
+
+    @property
+    def npy_tensor(self) -> str:
+        """The tensor that the node works on; it has the same name in every version."""
+        return next(schema for schema in ONNX_OPERATORS if schema.op_type == self._name).data_input.name
+
+    @property
+    def value_names(self) -> frozenset[str]:
+        """The inputs that decide the output's shape, in any version; the node refuses those its own has not."""
+        return _value_names(self._name)
+
+    def parse(
+        self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
+    ) -> Call:
+        """Parse a call; the node comes from the document or the query, and may leave out what the tensors say.
+
+        Raises:
+            InvalidJson: the document is not JSON.
+            InvalidParameter: a query parameter that is repeated or sent beside a document; no such opset.
+            InvalidDescriptor: the node breaks a rule of ONNX.
+            InvalidFrame: the tensors do not match the node.
+        """
+        name, data = self._name, self.npy_tensor
+        parameters, options = parse_query(query, (), ["backend", "device"])
+        text = parameters.pop("opset", None)
+        range_ = f"is not a number; send one from 1 to {NEWEST_OPSET}"
+        opset = None if text is None else query_number("opset", text, range_)
+        members = parse_document(document, parameters)
+        match_names(tensors, [data], sorted(self.value_names))
+        announced = next(tensor for tensor in tensors if tensor.name == data)
+        tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
+        if members is None:
+            node = OnnxNode.from_query(name, NEWEST_OPSET if opset is None else opset, parameters, tensor, values)
+        else:
+            node = OnnxNode.from_json(_completed(members, name, opset, data, tensor, values))
+        if node.input != tensor:
+            raise InvalidFrame(
+                f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
+            )
+        return Call(node, node.to_document_text(), options)
+
+
+@cache
+def _value_names(op_type: str) -> frozenset[str]:
+    versions = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
+    return frozenset(entry.name for schema in versions for entry in schema.value_inputs)
+
+
+def _completed(
+    members: Mapping[str, Any], name: str, opset: int | None, data: str, tensor: OnnxTensor, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The node document with what the path and the tensors say."""
+    if members.get("op_type", name) != name:
+        raise InvalidParameter(
+            f"the path names {name} but the document's op_type is {str(members['op_type'])[:60]!r}; "
+            "post to the operator that the document describes"
+        )
+    if opset is not None and members.get("opset", opset) != opset:
+        raise InvalidParameter(f"the query says opset {opset}, the document {members['opset']!r}; send it once")
+    inputs: Any = members.get("inputs", {})
+    if isinstance(inputs, Mapping):
+        sent = cast("Mapping[str, Any]", inputs)
+        twice = sorted(sent.keys() & values.keys())
+        if twice:
+            raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
+        inputs = {data: tensor.to_json(), **sent, **values}
+    return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}
+
+
+DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": OnnxParser}
+"""The dialect of each path that operators are posted to."""

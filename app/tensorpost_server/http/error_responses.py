@@ -1,0 +1,139 @@
+"""Error responses: the status of each error class, and problem documents (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from tensorpost import problems as p
+
+__all__ = [
+    "MEDIA_TYPE",
+    "STATUS",
+    "answer_disconnected",
+    "answer_error",
+    "answer_http_exception",
+    "answer_unexpected",
+    "status_of",
+]
+
+_log = logging.getLogger(__name__)
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+MEDIA_TYPE = "application/problem+json"
+
+STATUS: Mapping[type[p.TensorpostError], int] = {
+    p.InvalidRequest: 400,
+    p.InvalidDescriptor: 422,
+    p.UnsupportedAtLevel: 422,
+    p.UnknownOperator: 404,
+    p.InvalidJson: 400,
+    p.InvalidFrame: 400,
+    p.InvalidParameter: 400,
+    p.BodyMismatch: 400,
+    p.LengthRequired: 411,
+    p.UnsupportedMediaType: 415,
+    p.NotAcceptable: 406,
+    p.NotFound: 404,
+    p.MethodNotAllowed: 405,
+    p.LimitExceeded: 413,
+    p.Unavailable: 503,
+    p.TooBusy: 429,
+    p.NotReady: 503,
+    p.NoBackend: 501,
+    p.OutOfDeviceMemory: 503,
+    p.DeviceLost: 503,
+    p.ReceiveTimeout: 408,
+    p.ServerFault: 500,
+}
+
+
+def status_of(error: p.TensorpostError) -> int:
+    """The status of an error: its class's row, or that of the nearest base class that has one."""
+    return next((STATUS[cls] for cls in type(error).__mro__ if cls in STATUS), 500)
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """The problem document of a `TensorpostError`, with Retry-After where waiting helps."""
+    assert isinstance(error, p.TensorpostError)
+    return _answer(request, error, status_of(error), {})
+
+
+def _answer(request: Request, error: p.TensorpostError, status: int, headers: dict[str, str]) -> Response:
+    if "retry_after_seconds" in error.extra:
+        headers["Retry-After"] = str(error.extra["retry_after_seconds"])
+    if isinstance(error, p.MethodNotAllowed):
+        headers["Allow"] = str(error.extra.get("allow", ""))
+    if isinstance(error, p.UnsupportedMediaType) and "accept" in error.extra:
+        headers["Accept"] = str(error.extra["accept"])
+    if isinstance(error, p.UnsupportedMediaType) and "accept_encoding" in error.extra:
+        headers["Accept-Encoding"] = str(error.extra["accept_encoding"])
+    problem = error.to_problem(status)
+    if request_id := request.scope.get("tensorpost.request_id"):
+        problem["request_id"] = headers["X-Request-ID"] = request_id
+    body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    return Response(body, status, headers, MEDIA_TYPE)
+
+
+def answer_http_exception(request: Request, error: Exception) -> Response:
+    """A refusal of the router, the framework or a middleware as a problem document; status and headers stay.
+
+    The problem is of the family that the status belongs to: `invalid-request`, `unavailable` (503) or
+    `internal-error`.
+    """
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path[:200]
+    if error.status_code == 404:
+        return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
+    if error.status_code == 405:
+        allow = ", ".join(_allowed_methods(request))
+        ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
+        return answer_error(request, ours)
+    family = (
+        p.InvalidRequest if error.status_code < 500 else p.Unavailable if error.status_code == 503 else p.ServerFault
+    )
+    detail = f"{method} {path}: {error.detail}"
+    return _answer(request, family(detail), error.status_code, dict(error.headers or {}))
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """All methods of the path; the router's own Allow header names those of the first route only."""
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+
+
+class _NoResponse(Response):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
+
+
+def answer_disconnected(request: Request, error: Exception) -> Response:
+    """The caller closed the connection: no response is sent, and nothing is logged."""
+    del request, error
+    return _NoResponse()
+
+
+def answer_unexpected(request: Request, error: Exception) -> Response:
+    """A fault of the server or of the machine, as 500 or 503 without details, which are in the log."""
+    # The server logs the traceback; this line ties it to the request.
+    _log.error("request %s failed: %r", request.scope.get("tensorpost.request_id"), error)
+    if isinstance(error, MemoryError):
+        fault = p.Unavailable(
+            "the machine has no memory left for this; try again later, or with less (setting TENSORPOST_MEMORY_BYTES "
+            "says how much the server may lend out)"
+        )
+    else:
+        fault = p.ServerFault("the server failed; its log has the details under this request id")
+    answer = answer_error(request, fault)
+    answer.headers["Connection"] = "close"  # as servers do after an exception; callers should know
+    return answer

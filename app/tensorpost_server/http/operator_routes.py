@@ -1,0 +1,248 @@
+"""`/v1/operators`, `/v1/onnx` and `/v1/validate`: the catalogues, running an operator, validating a document."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from fastapi import APIRouter
+from pydantic.fields import FieldInfo
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
+from tensorpost.descriptors.operator_desc import slot_name
+from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
+from tensorpost.operation import Operation, Slot
+from tensorpost.problems import InvalidDescriptor, Violation
+from tensorpost.strict_json import read_json
+
+from . import examples
+from .dialects import DirectmlParser, OnnxParser
+from .headers import content_length, header_fields
+from .media_types import refuse_content_encoding
+from .operator_dispatch import OperatorResponse
+from .parse_call import parse_query
+from .request_body import RequestBody
+from .service import service_of
+
+__all__ = ["catalogue_entry", "router"]
+
+router = APIRouter()
+
+_OPERATOR = {"name": "operator", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}
+
+
+@router.get("/v1/operators", summary="List the operators", tags=["operators"])
+async def list_operators() -> JSONResponse:
+    """Every DirectML operator with its fields, types and support by feature level; every ONNX operator and version."""
+    onnx = [schema.to_json() for schema in ONNX_OPERATORS]
+    return JSONResponse({"operators": [catalogue_entry(cls) for cls in OPERATORS], "onnx": onnx})
+
+
+@router.get(
+    "/v1/operators/{operator}",
+    summary="Describe an operator",
+    tags=["operators"],
+    openapi_extra={"parameters": [_OPERATOR]},
+)
+async def describe_operator(request: Request) -> JSONResponse:
+    """One operator's fields, types and support by feature level, with the JSON schema of its descriptor."""
+    cls = operator_class(request.path_params["operator"])
+    return JSONResponse({**catalogue_entry(cls), "json_schema": cls.model_json_schema(by_alias=True)})
+
+
+def catalogue_entry(cls: type[OperatorDesc]) -> dict[str, Any]:
+    """The description of an operator in the catalogue."""
+    facts = cls.facts
+    return {
+        "name": cls.operator_type.lower(),
+        "type": f"DML_OPERATOR_{cls.operator_type}",
+        "value": facts.number,
+        "feature_level": str(facts.since),
+        "summary": cls.summary,
+        "approximate": cls.approximation,
+        "fields": [_field_entry(facts, field, cls.model_fields[field.attribute_name]) for field in facts.fields],
+    }
+
+
+def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> dict[str, Any]:
+    """A field: an attribute with its query parameter, or a tensor with its name in a frame and what it may be."""
+    entry = {"name": field.name, "kind": field.kind, "required": info.is_required(), "array": field.is_array}
+    if field.kind == "attribute":
+        return entry | {"query": field.attribute_name}
+    support = [
+        {
+            "feature_level": str(row.since),
+            "dimension_counts": {"lowest": row.dimension_counts[0], "highest": row.dimension_counts[1]},
+            "data_types": [data_type.name for data_type in row.data_types],
+            **({"functions": list(row.functions)} if row.functions else {}),
+        }
+        for name, rows in facts.tables()
+        if name == field.name
+        for row in rows
+    ]
+    name = slot_name(field.attribute_name)
+    if field.is_array:
+        name += "_0"
+    elif field.kind == "output" and len(facts.of_kind("output")) == 1:
+        name = "output"
+    return entry | {"optional": field.optional, "tensor": name, "support": support}
+
+
+@router.post(
+    "/v1/operators/{operator}",
+    summary="Run an operator",
+    tags=["operators"],
+    response_class=Response,
+    openapi_extra=examples.run_operator_openapi(),
+)
+async def run_operator(request: Request) -> Response:
+    """Post an operator and its tensors; the result comes back as raw bytes, streamed while it is made.
+
+    The answer has the form of the request unless Accept says otherwise. Its headers are complete and true before the
+    first byte: Content-Length, Server-Timing (milliseconds per stage up to the first slice), Tensorpost-Backend,
+    Tensorpost-Device and X-Request-ID.
+    """
+    return OperatorResponse(service_of(request), DirectmlParser, request.path_params["operator"])
+
+
+@router.get("/v1/onnx", summary="List the ONNX operators", tags=["onnx"])
+async def list_onnx_operators() -> JSONResponse:
+    """Every version of every ONNX operator here: inputs, types and attributes with their defaults."""
+    return JSONResponse({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
+
+
+@router.post(
+    "/v1/onnx/{op_type}",
+    summary="Run an ONNX node",
+    tags=["onnx"],
+    response_class=Response,
+    openapi_extra=examples.run_onnx_openapi(),
+)
+async def run_onnx(request: Request) -> Response:
+    """Post an ONNX node and its tensors; the result comes back as raw bytes, streamed while it is made.
+
+    Small inputs (repeats, scales, sizes, roi) stand in the query, in the node document, or travel as tensors of a
+    frame. Answers are as for `/v1/operators`.
+    """
+    return OperatorResponse(service_of(request), OnnxParser, request.path_params["op_type"])
+
+
+_VALIDATE_OPENAPI = {
+    "parameters": [
+        {
+            "name": "feature_level", "in": "query", "required": False, "schema": {"type": "string"},
+            "description": "DirectML feature level, 1_0 to 6_4; default the newest", "example": "2_1",
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}, "example": examples.tile_document()}},
+    },
+}  # fmt: skip
+
+
+@router.post(
+    "/v1/validate", summary="Validate an operator document", tags=["operators"], openapi_extra=_VALIDATE_OPENAPI
+)
+async def validate(request: Request) -> JSONResponse:
+    """The verdict, every violation, the bytes of each tensor, the output's description, and the lowest feature level.
+
+    The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
+    "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
+    that level can express it, and `warnings` what other implementations answer differently. The answer is 200 whether
+    the document is valid or not; 4xx means that the question itself could not be read.
+    """
+    service = service_of(request)
+    sent, _ = parse_query(request.url.query, ["feature_level"], [])
+    level = FeatureLevel.parse(sent.get("feature_level", NEWEST))
+    settings = service.settings
+    fields = header_fields(request.scope["headers"])
+    refuse_content_encoding(fields)
+    length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+    body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
+    document: Any = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
+    if _is_node(document):
+        # In a thread, and counted as a request: every coordinate of every axis is compared, which can take a second.
+        with service.admission.admit(length):
+            return JSONResponse(await asyncio.to_thread(_node_verdict, level, document))
+    try:
+        desc = parse_operator(document, complete=True)
+    except InvalidDescriptor as error:
+        return JSONResponse(_verdict(level, error.violations))
+    return JSONResponse(_verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc))
+
+
+def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = None) -> dict[str, Any]:
+    found: list[Violation] = list(violations)
+    verdict: dict[str, Any] = {
+        "valid": not found,
+        "feature_level": str(level),
+        "violations": [violation.to_json() for violation in found],
+        "lowest_feature_level": None,
+        "op": None,
+        "output": None,
+        "inputs": None,
+        "outputs": None,
+        "input_bytes": None,
+        "output_bytes": None,
+    }
+    if desc is not None:
+        lowest = desc.lowest_feature_level()
+        outputs = [tensor for _, tensor in desc.tensors("output")]
+        verdict |= {
+            "lowest_feature_level": None if lowest is None else str(lowest),
+            "op": desc.to_document(),
+            "output": outputs[0].to_json(),
+            **_sizes(desc),
+        }
+    return verdict
+
+
+def _sizes(operation: Operation) -> dict[str, Any]:
+    """The tensors of an operation, in binding order, with their bytes and the sums of those."""
+
+    def entry(slot: Slot) -> dict[str, Any]:
+        layout = slot.layout
+        return {
+            "name": slot.name,
+            "dtype": layout.data_type.numpy_name,
+            "shape": list(layout.sizes),
+            "size_in_bytes": layout.size_in_bytes,
+        }
+
+    inputs, outputs = [entry(slot) for slot in operation.inputs], [entry(slot) for slot in operation.outputs]
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "input_bytes": sum([each["size_in_bytes"] for each in inputs]),
+        "output_bytes": sum([each["size_in_bytes"] for each in outputs]),
+    }
+
+
+def _is_node(document: object) -> bool:
+    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
+
+
+def _node_verdict(level: FeatureLevel, document: object) -> dict[str, Any]:
+    try:
+        node = OnnxNode.from_json(document)
+    except InvalidDescriptor as error:
+        return _verdict(level, error.violations) | {"lowering": None, "warnings": []}
+    lowering = lower(node, level)
+    descriptor = lowering.descriptor
+    lowest = None if descriptor is None else descriptor.lowest_feature_level()
+    return _verdict(level, []) | {
+        "lowest_feature_level": None if lowest is None else str(lowest),
+        "op": node.to_json(),
+        "output": node.output.to_json(),
+        **_sizes(node),
+        "warnings": list(node.warnings),
+        "lowering": {
+            "verdict": lowering.verdict.value,
+            "reason": lowering.reason,
+            "op": None if descriptor is None else descriptor.to_document(),
+        },
+    }

@@ -1,0 +1,344 @@
+"""From a request to a `Call`: path, query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+from starlette.datastructures import QueryParams
+
+from tensorpost import frame
+from tensorpost.datatypes import DataType, data_type
+from tensorpost.descriptors import FeatureLevel
+from tensorpost.frame import HeadReader, NpyHeadReader
+from tensorpost.layout import Layout
+from tensorpost.operation import Operation
+from tensorpost.problems import (
+    InvalidDescriptor,
+    InvalidFrame,
+    InvalidJson,
+    InvalidParameter,
+    Violation,
+    json_path,
+    nearest,
+)
+from tensorpost.strict_json import read_json
+
+from ..engine import Ticket
+from ..settings import Settings
+from .media_types import MediaType
+from .request_body import RequestBody
+
+__all__ = [
+    "AnnouncedTensor",
+    "Call",
+    "CallOptions",
+    "CallParser",
+    "Dialect",
+    "ReadCall",
+    "match_names",
+    "parse_document",
+    "parse_query",
+    "query_number",
+    "read_call",
+]
+
+_MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedTensor:
+    """A tensor as the head of a body announces it."""
+
+    name: str
+    data_type: DataType
+    shape: tuple[int, ...]
+    size_in_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What a caller chooses besides the operator.
+
+    Attributes:
+        backend: `auto` or a backend's name; None for the server's default.
+        device: index of one of the backend's devices; None for any.
+        feature_level: DirectML feature level to validate at; None for the newest.
+    """
+
+    backend: str | None = None
+    device: int | None = None
+    feature_level: FeatureLevel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation that is valid, and how to run it; nothing has been planned or computed yet.
+
+    Attributes:
+        operation: the operator with its attributes and the descriptions of its tensors.
+        document: its canonical document as JSON text.
+        options: backend, device and feature level.
+    """
+
+    operation: Operation
+    document: str
+    options: CallOptions
+
+
+class CallParser(Protocol):
+    """Parses calls of one operator in one dialect."""
+
+    @property
+    def npy_tensor(self) -> str | None:
+        """The name of the tensor in an npy body; None if the operator takes no tensor, and the body is empty.
+
+        Raises:
+            InvalidFrame: the operator requires several tensors.
+        """
+        ...
+
+    @property
+    def value_names(self) -> frozenset[str]:
+        """Names of tensors whose elements, not only their shapes, decide what is computed."""
+        ...
+
+    def parse(
+        self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
+    ) -> Call:
+        """Parse a call.
+
+        Args:
+            query: the query string, undecoded.
+            tensors: what the body announces, in the order of its bytes.
+            document: the operation's JSON text, if the body has one.
+            values: the elements of the tensors in `value_names`, as arrays.
+
+        Raises:
+            InvalidRequest: any of them is malformed, or they contradict each other.
+        """
+        ...
+
+
+Dialect = Callable[[str], CallParser]
+"""From an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
+
+
+# ---- reading a body --------------------------------------------------------------------------------------------------
+
+
+class ReadCall(NamedTuple):
+    """A call and what its body told about it.
+
+    Attributes:
+        call: what is asked for.
+        id: the caller's id of the call.
+        tensors: what the body announces, in the order of its bytes.
+        memory: the bytes of these tensors, if they were read to parse the call; else None.
+    """
+
+    call: Call
+    id: str | None
+    tensors: Sequence[AnnouncedTensor]
+    memory: list[memoryview] | None
+
+
+async def read_call(
+    body: RequestBody, media_type: MediaType, parser: CallParser, query: str, settings: Settings,
+    reserve: Callable[[int], Ticket], *, head_has_arrived: bool,
+) -> ReadCall:  # fmt: skip
+    """Read and parse a call up to its tensors' bytes; and those as well where the operation depends on them.
+
+    Args:
+        body: the request's body, nothing of which has been consumed.
+        media_type: how to read it.
+        parser: of the operator.
+        query: the query string, undecoded.
+        settings: the limits.
+        reserve: admits the request, or reserves more for it, in bytes.
+        head_has_arrived: whether the head is short and already in memory, so that nothing is reserved for it.
+
+    Raises:
+        TensorpostError: the call is malformed, too large, or the memory is not there now.
+    """
+    if media_type is MediaType.JSON:
+        # The text and the arrays made of it are held from now on.
+        reserve(min(body.length, settings.max_json_bytes))
+        return _parse_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"), parser, query)
+    if not head_has_arrived:
+        reserve(min(body.length, settings.max_head_bytes))
+    if media_type is MediaType.NPY:
+        name = parser.npy_tensor
+        if name is None:
+            await body.receive_into([])  # refuses a body that is not empty
+            return ReadCall(parser.parse(query, [], None, {}), None, [], [])
+        npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
+        await body.feed(npy)
+        head = npy.finish()
+        tensors = [AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes)]
+        return ReadCall(parser.parse(query, tensors, None, {}), None, tensors, None)
+    reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
+    await body.feed(reader)
+    frame_head = reader.finish()
+    tensors = [AnnouncedTensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in frame_head.tensors]
+    memory, values = None, {}
+    needed = [tensor for tensor in tensors if tensor.name in parser.value_names]
+    for tensor in needed:
+        if tensor.size_in_bytes > _MOST_VALUE_BYTES:
+            raise InvalidFrame(
+                f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
+                f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
+            )
+    if needed:
+        # The caller chooses the order of the tensors, so the large one may come before the small ones.
+        ticket = reserve(frame_head.body_bytes)
+        memory = [ticket.memory(tensor.size_in_bytes) for tensor in tensors]
+        await body.receive_into(memory)
+        values = _values(parser, tensors, memory)
+    metadata = frame_head.metadata
+    call = parser.parse(query, tensors, metadata.get("op"), values)
+    return ReadCall(call, metadata.get("id"), tensors, memory)
+
+
+def _values(
+    parser: CallParser, tensors: Sequence[AnnouncedTensor], memory: Sequence[memoryview]
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        tensor.name: Layout.row_major(tensor.data_type, tensor.shape).view(block)
+        for tensor, block in zip(tensors, memory, strict=True)
+        if tensor.name in parser.value_names
+    }
+
+
+def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
+    """Parse `{"op": {...}, "tensors": {"input": {"dtype", "shape", "data"}}, "id": ...}`.
+
+    Raises:
+        InvalidDescriptor: a member is missing, unknown or malformed; paths start at the root of this document.
+    """
+    document: Any = read_json(text)
+    expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
+    members: Mapping[str, Any] = cast("Any", document) if isinstance(document, Mapping) else {}
+    found = [
+        Violation("document", (key,), f"there is no member {key[:60]!r} in a JSON call", None, expected)
+        for key in members
+        if key not in ("op", "tensors", "id")
+    ]
+    sent: Any = members.get("tensors")
+    if not isinstance(sent, Mapping):
+        found.append(Violation("document", ("tensors",), "tensors must be an object of named tensors", sent, expected))
+    if not isinstance(members.get("id"), (str, type(None))):
+        found.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
+    if found:
+        raise InvalidDescriptor.of(found)
+    arrays = {
+        name: frame.tensor_from_json(content, path=("tensors", name))
+        for name, content in cast("Mapping[str, Any]", sent).items()
+    }
+    tensors = [AnnouncedTensor(name, data_type(a.dtype), a.shape, a.nbytes) for name, a in arrays.items()]
+    # by way of uint8, since memoryview has no bfloat16
+    memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
+    operation = None if members.get("op") is None else json.dumps(members["op"])
+    try:
+        call = parser.parse(query, tensors, operation, _values(parser, tensors, memory))
+    except InvalidDescriptor as error:
+        raise type(error).of([_from_root(violation, arrays, operation) for violation in error.violations]) from None
+    return ReadCall(call, members.get("id"), tensors, memory)
+
+
+def _from_root(violation: Violation, tensors: Mapping[str, object], operation: str | None) -> Violation:
+    """The violation with its path seen from the root of a JSON call."""
+    if violation.path[1:] == ("dtype",) and violation.path[0] in tensors:
+        return violation.under("tensors")
+    return violation if operation is None else violation.under("op")
+
+
+# ---- the parts of a call that all dialects share ---------------------------------------------------------------------
+
+
+def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], CallOptions]:
+    """Split a query into the dialect's own parameters and the options.
+
+    Args:
+        query: the query string, undecoded.
+        known: the dialect's parameters; empty means that the dialect judges them itself.
+        options: which of `backend`, `device` and `feature_level` there are.
+
+    Raises:
+        InvalidParameter: a parameter that is unknown, sent twice, or an option with a value that it cannot have.
+    """
+    sent: dict[str, str] = {}
+    for name, text in QueryParams(query).multi_items():
+        if known and name not in known and name not in options:
+            guess = nearest(name, [*known, *options])
+            hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join([*known, *options])}"
+            raise InvalidParameter(f"there is no query parameter {name[:60]!r}; {hint}", extra={"parameter": name[:60]})
+        if name in sent:
+            raise InvalidParameter(
+                f"query parameter {name[:60]!r} is sent twice; separate several values by commas",
+                extra={"parameter": name[:60]},
+            )
+        sent[name] = text
+    level = sent.pop("feature_level", None) if "feature_level" in options else None
+    backend = sent.pop("backend", None)
+    device = sent.pop("device", None) if "device" in options else None
+    if device is not None:
+        query_number("device", device, "is no number of a device; they are counted from 0, and /v1/devices lists them")
+    return sent, CallOptions(
+        backend,
+        None if device is None else int(device),
+        None if level is None else FeatureLevel.parse(level),
+    )
+
+
+def query_number(name: str, text: str, refusal: str) -> int:
+    """A query parameter of at most four decimal digits.
+
+    Raises:
+        InvalidParameter: it is something else; `refusal` is the rest of the sentence.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > 4:
+        raise InvalidParameter(f"{name} {text[:40]!r} {refusal}", extra={"parameter": name})
+    return int(text)
+
+
+def parse_document(text: str | None, repeated: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Parse a document's text; None if there is none.
+
+    Args:
+        text: JSON text.
+        repeated: query parameters that must not be sent beside a document.
+
+    Raises:
+        InvalidJson: it is not JSON, or no object.
+        InvalidParameter: the query has attributes as well.
+    """
+    if text is None:
+        return None
+    if repeated:
+        names = ", ".join(sorted(repeated))
+        raise InvalidParameter(f"the operator document is sent, so the query must not repeat it: remove {names}")
+    try:
+        document = read_json(text.encode())
+    except InvalidJson as error:
+        raise InvalidJson(f"{json_path(('op',))}: {error.detail}") from None
+    if not isinstance(document, Mapping):
+        raise InvalidJson(f"$.op must be a JSON object, not {type(document).__name__}")
+    return cast("Mapping[str, Any]", document)
+
+
+def match_names(tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = ()) -> None:
+    """Compare the names of the body's tensors with those that the operation takes.
+
+    Raises:
+        InvalidFrame: one is missing, or unknown.
+    """
+    names = [tensor.name for tensor in tensors]
+    if not {*required} <= {*names} <= {*required, *optional}:
+        sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
+        sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
+        may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
+        raise InvalidFrame(f"the operator takes the tensors {', '.join(map(repr, required))}{may}; the body has {sent}")

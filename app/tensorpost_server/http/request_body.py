@@ -1,0 +1,155 @@
+"""A request body of known length: its head is fed to a reader, its tensors are received into memory made for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.types import Receive
+
+from tensorpost.frame import BodyWriter, HeadReader, NpyHeadReader
+from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
+
+from .receive_into import ReceiveInto
+
+__all__ = ["ClientDisconnected", "RequestBody"]
+
+_HEAD_BLOCK = 4096  # bytes; the head of a frame has a few hundred
+_EMPTY = memoryview(b"")
+
+
+class ClientDisconnected(Exception):
+    """The caller closed the connection; no response can be delivered."""
+
+
+class RequestBody:
+    """A request body of known length.
+
+    Args:
+        receive: the ASGI channel.
+        length: Content-Length in bytes.
+        timeout: longest pause between two parts, seconds.
+        extension: the server's way to receive straight into memory; None if it has none.
+
+    Attributes:
+        length: Content-Length in bytes.
+        received: bytes that have been received.
+    """
+
+    def __init__(self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None) -> None:
+        self._receive = receive
+        self._extension = extension
+        self._timeout = timeout
+        self._buffered = _EMPTY
+        self._more = True
+        self.length = length
+        self.received = 0
+
+    def supply(self, body: bytes | None) -> None:
+        """Take the whole body from the server, if it has arrived; before anything else is received."""
+        if body is not None:
+            self._buffered, self._more, self.received = memoryview(body), False, len(body)
+
+    async def peek(self) -> memoryview:
+        """Some bytes, in whatever size they arrive, which stay unread; empty at the end of the body.
+
+        With the server's extension they are few, so that little of what follows a head is copied twice.
+
+        Raises:
+            ClientDisconnected: the connection closed before the end.
+            ReceiveTimeout: nothing came for too long.
+        """
+        if self._extension is None or self._buffered or self.received == self.length:
+            await self._receive_part()
+        else:
+            block = memoryview(bytearray(min(_HEAD_BLOCK, self.length - self.received)))
+            self._buffered = block[: await self._receive_with(self._extension, [block], 1)]
+            self._more = self.received < self.length
+        return self._buffered
+
+    def skip(self, count: int) -> None:
+        """Mark so many of the bytes that `peek` returned as read."""
+        self._buffered = self._buffered[count:]
+
+    @property
+    def complete(self) -> memoryview | None:
+        """All bytes that are unread, if no more will come; else None."""
+        return None if self._more else self._buffered
+
+    async def feed(self, reader: HeadReader | NpyHeadReader) -> None:
+        """Feed a reader until it has its head; the bytes after the head stay unread."""
+        while reader.head is None and (part := await self.peek()):
+            self._buffered = part[reader.feed(part) :]
+
+    async def receive_into(self, views: Sequence[memoryview]) -> None:
+        """Receive the rest of the body into memory.
+
+        Raises:
+            BodyMismatch: a byte too many or too few.
+            ClientDisconnected: the connection closed before the end.
+            ReceiveTimeout: nothing came for too long.
+        """
+        writer = BodyWriter(views)
+        missing = self.length - self.received
+        if self._extension is not None and missing and len(self._buffered) + missing == writer.expected:
+            writer.feed(self._buffered)
+            self._buffered = _EMPTY
+            await self._receive_with(self._extension, writer.left(), missing)
+            return
+        while part := await self._next_part():
+            writer.feed(part)
+        writer.finish()
+
+    async def whole(self, limit: int, setting: str) -> bytes:
+        """The whole body, for JSON; it is small.
+
+        Raises:
+            LimitExceeded: longer than the limit.
+            BodyMismatch: not as long as Content-Length said.
+        """
+        if self.length > limit:
+            raise LimitExceeded.of("the JSON body", self.length, limit, setting)
+        data = bytearray()
+        while part := await self._next_part():
+            data += part
+        if len(data) != self.length:
+            raise BodyMismatch(f"Content-Length is {self.length} but the body has {len(data)} bytes")
+        return bytes(data)
+
+    async def _next_part(self) -> memoryview:
+        """The next bytes, which are read then; empty at the end of the body."""
+        if not self._buffered:
+            await self._receive_part()
+        part, self._buffered = self._buffered, _EMPTY
+        return part
+
+    async def _receive_part(self) -> None:
+        while self._more and not self._buffered:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    message = await self._receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            self._more = message.get("more_body", False)
+            if data := message.get("body", b""):
+                self.received += len(data)
+                self._buffered = memoryview(data)
+
+    async def _receive_with(self, extension: ReceiveInto, views: Sequence[memoryview], least: int) -> int:
+        """Wait until `least` bytes are in the views; how many came. The body has that many."""
+        try:
+            count = await extension(views, least, self._timeout)
+        except ConnectionResetError:
+            raise ClientDisconnected from None
+        self.received += count
+        if count < least:
+            raise self._too_slow()
+        return count
+
+    def _too_slow(self) -> ReceiveTimeout:
+        return ReceiveTimeout(
+            f"nothing arrived for {self._timeout:g} s; {self.received:,} of {self.length:,} bytes had "
+            "(setting TENSORPOST_RECEIVE_TIMEOUT_SECONDS)"
+        )

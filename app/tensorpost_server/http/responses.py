@@ -1,0 +1,203 @@
+"""Responses to calls: which outputs can be written, their heads, and sending them whole or slice by slice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.types import Message, Receive, Send
+
+from tensorpost import datatypes, frame
+from tensorpost.operation import Slot
+from tensorpost.problems import LimitExceeded, NotAcceptable
+
+from ..engine import Stages, Worker
+from ..planning import Plan
+from ..settings import Settings
+from .call_cache import PreparedCall, ReplayFunction, ResponseHead, WholeMessages, changing_field_lines, field_lines
+from .media_types import MediaType
+from .request_body import ClientDisconnected
+
+__all__ = ["ResponseSender", "check_output", "json_response", "response_head"]
+
+_U8 = datatypes.data_type("U8")
+
+
+def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
+    """Refuse outputs that are too large, or that the media type cannot hold, before memory is reserved.
+
+    Raises:
+        LimitExceeded: output bytes, work or JSON elements are above their limits.
+        NotAcceptable: the media type cannot hold several outputs, a data type, or strides and padding.
+    """
+    if plan.output_bytes > settings.max_output_bytes:
+        raise LimitExceeded.of(
+            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
+        )
+    if plan.work > settings.max_work:
+        raise LimitExceeded.of(
+            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+        )
+    if media_type is MediaType.NPY and len(plan.outputs) != 1:
+        names = ", ".join([slot.name for slot in plan.outputs])
+        raise NotAcceptable(
+            f"{media_type.value} holds one tensor, and {plan.operator} has the outputs {names}; "
+            f"accept {MediaType.FRAME.value}"
+        )
+    for slot in plan.outputs:
+        row = slot.layout.data_type
+        if (
+            (media_type is MediaType.NPY and row.numpy_name == "bfloat16")
+            or (media_type is MediaType.FRAME and row.safetensors is None)
+            or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
+        ):
+            raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another form")
+        if media_type is not MediaType.FRAME and not slot.layout.packed:
+            raise NotAcceptable(
+                f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
+                f"accept {MediaType.FRAME.value}"
+            )
+    if media_type is MediaType.JSON:
+        elements = sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
+        if elements > settings.max_json_elements:
+            raise LimitExceeded.of(
+                "the output as JSON numbers", elements, settings.max_json_elements,
+                "TENSORPOST_MAX_JSON_ELEMENTS",
+                f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it;",
+            )  # fmt: skip
+
+
+def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> ResponseHead:
+    """The head of an npy or frame response that this worker computes. A frame has its tensors in binding order."""
+    plan = prepared.plan
+    if media_type is MediaType.NPY:
+        layout = plan.outputs[0].layout
+        body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
+    else:
+        body_head = frame.encode_head([_frame_entry(slot) for slot in plan.outputs], _metadata(prepared, worker))
+    return _head(worker, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
+
+
+def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
+    """A tensor in a frame; one with strides or padding travels as its raw bytes."""
+    layout = slot.layout
+    return (slot.name, layout.data_type, layout.sizes) if layout.packed else (slot.name, _U8, (layout.size_in_bytes,))
+
+
+def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[ResponseHead, bytes]:
+    """Head and body of a JSON response; `outputs` holds the bytes of the outputs, one after the other."""
+    tensors: dict[str, Any] = {}
+    data = memoryview(outputs)
+    for slot in prepared.plan.outputs:
+        tensors[slot.name] = frame.tensor_to_json(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        data = data[slot.layout.size_in_bytes :]
+    document = _metadata(prepared, worker) | {"op": json.loads(prepared.call.document), "tensors": tensors}
+    body = json.dumps(document, allow_nan=False).encode()
+    return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
+
+
+def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
+    """What a response says about itself, so that a saved frame explains itself."""
+    metadata = {"op": prepared.call.document, "backend": worker.backend.name, "device": worker.backend.device}
+    return metadata if prepared.id is None else metadata | {"id": prepared.id}
+
+
+def _head(worker: Worker, media_type: MediaType, body_head: bytes, length: int, *, inline: bool) -> ResponseHead:
+    headers = (
+        (b"content-type", media_type.value.encode()),
+        (b"content-length", str(length).encode()),
+        (b"tensorpost-backend", worker.backend.name.encode()),
+        (b"tensorpost-device", worker.backend.device.encode()),
+    )
+    return ResponseHead(headers, field_lines(headers), body_head, inline)
+
+
+class ResponseSender:
+    """Sends the response to one call.
+
+    Args:
+        send: the ASGI channel.
+        request_id: of the request.
+        stages: of the request; `compute` is added here.
+        timeout: longest wait for the caller to take a part, seconds.
+        whole: the server's extension; None if it has none, or middleware may want to see the messages.
+
+    Attributes:
+        begun: whether the response has begun; from then on its status cannot change.
+        replay: handed to the server with a small response; None if it cannot be replayed.
+    """
+
+    __slots__ = ("_request_id", "_send", "_stages", "_timeout", "_whole", "begun", "replay")
+
+    def __init__(
+        self, send: Send, request_id: str, stages: Stages, timeout: float, whole: WholeMessages | None
+    ) -> None:  # fmt: skip
+        self._send, self._request_id, self._stages, self._timeout = send, request_id, stages, timeout
+        self._whole = whole
+        self.begun = False
+        self.replay: ReplayFunction | None = None
+
+    async def whole(self, head: ResponseHead, body: bytes) -> None:
+        """Send a small, complete body, `head.body_head` included.
+
+        Raises:
+            ClientDisconnected: the caller did not take it in time.
+        """
+        self._stages.done("compute")
+        self.begun = True
+        if self._whole is not None:
+            lines = head.lines + changing_field_lines(self._request_id, self._stages)
+            if self._whole.send(lines, body, self.replay):
+                return
+        await self._send(self._start(head))
+        await self._send_part(body, more=False)
+
+    async def stream(self, head: ResponseHead, slices: AsyncGenerator[memoryview], receive: Receive) -> None:
+        """Send a body slice by slice.
+
+        The first slice is computed before the status line is sent, so that a failure until then gets its own status.
+        When the caller disconnects, no further slice is begun.
+
+        Args:
+            head: complete, with Content-Length.
+            slices: the output.
+            receive: the ASGI channel in, which reports that the caller disconnected.
+
+        Raises:
+            ClientDisconnected: the caller did not take a part in time.
+        """
+        async with aclosing(slices):
+            block = await anext(slices, None)
+            self._stages.done("compute")
+            self.begun = True
+            await self._send(self._start(head))
+            disconnected = asyncio.ensure_future(_disconnect(receive))
+            try:
+                await self._send_part(head.body_head)
+                while block is not None and not disconnected.done():
+                    await self._send_part(block)
+                    block = await anext(slices, None)
+                if not disconnected.done():
+                    await self._send_part(b"", more=False)
+            finally:
+                disconnected.cancel()
+
+    def _start(self, head: ResponseHead) -> Message:
+        changing = [(b"x-request-id", self._request_id.encode()), (b"server-timing", str(self._stages).encode())]
+        return {"type": "http.response.start", "status": 200, "headers": [*head.headers, *changing]}
+
+    async def _send_part(self, part: bytes | memoryview, *, more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send({"type": "http.response.body", "body": part, "more_body": more})
+        except TimeoutError:
+            raise ClientDisconnected from None  # a response that is not complete makes the server close the connection
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,343 @@
+"""Running uvicorn: the HTTP protocol and event loop it is given, the socket it listens on, how it starts and stops.
+
+No choice is silent: `tensorpost doctor` shows the protocol, and `tensorpost serve` warns when it is a slow one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, cast
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
+
+from tensorpost.problems import DeviceLost, InvalidParameter
+
+from .engine import Pool
+from .http.timeouts import ConnectionLimits
+from .settings import ENVIRONMENT_PREFIX, Settings, setting_variable
+
+__all__ = [
+    "GuardedApplication",
+    "Listener",
+    "ProtocolChoice",
+    "Server",
+    "address_of",
+    "choose_protocol",
+    "is_loopback",
+    "library_version",
+    "uvicorn_config",
+]
+
+_LIBRARIES = {
+    "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "directml": ("onnxruntime-directml", "onnxruntime-windowsml"),
+    "numba": ("numba",),
+    "numpy": ("numpy",),
+}
+"""The distributions that do a backend's computing; the first that is installed counts."""
+
+_log = logging.getLogger(__name__)
+
+
+def library_version(backend: str) -> str | None:
+    """The version of the library that does a backend's computing; None if none is installed."""
+    for name in _LIBRARIES.get(backend, ()):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolChoice:
+    """The HTTP protocol and event loop that uvicorn is given.
+
+    Attributes:
+        http: `direct` is `DirectProtocol`; the others are uvicorn's.
+        loop: the event loop.
+        missing: packages that would make it faster and are not installed.
+        settings: for the protocol's limits.
+    """
+
+    http: Literal["direct", "httptools", "h11"]
+    loop: Literal["uvloop", "asyncio"]
+    missing: tuple[str, ...]
+    settings: Settings
+
+    @property
+    def protocol(self) -> type[asyncio.Protocol] | Literal["httptools", "h11"]:
+        """For `uvicorn.Config(http=...)`."""
+        if self.http != "direct":
+            return self.http
+        # This imports httptools, which may not be installed.
+        from .http.protocol import protocol_class
+
+        return protocol_class(ConnectionLimits.of(self.settings))
+
+    @property
+    def words(self) -> str:
+        """The choice and its consequences in a sentence."""
+        ways = {
+            "direct": "bodies are received straight into their memory; slow and endless callers are disconnected",
+            "httptools": "uvicorn's own protocol: bodies are copied several times, slow callers are not disconnected",
+            "h11": "uvicorn's slow protocol: bodies are copied several times, slow callers are not disconnected",
+        }
+        missing = f" (not installed: {', '.join(self.missing)})" if self.missing else ""
+        return f"{self.http} on {self.loop}: {ways[self.http]}{missing}"
+
+
+def choose_protocol(settings: Settings) -> ProtocolChoice:
+    """The protocol that the settings name, or the fastest that is installed.
+
+    Raises:
+        InvalidParameter: the settings name one whose package is not installed.
+    """
+    wished = settings.http_protocol
+    faster = ("httptools",) if sys.platform == "win32" else ("httptools", "uvloop")  # uvloop is not made for Windows
+    missing = tuple(name for name in faster if find_spec(name) is None)
+    if "httptools" in missing and wished in ("direct", "httptools"):
+        raise InvalidParameter(
+            f"{ENVIRONMENT_PREFIX}HTTP_PROTOCOL is {wished!r}, which needs httptools: install tensorpost[server], "
+            "or choose auto or h11"
+        )
+    best = "h11" if "httptools" in missing else "direct"
+    loop = "asyncio" if "uvloop" in missing or sys.platform == "win32" else "uvloop"
+    return ProtocolChoice(best if wished == "auto" else wished, loop, missing, settings)
+
+
+class Listener:
+    """A bound socket. Closing it removes the file of a Unix socket.
+
+    Raises:
+        InvalidParameter: the system refuses the address.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.uds
+        self.socket = _listen(settings.host, settings.port) if self._path is None else _listen_unix(self._path)
+        self._file = None if self._path is None else self._path.stat()
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it; may be repeated."""
+        self.socket.close()
+        path, file = self._path, self._file
+        if path is not None and file is not None:
+            self._file = None
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), file):  # and not of another server that took the path over
+                    path.unlink()
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    """A Unix socket bound to this path. The file of a server that is gone is replaced.
+
+    Raises:
+        InvalidParameter: somebody listens there, the file is something else, or the system refuses the path.
+    """
+    hint = f"choose another --uds ({setting_variable('uds')})"
+    if not hasattr(socket, "AF_UNIX"):
+        raise InvalidParameter(f"there are no Unix sockets for Python on {sys.platform}; use --host and --port")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            if _is_answered(path):
+                raise InvalidParameter(f"cannot listen on {path}: another server does already; {hint}")
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        reason = "the file exists and is no socket" if path.exists() else error.strerror or str(error)
+        raise InvalidParameter(f"cannot listen on {path}: {reason}; {hint}") from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket.
+
+    Raises:
+        InvalidParameter: the system refuses the address.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(cast("Any", address), family=family)
+    except OSError as error:
+        # socket.create_server repeats the address in its message; the system's own words are enough.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise InvalidParameter(
+            f"cannot listen on {host}, port {port}: {reason}; choose another --host or --port "
+            f"({setting_variable('host')}, {setting_variable('port')}; port 0 picks a free one)"
+        ) from None
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL, or `unix:` and the path, at which a bound socket is reached."""
+    if listener.family == getattr(socket, "AF_UNIX", None):
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the URL."""
+    host = address.removeprefix("http://").rpartition(":")[0].strip("[]").partition("%")[0]
+    return ipaddress.ip_address(host).is_loopback
+
+
+def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: str) -> uvicorn.Config:
+    """How uvicorn runs the application.
+
+    Args:
+        app: what it serves.
+        choice: the protocol and event loop.
+        log_level: the least important messages to show.
+    """
+    settings = choice.settings
+    return uvicorn.Config(
+        app,
+        http=choice.protocol,
+        loop=choice.loop,
+        interface="asgi3",
+        lifespan="on",
+        ws="none",
+        workers=1,  # explicit, so that the environment variable WEB_CONCURRENCY is not read
+        log_config=None,
+        # uvicorn's messages about starting and stopping are for debugging; the line with the address replaces them
+        log_level=log_level if log_level != "info" else "warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # nothing here depends on the caller's address
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
+
+
+class GuardedApplication:
+    """The application; keeps the error that stopped it from starting, which uvicorn would print and drop."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self.error: Exception | None = None
+
+    def refused(self) -> list[tuple[str, str]]:
+        """Backends, or devices of theirs, that could not be opened, each with the reason."""
+        pool: Pool | None = self._app.state.service.pool
+        return [] if pool is None else [(key.partition(":")[0], reason) for key, reason in pool.refused.items()]
+
+    @property
+    def shutdown_seconds(self) -> int:
+        """How long a stop may take."""
+        return self._app.state.service.settings.shutdown_seconds
+
+    def drain(self) -> None:
+        """Say from now on that it is not ready."""
+        self._app.state.service.draining = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_traceback(message: Message) -> None:
+            await send({**message, "message": ""} if message["type"] == "lifespan.startup.failed" else message)
+
+        try:
+            await self._app(scope, receive, without_traceback)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which says where it listens, is not ready once told to stop, and takes its Unix socket away."""
+
+    def __init__(self, config: uvicorn.Config, app: GuardedApplication, address: str) -> None:
+        super().__init__(config)
+        self._app = app
+        self._address = address
+        self._listener: Listener | None = None
+        self._device_lost = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop: readiness falls at once, so that load balancers send the next request elsewhere."""
+        self._app.drain()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the application, then print the address."""
+        await super().startup(sockets)
+        for name, reason in self._app.refused():
+            if library_version(name) is not None:
+                _log.warning("the backend %s is not used: %s", name, reason)
+        print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; here, because uvicorn then ends the process by the signal that it got."""
+        seconds = self._app.shutdown_seconds
+        begin = time.monotonic()
+        await self._drain(seconds / 2)
+        self.config.timeout_graceful_shutdown = max(1, round(seconds - (time.monotonic() - begin)))
+        await super().shutdown(sockets)
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _drain(self, seconds: float) -> None:
+        """Listen until the requests in flight are answered; meanwhile readiness answers 503."""
+        in_flight, end = [*self.server_state.tasks], time.monotonic() + seconds
+        while not all(task.done() for task in in_flight) and not self.force_exit and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
+    def end(self) -> None:
+        """Stop in order because a device failed for good, and let the process end with an error."""
+        self._device_lost = True
+        self.should_exit = True
+
+    def run_until_stopped(self, listener: Listener) -> None:
+        """Serve, then return quietly after Ctrl+C.
+
+        Raises:
+            DeviceLost: a device failed for good.
+            Exception: what stopped the application from starting.
+        """
+        try:
+            with suppress(KeyboardInterrupt):  # uvicorn stops in order, then raises the signal again
+                self._listener = listener
+                self.run(sockets=[listener.socket])
+            if self._device_lost:
+                raise DeviceLost("a device failed for good (the log says which); start the server again")
+        except SystemExit:
+            if self._app.error is not None:
+                raise self._app.error from None
+            raise
