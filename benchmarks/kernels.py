@@ -8,7 +8,7 @@ own. What everybody returns is compared with the definition, evaluated in float6
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -22,6 +22,7 @@ from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.planning import make_plan
 from tensorpost_server.settings import Settings
 
+from . import elementwise
 from .bench import Bench
 from .report import Cell, Figure, Table, Target
 from .sockets import MIB
@@ -147,15 +148,18 @@ def _random(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 # ---- ours ------------------------------------------------------------------------------------------------------------
 
 
-def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any], pool: ThreadPoolExecutor) -> tuple[Run, Run]:
+def ours(
+    backend: Backend, desc: OperatorDesc, inputs: Sequence[NDArray[Any]], pool: ThreadPoolExecutor
+) -> tuple[Run, Run]:
     """The timed call, which drops each slice, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
     if (reason := backend.refuses(plan)) is not None:
         raise RuntimeError(f"our own backend refuses the work: {reason}")
-    sent = memoryview(x.tobytes())
+    sent = [memoryview(x.tobytes()) for x in inputs]
+    (output,) = desc.outputs
 
     def timed() -> Any:
-        run = backend.start(plan, [sent])
+        run = backend.start(plan, sent)
         indices = iter(range(len(plan.slices)))  # a range iterator hands out each index once, whoever asks
 
         def work() -> None:
@@ -166,9 +170,9 @@ def ours(backend: Backend, desc: OperatorDesc, x: NDArray[Any], pool: ThreadPool
             thread.result()
 
     def whole() -> NDArray[Any]:
-        run = backend.start(plan, [sent])
+        run = backend.start(plan, sent)
         flat = np.concatenate([np.frombuffer(run.compute(index), np.uint8) for index in range(len(plan.slices))])
-        return flat.view(x.dtype).reshape(desc.outputs[0].layout.sizes)
+        return flat.view(output.layout.data_type.dtype).reshape(output.layout.sizes)
 
     return timed, whole
 
@@ -185,12 +189,13 @@ class Libraries:
     onnxruntime: Any
     cv2: Any
     openvino: Any
+    numexpr: Any
 
     @classmethod
     def found(cls, bench: Bench) -> Libraries:
         """Those that are installed, with two threads each; the others are named."""
         modules: dict[str, Any] = {}
-        for name in ("torch", "onnx", "onnxruntime", "cv2", "openvino"):
+        for name in ("torch", "onnx", "onnxruntime", "cv2", "openvino", "numexpr"):
             try:
                 modules[name] = importlib.import_module(name)
             except ModuleNotFoundError:
@@ -198,6 +203,8 @@ class Libraries:
                 bench.leave_out(f"{name}, which is not installed")
         if modules["torch"] is not None:
             modules["torch"].set_num_threads(THREADS)
+        if modules["numexpr"] is not None:
+            modules["numexpr"].set_num_threads(THREADS)
         if modules["cv2"] is not None:
             modules["cv2"].setNumThreads(THREADS)
         return cls(**modules)
@@ -304,7 +311,7 @@ def _openvino(openvino: Any, model: bytes, x: NDArray[Any]) -> Run:
 
 
 def measure(bench: Bench) -> Iterator[Table]:
-    """Tile, then the resamplings."""
+    """Tile, the resamplings, then pointwise operators and copies."""
     bench.note(
         f"Nanoseconds per element of {OUTPUT_BYTES // MIB} MiB outputs, {THREADS} threads each, the fastest call."
     )
@@ -332,6 +339,8 @@ def measure(bench: Bench) -> Iterator[Table]:
                 if not bench.quick or dtype != "float16"
             )
             yield Table(title, columns + last, rows)
+        rounds = (2, 3, PAUSE) if bench.quick else (5, IN_A_ROW, PAUSE)
+        yield from elementwise.tables(bench, backends, libraries, pool, ours, rounds)
 
 
 def _row(
@@ -347,7 +356,7 @@ def _row(
     x = case.input(dtype)
     runs: dict[str, Run] = {}
     for name, backend in backends.items():
-        runs[name], whole = ours(backend, case.descriptor(x), x, pool)
+        runs[name], whole = ours(backend, case.descriptor(x), [x], pool)
         if (wrong := case.wrong(whole(), x)) is not None:
             raise RuntimeError(f"our {name} at {case} of {dtype}: {wrong}")
     for name, run in libraries.runs(case, x):

@@ -14,7 +14,7 @@ from .launch_plan import SCRATCH, Kernels, LaunchPlan, StridedBuffer
 __all__ = ["ExpressionPlanner", "Instructions", "NotCompiled", "is_truth", "numeric_operands"]
 
 PITCH, REGISTERS = 4 * 1024 + 192, 64  # these and the order of everything are those of kernels/expression_kernel.py
-SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS
+SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + 64  # and what aligns the registers
 CODES = {
     name: code
     for code, name in enumerate(

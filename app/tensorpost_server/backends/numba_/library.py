@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import os
 import platform
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -27,10 +28,12 @@ from ..base import CannotOpen
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
 
 NAMES = ("runs", "transpose", "gather", "columns_first", "rows_first", "expression")
-SYMBOL = "tensorpost_{}"
+WIDE = ("expression",)  # what computes much for each byte that it moves
+SYMBOL, WIDE_NAME = "tensorpost_{}", "{}_wide"
 _HERE = Path(__file__).parent
 _X86_NAMES = ("x86_64", "amd64")
 _ARM_NAMES = ("aarch64", "arm64")
+_V4_FEATURES = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _V3_FEATURES = ("avx2", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 
 
@@ -45,10 +48,12 @@ class Target:
     Attributes:
         cpu: LLVM's name of a CPU or of a level of CPUs.
         needs: features, by LLVM's names, that a CPU must have to run it.
+        wide: a level with wider vectors; kernels that gain by them are compiled for it too, and run where it is.
     """
 
     cpu: str
     needs: tuple[str, ...]
+    wide: Target | None = None
 
 
 def target() -> Target:
@@ -61,7 +66,7 @@ def target() -> Target:
     """
     machine = platform.machine().lower()
     if machine in _X86_NAMES:
-        return Target("x86-64-v3", _V3_FEATURES)
+        return Target("x86-64-v3", _V3_FEATURES, Target("x86-64-v4", _V4_FEATURES))
     if machine in _ARM_NAMES:
         return Target("generic", ())
     raise CannotOpen(f"no kernels are made for {machine}; only for x86-64 and 64-bit ARM")
@@ -193,17 +198,19 @@ def _compile(goal: Target) -> bytes:
         for name in NAMES:
             compiled = numba.cfunc(signature, error_model="numpy", forceinline=True)(kernels[name])
             code = compiled.inspect_llvm().replace(compiled.native_name, SYMBOL.format(name))
-            module = llvm.parse_assembly(code)
-            whole = module if whole is None else whole
-            if whole is not module:
-                whole.link_in(module)
+            for text in (code, _for_wide_vectors(code, goal)) if name in WIDE else (code,):
+                module = llvm.parse_assembly(text)
+                whole = module if whole is None else whole
+                if whole is not module:
+                    whole.link_in(module)
     finally:
         config.CPU_NAME, config.CPU_FEATURES, config.OPT = before
     machine = llvm.Target.from_triple(whole.triple).create_target_machine(
         cpu=goal.cpu, features="", opt=3, reloc="pic", codemodel="jitdefault", jit=True
     )
+    symbols = {SYMBOL.format(name) for name in (*NAMES, *[WIDE_NAME.format(name) for name in WIDE if goal.wide])}
     for function in whole.functions:
-        if not function.is_declaration and function.name not in map(SYMBOL.format, NAMES):
+        if not function.is_declaration and function.name not in symbols:
             function.linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
@@ -212,6 +219,17 @@ def _compile(goal: Target) -> bytes:
     foreign = [f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")]
     assert not foreign, f"the kernels call {foreign}, which is only there while numba is"
     return machine.emit_object(whole)
+
+
+def _for_wide_vectors(code: str, goal: Target) -> str:
+    """The same functions for the wider level of CPU under names of their own; nothing if there is no such level."""
+    if goal.wide is None:
+        return ""
+    names = re.findall(r'^define .*?@("[^"]+"|[\w.$]+)\(', code, re.MULTILINE)
+    renamed = {name: f'"{WIDE_NAME.format(name.strip(chr(34)))}"' for name in names}
+    code = re.sub(r'@("[^"]+"|[\w.$]+)', lambda found: "@" + renamed.get(found[1], found[1]), code)
+    attributes = f'"target-cpu"="{goal.wide.cpu}" "prefer-vector-width"="512"'
+    return re.sub(r"^(define .*?\))([^)]*)\{$", rf"\1\2{attributes} {{", code, flags=re.MULTILINE)
 
 
 def _read(path: Path) -> bytes | None:
@@ -277,7 +295,9 @@ def _load(path: Path) -> Mapping[str, Call]:
     engine.finalize_object()
     _KEPT.append(engine)  # its memory is the code
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    return {name: kind(engine.get_function_address(SYMBOL.format(name))) for name in NAMES}
+    wide = goal.wide is not None and all(has.get(feature) for feature in goal.wide.needs)
+    symbols = {name: SYMBOL.format(WIDE_NAME.format(name) if wide and name in WIDE else name) for name in NAMES}
+    return {name: kind(engine.get_function_address(symbol)) for name, symbol in symbols.items()}
 
 
 _KEPT: list[Any] = []

@@ -30,6 +30,7 @@ INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 BLOCK = 1024  # elements of a register
 PITCH = 4 * BLOCK + 192  # bytes from one register to the next; a power of two would have them share cache sets
 REGISTERS = 64
+LINE = 64  # bytes of a cache line
 """Scratch memory: where each register is, where each input's line begins, then the registers' own memory."""
 AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
 
@@ -68,8 +69,7 @@ def _number_of(truth):
 def where(result, a, b, c, count):
     out, condition, x, y = floats(result), floats(a), floats(b), floats(c)
     for i in range(count):
-        if_true, if_false = x[i], y[i]  # both, so that there is no branch
-        out[i] = if_true if condition[i] != types.float32(0) else if_false
+        out[i] = float32_math.choice(condition[i], x[i], y[i])
 
 
 INSTRUCTIONS = {
@@ -151,7 +151,8 @@ def load_block(kind, source, row_step, step, rows, columns, register):
 
 def expression(p):
     """An expression of inputs' elements, block after block."""
-    where_is, lines, memory = longs(p[E_SCRATCH]), longs(p[E_SCRATCH] + AT_LINES), p[E_SCRATCH] + AT_MEMORY
+    where_is, lines = longs(p[E_SCRATCH]), longs(p[E_SCRATCH] + AT_LINES)
+    memory = (p[E_SCRATCH] + AT_MEMORY + LINE - 1) & -LINE  # a vector that lies in two cache lines takes twice as long
     inputs, constants, instructions = p[E_INPUTS], p[E_CONSTANTS], p[E_INSTRUCTIONS]
     at_constants = E_LISTS + INPUT * inputs
     at_instructions = at_constants + constants

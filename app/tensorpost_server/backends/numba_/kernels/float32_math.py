@@ -20,7 +20,21 @@ from numba.extending import intrinsic
 from ....forms.special import ERF_FLOAT32
 from .memory import inlined
 
-__all__ = ["absolute", "ceil", "erf", "exp", "floor", "log", "maximum", "minimum", "rint", "sqrt", "tanh", "trunc"]
+__all__ = [
+    "absolute",
+    "ceil",
+    "choice",
+    "erf",
+    "exp",
+    "floor",
+    "log",
+    "maximum",
+    "minimum",
+    "rint",
+    "sqrt",
+    "tanh",
+    "trunc",
+]
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 
@@ -68,6 +82,17 @@ def with_sign(_typing, magnitude, sign):
     return types.float32(types.float32, types.float32), code
 
 
+@intrinsic
+def choice(_typing, condition, if_not_zero, if_zero):
+    """One of two numbers. A conditional expression would become a branch around the loads of both."""
+
+    def code(_context, builder, _signature, arguments):
+        truth = builder.fcmp_unordered("!=", arguments[0], _FLOAT(0))
+        return builder.select(truth, arguments[1], arguments[2])
+
+    return types.float32(types.float32, types.float32, types.float32), code
+
+
 ROUNDER = _number(1.5 * 2**23)  # added to a small number, it leaves the nearest integer in the lowest bits
 
 
@@ -84,6 +109,17 @@ def times_power(_typing, value, rounded):
             power = builder.bitcast(builder.shl(builder.add(part, _INT(127)), _INT(23)), _FLOAT)
             value = builder.fmul(value, power)
         return value
+
+    return types.float32(types.float32, types.float32), code
+
+
+@intrinsic
+def times_small_power(_typing, value, rounded):
+    """As `times_power`, in one step: for results that are normal numbers."""
+
+    def code(_context, builder, _signature, arguments):
+        value, rounded = (builder.bitcast(argument, _INT) for argument in arguments)
+        return builder.bitcast(builder.add(value, builder.shl(rounded, _INT(23))), _FLOAT)
 
     return types.float32(types.float32, types.float32), code
 
@@ -202,6 +238,8 @@ def log(x):
 ERF_HIGH = _number(4)  # erf is 1 from there on
 P0, P1, P2, P3, P4, P5, P6 = map(_number, ERF_FLOAT32[0])
 Q0, Q1, Q2, Q3, Q4, Q5, Q6 = map(_number, ERF_FLOAT32[1])
+LN2 = _number(math.log(2))
+F2, F3, F4, F5 = map(_number, (0.4999922513961792, 0.16667118668556213, 0.041890986263751984, 0.00831243023276329))
 
 
 @inlined
@@ -213,8 +251,10 @@ def erf(x):
     near = fma(fma(fma(fma(fma(fma(P6, t, P5), t, P4), t, P3), t, P2), t, P1), t, P0) * x
     q = fma(fma(fma(fma(fma(fma(Q6, a, Q5), a, Q4), a, Q3), a, Q2), a, Q1), a, Q0)
     rounded = fma(q, LOG2_E, ROUNDER)
-    far = ONE - times_power(expm1_reduced(reduced(q, rounded)) + ONE, rounded)
-    return near if a < ONE else with_sign(far, x)
+    r = fma(rounded - ROUNDER, -LN2, q)  # e^Q is at most 0.16, so its last bits do not count
+    power = fma(fma(fma(fma(fma(F5, r, F4), r, F3), r, F2), r, ONE), r, ONE)
+    far = ONE - times_small_power(power, rounded)
+    return with_sign(far, x) if a >= ONE else near  # near for NaN, which integers would make a number of
 
 
 # ---- of two numbers --------------------------------------------------------------------------------------------------
