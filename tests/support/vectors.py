@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.descriptors import parse_operator
+from tensorpost.descriptors import NEWEST, parse_operator
 from tensorpost.onnx import OnnxNode
 from tensorpost.operation import Operation, Slot
 from tensorpost.problems import InvalidDescriptor, json_path
@@ -364,6 +364,7 @@ def _descriptor(case: Mapping[str, Any], operator: str) -> Operation:
     given = [name for name in order if getattr(desc, name) is not None]
     if [name.replace("_", "") for name in given] != [name.lower() for name in (*case["inputs"], *case["outputs"])]:
         raise ValueError(f"tensors must be in the order of the fields: {given}")
+    desc.validate_for(NEWEST)
     return desc
 
 
