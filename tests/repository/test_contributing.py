@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-BLOCK = re.compile(r"^In `(?P<path>[\w./]+)`:\n\n(?:<!--[^\n]*-->\n)?```(?:python|json)\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"^In `(?P<path>[\w./]+)`:\n\n(?:<!--[^\n]*-->\n)?```(?:python|json)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 EXAMPLES = {"ELEMENT_WISE_SQRT": 10, "SLICE": 50}
 """Operator to the lines that its class, its form and its name in `__all__` must stay below."""
 
@@ -53,7 +55,7 @@ def add(tree: Path) -> None:
             continue
         code = (tree / path).read_text("utf-8")
         assert text not in code, f"{path} has the example by now: show another operator"
-        for name in re.findall(r"^class (\w+)", text, re.M):
+        for name in re.findall(r"^class (\w+)", text, re.MULTILINE):
             code = code.replace("__all__ = [\n", f'__all__ = [\n    "{name}",\n', 1)
         (tree / path).write_text(f"{code}\n\n{text}", "utf-8")
 
