@@ -126,7 +126,7 @@ PLANTS = {
     "app/tensorpost_server/operators/tile.py": "import tensorpost_server.planning.plan",
     "client/tensorpost/datatypes.py": "import fastapi\nimport httpx",
     "app/tensorpost_server/planning/plan.py": "import tensorpost.client\nimport starlette",
-    "client/tensorpost/client.py": "import httpx",
+    "client/tensorpost/resampling.py": "import httpx",
 }
 
 
