@@ -16,8 +16,8 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 BLOCK = re.compile(
     r"^In `(?P<path>[\w./]+)`:\n\n(?:<!--[^\n]*-->\n)?```(?:python|json)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-EXAMPLES = {"ELEMENT_WISE_SQRT": 10, "SLICE": 50}
-"""Operator to the lines that its class, its form and its name in `__all__` must stay below."""
+EXAMPLES = {"ELEMENT_WISE_SQRT": 5, "SLICE": 49}
+"""Operator to the most lines of its class, its form and its name in `__all__`, blank ones not counted."""
 
 SERVED = """
 import sys
@@ -99,4 +99,4 @@ def test_they_are_as_short_as_the_page_says(operator: str) -> None:
     lines = sum(1 for _, text in shown for line in text.splitlines() if line) + 1  # its name in __all__
 
     assert [path.suffix for path, _ in shown] == [".py", ".py"], "two files beside the vectors"
-    assert lines < EXAMPLES[operator]
+    assert lines <= EXAMPLES[operator]
