@@ -1,4 +1,4 @@
-"""The tables in `docs/` that say what the code says: settings, problems, endpoints, commands.
+"""The tables in `docs/` that say what the code says: settings, problems, endpoints, commands, structure.
 
     python -m tests.support.docs_tables        write them anew, from the root of the repository
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import typer.main
 from tests.support.http_app import app_settings
+from tests.support.structure import picture, structure_table
 
 from tensorpost import _cli
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
@@ -20,9 +21,10 @@ from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
-__all__ = ["DOCS", "TABLES", "between_marks", "with_table"]
+__all__ = ["DOCS", "PICTURE", "TABLES", "between_marks", "with_table"]
 
 DOCS = Path(__file__).parents[2] / "docs"
+PICTURE = DOCS / "images" / "structure.svg"
 BEGIN, END = "<!-- begin: written by tests/support/docs_tables.py -->\n", "<!-- end -->\n"
 
 
@@ -73,6 +75,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "errors.md": problems_table,
     "http.md": endpoints_table,
     "command-line.md": commands_table,
+    "architecture.md": structure_table,
 }
 """The page with each table."""
 
@@ -111,3 +114,4 @@ if __name__ == "__main__":
     for name, table in TABLES.items():
         path = DOCS / name
         path.write_text(with_table(path.read_text(), table()))
+    PICTURE.write_text(picture())

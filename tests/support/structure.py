@@ -130,15 +130,13 @@ def picture() -> str:
         ".arrow{fill:none;stroke:#667;marker-end:url(#head)}rect{stroke:#334}.server{fill:#dbe8f6}"
         ".client{fill:#e4f0d8}text{font:14px sans-serif;text-anchor:middle;fill:#112}"
     )
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
-        f"<style>{style}</style>",
-        f'<rect width="{width}" height="{height}" style="fill:#fff;stroke:none"/>',
+    head = (
         '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0L8 4L0 8z" style="fill:#667"/></marker>',
-        *shapes,
-        "</svg>",
-    ]) + "\n"  # fmt: skip
+        '<path d="M0 0L8 4L0 8z" style="fill:#667"/></marker>'
+    )
+    begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+    paper = f'<rect width="{width}" height="{height}" style="fill:#fff;stroke:none"/>'
+    return "\n".join([begin, f"<style>{style}</style>", paper, head, *shapes, "</svg>"]) + "\n"
 
 
 def _reached(edges: Edges, start: Box) -> set[Box]:

@@ -4,8 +4,8 @@ An expression is a tree of frozen values: operands (the element of an input), co
 `FUNCTIONS`. Python's operators build it, and the functions of this module:
 
 >>> x, y = operand(0), operand(1)
->>> maximum(x * 2.0, y).functions()
-frozenset({'maximum', 'multiply'})
+>>> sorted(maximum(x * 2.0, y).functions())
+['maximum', 'multiply']
 
 `evaluate` renders it with an array library, `render_c` as C (CUDA).
 """

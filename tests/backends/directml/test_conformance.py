@@ -23,8 +23,8 @@ from tensorpost_server.planning import make_plan
 pytestmark = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime has no wheel for every Python")
 LISTED = expected_failures(Path(__file__).with_name("cpu-provider-xfails.txt").read_text("utf-8"))
 
-test_any_call = None
-"""Not run: drawn calls are full of NaN and of indices outside the axis, which the list above is about."""
+test_any_call = None  # drawn calls are full of NaN and of indices outside the axis, which the list is about
+test_vectors = test_vectors_in_the_smallest_slices = None  # below, with refusals and the list
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,10 @@ def answered(backend: DirectmlBackend, case: Case, slice_bytes: int = 1 << 20) -
 
 @pytest.mark.parametrize("slice_bytes", [1 << 20, 1])
 @pytest.mark.parametrize("file", vectors_files(), ids=str)
-def test_vectors(backend: DirectmlBackend, file: VectorsFile, slice_bytes: int) -> None:
+def test_vectors_are_right_refused_or_listed(backend: DirectmlBackend, file: VectorsFile, slice_bytes: int) -> None:
     known = {case.name: LISTED[f"{file} [{case}]"] for case in file.cases if f"{file} [{case}]" in LISTED}
 
     all_hold(file.cases, lambda case: answered(backend, case, slice_bytes), known)
-
-
-test_vectors_in_the_smallest_slices = None
-"""Above."""
 
 
 @pytest.mark.parametrize("operator", sorted(_ROWS))

@@ -140,7 +140,7 @@ def _element_wise(desc: OperatorDesc) -> Node:
             # Elements are taken bit for bit, so they travel as integers, of a type that ONNX Runtime's CPU has too.
             carrier = data_type({1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}[made.item_size])
             moved = TensorType(carrier, outputs[0].shape)
-            inputs, outputs = [TensorType(data_type("bool"), moved.shape), moved, moved], (moved,)
+            inputs[:], outputs = (TensorType(data_type("bool"), moved.shape), moved, moved), (moved,)
         case dml.ElementWiseClipOperatorDesc():
             if desc.min > desc.max:
                 raise _Refused("ONNX leaves open which bound wins where Min is larger than Max")

@@ -1,0 +1,102 @@
+"""The examples of CONTRIBUTING.md are added to a copy of the tree, as the page says, and then served."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+BLOCK = re.compile(
+    r"^In `(?P<path>[\w./]+)`:\n\n(?:<!--[^\n]*-->\n)?```(?:python|json)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+EXAMPLES = {"ELEMENT_WISE_SQRT": 5, "SLICE": 49}
+"""Operator to the most lines of its class, its form and its name in `__all__`, blank ones not counted."""
+
+SERVED = """
+import sys
+from tests.conformance.suite import check_bytes
+from tests.support.live_server import live_server
+from tests.support.vectors import elements, vectors_files
+from tensorpost import Client
+from tensorpost_server.backends.numpy_ import NumpyBackend
+
+files = [file for file in vectors_files() if file.operator in sys.argv[1:]]
+with live_server(TENSORPOST_BACKEND="numpy") as url, Client(url) as tp:
+    listed = {entry["name"] for entry in tp.operators()["operators"]}
+    for file in files:
+        assert file.operator.lower() in listed, file.operator
+        for case in file.cases:
+            check_bytes(NumpyBackend(), case)
+            tensors = {slot.name: elements(slot, data) for slot, data in zip(case.desc.inputs, case.inputs)}
+            case.check_array("output", tp.run(case.desc, tensors), *case.outputs())
+        for rejected in file.rejected:
+            rejected.check()
+        print(file.operator, len(file.cases), len(file.rejected))
+"""
+
+
+def blocks() -> list[tuple[Path, str]]:
+    """The files that the page names, with what it puts there."""
+    return [(Path(match["path"]), match["text"]) for match in BLOCK.finditer(PAGE)]
+
+
+def add(tree: Path) -> None:
+    """Do what the page says, in this tree: what it shows goes to the end of a file or is a new one."""
+    for path, text in blocks():
+        if path.suffix == ".json":
+            (tree / path).write_text(text, "utf-8")
+            continue
+        code = (tree / path).read_text("utf-8")
+        assert text not in code, f"{path} has the example by now: show another operator"
+        for name in re.findall(r"^class (\w+)", text, re.MULTILINE):
+            code = code.replace("__all__ = [\n", f'__all__ = [\n    "{name}",\n', 1)
+        (tree / path).write_text(f"{code}\n\n{text}", "utf-8")
+
+
+def run(tree: Path, *operators: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(str(tree / name) for name in ("client", "app", "."))
+    return subprocess.run(
+        [sys.executable, "-c", SERVED, *operators], cwd=tree, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("tree")
+    for name in ("client", "app", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    add(copy)
+    return copy
+
+
+def test_the_examples_are_served_and_right(tree: Path) -> None:
+    ran = run(tree, *EXAMPLES)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["ELEMENT_WISE_SQRT", "3", "0", "SLICE", "2", "1"]
+
+
+def test_without_them_there_are_no_such_operators() -> None:
+    """Else the test above would show nothing."""
+    code = "from tensorpost.descriptors import OPERATORS; print(*[cls.operator_type for cls in OPERATORS])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert not EXAMPLES.keys() & set(ran.stdout.split())
+
+
+@pytest.mark.parametrize("operator", EXAMPLES)
+def test_they_are_as_short_as_the_page_says(operator: str) -> None:
+    stem = operator.title().replace("_", "")
+    shown = [(path, text) for path, text in blocks() if f"{stem}OperatorDesc" in text]
+    lines = sum(1 for _, text in shown for line in text.splitlines() if line) + 1  # its name in __all__
+
+    assert [path.suffix for path, _ in shown] == [".py", ".py"], "two files beside the vectors"
+    assert lines <= EXAMPLES[operator]
