@@ -33,6 +33,7 @@ from ._files import (
     write_blocks,
 )
 from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
+from ._run_command import described, total_bytes, write_outputs
 from ._session import DEFAULT_RETRIES, DEFAULT_URL
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
 from .client import Client
@@ -269,6 +270,40 @@ def resample(
     call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level)
     with client:
         _compute(client, call, output, wanted or read.format, quiet=quiet)
+
+
+@app.command(epilog="Example: tensorpost run join.json a.npy b.npy -o joined.npy")
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE.json", help="Operator document; input tensors may be left out.")],
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="[IN]...", help="npy files in binding order.")] = None,
+    *,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="OUT", help="npy file, one for each output; - for standard output."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    backend: Backend = None,
+    device: Device = None,
+    level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.")] = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run any operator, or an ONNX node, on npy files; outputs of any size are streamed to npy files."""
+    outputs = output or ["-"]
+    for path in outputs:
+        _output_format(path)
+    if level is not None:
+        _usage("--level", FeatureLevel.parse, level)
+    client = _client(url, uds, timeout)
+    document = read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    if not isinstance(document, dict):
+        raise InvalidParameter("an operator document must be a JSON object")
+    arrays = [read_array(path).array for path in inputs or ()]
+    operation, by_name = described(cast("dict[str, Any]", document), arrays)
+    with client, progress_bar(total_bytes(operation, by_name), quiet=quiet) as progress:
+        options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
+        write_outputs(operation, client.stream(operation, by_name, progress=progress, **options), outputs)
 
 
 @app.command(epilog="Example: tensorpost validate tile.json --level 2_1")

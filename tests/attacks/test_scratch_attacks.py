@@ -41,7 +41,8 @@ def resample(source: dict[str, Any], target: dict[str, Any], scales: list[float]
 
 def gradient(data_type: str, *sizes: int) -> Plan:
     desc = made(
-        ResampleGrad1OperatorDesc, input_gradient_tensor=broadcast(data_type, *sizes), output_gradient_tensor=packed(data_type, *[1] * len(sizes)),
+        ResampleGrad1OperatorDesc, input_gradient_tensor=broadcast(data_type, *sizes),
+        output_gradient_tensor=packed(data_type, *[1] * len(sizes)),
         interpolation_mode="LINEAR", rounding_direction="DECREASING", scales=[1] * len(sizes),
         input_pixel_offsets=[0.5] * len(sizes), output_pixel_offsets=[-0.5] * len(sizes),
     )  # fmt: skip

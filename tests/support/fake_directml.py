@@ -402,8 +402,8 @@ def _descriptor(kind: int, address: int) -> dml.OperatorDesc:
     if kind == 96:
         source, target, mode, count, scales = fields("<QQiIQ")
         return made(
-            dml.ResampleOperatorDesc, input_tensor=_tensor(source), output_tensor=_tensor(target), interpolation_mode=mode,
-            scales=_numbers(scales, count, "f"),
+            dml.ResampleOperatorDesc, input_tensor=_tensor(source), output_tensor=_tensor(target),
+            interpolation_mode=mode, scales=_numbers(scales, count, "f"),
         )  # fmt: skip
     source, target, mode, count, *arrays = fields("<QQiIQQQ")
     scales, inputs, outputs = (_numbers(array, count, "f") for array in arrays)
