@@ -60,7 +60,8 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 _DTYPES = {
     name: np.dtype(name.lower())
     for name in (
-        "FLOAT16", "FLOAT32", "FLOAT64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL",
+        "FLOAT16", "FLOAT32", "FLOAT64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64",
+        "BOOL",
     )
 }  # fmt: skip
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
@@ -454,8 +455,5 @@ def _element(value: Any, dtype: np.dtype[Any]) -> Any:
 
 def _rejected(case: Mapping[str, Any], operator: str) -> Rejected:
     _members(case, {"name", "desc" if "desc" in case else "node", "violations"}, set())
-    if "node" in case:
-        document = {"op_type": operator, **case["node"]}
-    else:
-        document = {"type": operator, "desc": case["desc"]}
+    document = {"op_type": operator, **case["node"]} if "node" in case else {"type": operator, "desc": case["desc"]}
     return Rejected(case["name"], document, tuple(sorted(case["violations"])))
