@@ -10,6 +10,8 @@ import ast
 import re
 from pathlib import Path
 
+__all__ = ["generate"]
+
 PACKAGE = Path(__file__).parent / "tensorpost"
 HEADER = '"""`AsyncClient`: the calls of `Client`, for asyncio. Written by `generate_async_client.py`."""'
 CLASS_DOCSTRING = '''    """A connection to a tensorpost server, for asyncio. The same calls as `Client`, to be awaited.

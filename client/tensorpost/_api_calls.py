@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Call, Inputs, Outputs, Runnable, call_of, check_out, output_memory, wire_inputs
+from ._arrays import Call, Inputs, Outputs, call_of, check_out, output_memory, wire_inputs
 from ._checks import shown, text, whole_number
 from ._http1 import Request
 from ._response_reader import ResponseReader, ask
@@ -23,6 +23,7 @@ from ._runtime import Deadline
 from ._session import Session
 from .descriptors import FeatureLevel
 from .frame import MEDIA_TYPE
+from .operation import Operation
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
 __all__ = ["BlockStream", "compute", "document", "health", "stream", "validate"]
@@ -65,7 +66,7 @@ _NO_OPTIONS = CallOptions()
 
 
 async def compute(
-    session: Session, operation: Runnable, inputs: Inputs, out: Outputs, options: CallOptions
+    session: Session, operation: Operation, inputs: Inputs, out: Outputs, options: CallOptions
 ) -> Result[Any]:
     """Run an operation and receive its outputs whole.
 
@@ -147,7 +148,7 @@ class BlockStream:
 
 
 def stream(
-    session: Session, operation: Runnable, inputs: Inputs, block_bytes: int, options: CallOptions
+    session: Session, operation: Operation, inputs: Inputs, block_bytes: int, options: CallOptions
 ) -> BlockStream:
     """The stream of an operation's outputs. Raises `InvalidParameter` as `compute` does."""
     call = call_of(operation)
@@ -193,7 +194,7 @@ async def health(session: Session, path: str) -> bool:
 
 
 async def validate(
-    session: Session, operation: Runnable | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
+    session: Session, operation: Operation | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
 ) -> Validation:
     """Ask a server whether it would accept a descriptor."""
     if isinstance(operation, Mapping):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ._checks import shown
 from .datatypes import DataType, TensorDataType, data_type
-from .descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
+from .descriptors import BufferTensorDesc, TileOperatorDesc
 from .frame import encode_head
 from .layout import Layout
 from .onnx import OnnxNode, OnnxTensor
@@ -28,7 +28,6 @@ __all__ = [
     "Call",
     "Inputs",
     "Outputs",
-    "Runnable",
     "TensorData",
     "call_of",
     "check_out",
@@ -48,9 +47,6 @@ Inputs: TypeAlias = TensorData | Sequence[TensorData] | Mapping[str, TensorData]
 
 Outputs: TypeAlias = NDArray[Any] | Sequence[NDArray[Any] | None] | Mapping[str, NDArray[Any]] | None
 """Memory for outputs: for the only one, for all in order, or for some by name."""
-
-Runnable: TypeAlias = Operation | OperatorDesc
-"""What can be run: descriptors and ONNX nodes. (For type checkers a class variable is no property of a protocol.)"""
 
 _UINT8 = data_type("uint8")
 _UNMASKED = "receive into the elements under it: out.data"
@@ -77,7 +73,7 @@ class Call:
     last_answer: tuple[bytes, Mapping[str, str], int] = (b"", {}, 0)
 
 
-def call_of(operation: Runnable) -> Call:
+def call_of(operation: Operation) -> Call:
     """The call of an operation.
 
     Raises:
@@ -93,7 +89,7 @@ def call_of(operation: Runnable) -> Call:
 
 
 @lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
-def _call(operation: Runnable) -> Call:
+def _call(operation: Operation) -> Call:
     inputs, outputs = operation.inputs, operation.outputs
     for slot in (*inputs, *outputs):
         if slot.layout.data_type.safetensors is None:

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from . import _api_calls as api
 from ._api_calls import CallOptions
-from ._arrays import Inputs, Outputs, Runnable, onnx_node, resample_arrays, tile_descriptor
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
 from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
 from ._results import Progress, Result, Validation
 from ._runtime import AsyncioRuntime
 from ._session import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, Session
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
+from .operation import Operation
 from .resampling import Mode
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
@@ -148,7 +149,7 @@ class AsyncClient:
 
     async def run(
         self,
-        desc: Runnable,
+        desc: Operation,
         inputs: Inputs = None,
         *,
         out: Outputs = None,
@@ -165,7 +166,7 @@ class AsyncClient:
 
     async def call(
         self,
-        desc: Runnable,
+        desc: Operation,
         inputs: Inputs = None,
         *,
         out: Outputs = None,
@@ -180,7 +181,7 @@ class AsyncClient:
 
     def stream(
         self,
-        desc: Runnable,
+        desc: Operation,
         inputs: Inputs = None,
         *,
         backend: str | None = None,
@@ -207,7 +208,7 @@ class AsyncClient:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     async def validate(
-        self, desc: Runnable | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+        self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
         """As `Client.validate`."""
         return await api.validate(self._session, desc, feature_level)

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from . import _api_calls as api
 from ._api_calls import CallOptions
-from ._arrays import Inputs, Outputs, Runnable, onnx_node, resample_arrays, tile_descriptor
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
 from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
 from ._results import Progress, Result, Validation
 from ._runtime import ThreadRuntime, run_blocking
 from ._session import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, Session
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
+from .operation import Operation
 from .resampling import Mode
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
@@ -225,7 +226,7 @@ class Client:
 
     def run(
         self,
-        desc: Runnable,
+        desc: Operation,
         inputs: Inputs = None,
         *,
         out: Outputs = None,
@@ -269,7 +270,7 @@ class Client:
 
     def call(
         self,
-        desc: Runnable,
+        desc: Operation,
         inputs: Inputs = None,
         *,
         out: Outputs = None,
@@ -284,7 +285,7 @@ class Client:
 
     def stream(
         self,
-        desc: Runnable,
+        desc: Operation,
         inputs: Inputs = None,
         *,
         backend: str | None = None,
@@ -328,7 +329,7 @@ class Client:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def validate(
-        self, desc: Runnable | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
+        self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
         """Ask the server whether it would accept a descriptor, or a document that may be none.
 

@@ -189,13 +189,13 @@ Given = Mapping[str, tuple[str, tuple[int, ...]]]
 
 def made_plan(form: Form, inputs: Given, outputs: Given, slice_bytes: int = 1 << 20) -> Plan:
     """A plan without an operation: tensors by their names, each with its type and sizes."""
-    sides = [
+    received, sent = (
         tuple(Slot(name, Layout.row_major(data_type(dtype), sizes)) for name, (dtype, sizes) in side.items())
         for side in (inputs, outputs)
-    ]
-    cuts = tuple(cut(slot.layout, slice_bytes, number) for number, slot in enumerate(sides[1]))
-    held = sum(slot.layout.size_in_bytes for slot in sides[1]) if form.in_one_go else 0
-    return Plan(cast("Any", None), form, *sides, cuts[0] if len(cuts) == 1 else OutputSlices(cuts), 1, held)
+    )
+    cuts = tuple(cut(slot.layout, slice_bytes, number) for number, slot in enumerate(sent))
+    held = sum(slot.layout.size_in_bytes for slot in sent) if form.in_one_go else 0
+    return Plan(cast("Any", None), form, received, sent, cuts[0] if len(cuts) == 1 else OutputSlices(cuts), 1, held)
 
 
 @pytest.mark.parametrize("slice_bytes", [16, 1 << 20])

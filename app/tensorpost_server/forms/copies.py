@@ -122,11 +122,6 @@ class Copies(BoxForm):
             [((0, 0),) * rank if ends is None else tuple(ends) for rank, ends in zip(self.ranks, found, strict=True)]
         )
 
-    def fill_element(self, dtype: np.dtype[Any]) -> Any:
-        """The fill value, which there must be, as an element of this type."""
-        assert self.fill_value is not None
-        return _element(self.fill_value, dtype)
-
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`: one read per element."""
         del output
@@ -307,7 +302,7 @@ def uncovered(box: Box, found: Sequence[Move]) -> list[Box]:
 
 def _outside(box: Box, hole: Box) -> Iterator[Box]:
     """The box without the hole, as disjoint boxes."""
-    if any([high <= first or last <= low for (low, high), (first, last) in zip(box, hole, strict=True)]):
+    if any(high <= first or last <= low for (low, high), (first, last) in zip(box, hole, strict=True)):
         yield box
         return
     for axis, ((low, high), (first, last)) in enumerate(zip(box, hole, strict=True)):

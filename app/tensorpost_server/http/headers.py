@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
-__all__ = ["content_length", "header_fields", "header_text", "request_id"]
+__all__ = ["content_length", "header_fields", "request_id"]
 
 _HARMLESS_ID = re.compile(rb"[A-Za-z0-9._~-]{1,128}")
 
@@ -31,11 +31,6 @@ def header_fields(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, byte
             lists.setdefault(name, []).append(value)
         fields = {name: b", ".join(values) for name, values in lists.items()}
     return fields
-
-
-def header_text(value: bytes | None) -> str | None:
-    """A field's value as text, byte for byte (RFC 9110, section 5.5)."""
-    return None if value is None else value.decode("latin-1")
 
 
 def content_length(value: bytes | None, limit: int) -> int:

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from tensorpost import frame
 from tensorpost.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
 
-from .headers import header_text
-
 __all__ = ["MediaType", "RequestFormat", "refuse_content_encoding"]
 
 
@@ -32,6 +30,7 @@ _MEDIA_TYPES: Mapping[str, MediaType] = {
     **{media_type.value: media_type for media_type in MediaType},
     **dict.fromkeys(frame.ALSO_READ, MediaType.FRAME),
 }
+_EXACT: Mapping[bytes | None, MediaType] = {name.encode(): media_type for name, media_type in _MEDIA_TYPES.items()}
 _KNOWN = ", ".join(media_type.value for media_type in MediaType)
 
 
@@ -50,10 +49,12 @@ class RequestFormat(NamedTuple):
             InvalidParameter: Accept has a malformed quality.
             NotAcceptable: no media type in Accept can be written.
         """
-        content_type = header_text(headers.get(b"content-type"))
-        request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
+        content_type, accept = headers.get(b"content-type"), headers.get(b"accept")
+        request = _EXACT.get(content_type)  # as most callers write it, without parameters
+        if request is None:
+            request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
         refuse_content_encoding(headers)
-        return cls(request, _response_type(header_text(headers.get(b"accept")), request))
+        return cls(request, request if accept is None else _response_type(accept.decode("latin-1"), request))
 
 
 def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
@@ -62,25 +63,25 @@ def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
     Raises:
         UnsupportedMediaType: the body is compressed.
     """
-    encoding = header_text(headers.get(b"content-encoding"))
-    if encoding is not None and encoding.strip().lower() not in ("", "identity"):
+    encoding = headers.get(b"content-encoding", b"").decode("latin-1")
+    if encoding.strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType(
             f"Content-Encoding {encoding[:80]!r} is not read here; send the body uncompressed",
             extra={"accept_encoding": "identity"},
         )
 
 
-def _request_type(content_type: str | None) -> MediaType:
-    name = (content_type or "").partition(";")[0].strip().lower()
+def _request_type(content_type: bytes | None) -> MediaType:
+    name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
     if name in _MEDIA_TYPES:
         return _MEDIA_TYPES[name]
     what = f"Content-Type {name[:80]!r} is not read here" if name else "there is no Content-Type"
     raise UnsupportedMediaType(f"{what}; send {_KNOWN}", extra={"accept": _KNOWN})
 
 
-def _response_type(accept: str | None, request: MediaType) -> MediaType:
+def _response_type(accept: str, request: MediaType) -> MediaType:
     """The writer for an Accept header (RFC 9110, section 12.5.1); a wildcard selects the request's media type."""
-    if accept is None or accept == "*/*":
+    if accept == "*/*":
         return request
     ranked: list[tuple[float, int, MediaType]] = []
     excluded: set[MediaType] = set()

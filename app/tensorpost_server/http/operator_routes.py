@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from pydantic.fields import FieldInfo
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
-from tensorpost.descriptors.operator_desc import slot_name
 
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
+from tensorpost.descriptors.operator_desc import slot_name
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
 from tensorpost.problems import InvalidDescriptor, Violation

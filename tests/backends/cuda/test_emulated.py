@@ -223,11 +223,23 @@ def test_constants_are_parameters_of_one_kernel(emulator: Emulator):
     assert len(used) == 1
 
 
+@pytest.mark.parametrize(("dtype", "computed_in"), [("float16", "float32"), ("float32", "float32"), ("int64", "int64")])
+def test_an_expression_that_changes_nothing_is_a_copy(emulator: Emulator, dtype: str, computed_in: str):
+    x = np.random.default_rng(6).integers(0, 256, 70 * 90 * np.dtype(dtype).itemsize, np.uint8).view(dtype)
+    turned, out = Strided(x, 0, (90, 70), (1, 90)), Strided(np.zeros(50 * 70, dtype), 0, (50, 70), (70, 1))
+    form = Pointwise(operand(0), (computed_in,), computed_in)
+    case, used = Call(form, (turned,), ((20, 70), (0, 70)), out, turned.view[20:70]), set[variants.Variant]()
+
+    agree(case, run(emulator, case, used), exactly=True)
+
+    assert {variant.kernel for variant in used} == {"transpose"}
+
+
 def test_what_has_no_kernel_is_left_to_cupy():
     x = np.zeros(4, np.complex64)
-    assert plan(Pointwise(operand(0), ("complex64",), "complex64"), [layout(x)], ((0, 4),), layout(x)) is None
+    assert plan(Pointwise(operand(0) * 2, ("complex64",), "complex64"), [layout(x)], ((0, 4),), layout(x)) is None
     off = np.zeros(17, np.uint8)[1:].view(np.float32)
-    assert plan(Pointwise(operand(0), ("float32",), "float32"), [layout(off)], ((0, 4),), layout(off)) is None
+    assert plan(Pointwise(operand(0) * 2, ("float32",), "float32"), [layout(off)], ((0, 4),), layout(off)) is None
 
 
 # ---- resampling ------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ EXACT: list[Call] = [
       for call in binary(name, "FLOAT32", "FLOAT16", "INT32", "UINT8")],
     *binary("DIVIDE", "FLOAT32", "FLOAT16"),
     *[("ELEMENT_WISE_IF", {"ConditionTensor": t("UINT8", 2, 5), "ATensor": t(kind, 2, 5), "BTensor": t(kind, 2, 5)})
-      for kind in ("FLOAT32", "FLOAT16", "INT32")],
+      for kind in ("FLOAT32", "UINT32", "INT64", "UINT8")],
     *unary("ACTIVATION_RELU", "FLOAT32", "FLOAT16"),
     *[("CAST", {"InputTensor": t(source, 20), "OutputTensor": t(target, 20)})
       for source, target in (("FLOAT32", "FLOAT16"), ("INT32", "UINT8"), ("INT8", "FLOAT32"), ("UINT16", "INT64"))],
@@ -108,6 +108,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
               "FusedActivation": {"Type": "ACTIVATION_RELU"}}, "no ONNX node has a FusedActivation"),
     ("CONVOLUTION", {**IMAGE, "Mode": "CONVOLUTION"}, "do not turn the filter round"),
     ("CONVOLUTION", {**IMAGE, "OutputPadding": [1, 0]}, "no output that is larger"),
+    ("CONVOLUTION", {"InputTensor": t("FLOAT32", 1, 1, 4), "FilterTensor": t("FLOAT32", 1, 1, 3),
+                     "Direction": "BACKWARD", "OutputPadding": [1]}, "output_padding is smaller"),
     ("FILL_VALUE_SEQUENCE", {"OutputTensor": t("FLOAT32", 3), "ValueStart": 1, "ValueDelta": 2}, "no ONNX node is"),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-// Resampling by tables of taps, which the host computes for every axis. resampling.py chooses among three kernels:
+// Resampling by tables of taps, which the host computes for every axis. resample_kernels.py chooses among three kernels:
 // tiles that are staged in shared memory (up to 4 taps an axis), nearest read straight from the input, and one pass
 // along one axis (any number of taps).
 #include "common.cuh"

@@ -137,7 +137,10 @@ def _element_wise(desc: OperatorDesc) -> Node:
         case dml.ElementWiseDivideOperatorDesc() if integer:
             raise _Refused("ONNX leaves open what an integer divided by 0 is")
         case dml.ElementWiseIfOperatorDesc():
-            inputs[0] = TensorType(data_type("bool"), outputs[0].shape)
+            # Elements are taken bit for bit, so they travel as integers, of a type that ONNX Runtime's CPU has too.
+            carrier = data_type({1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}[made.item_size])
+            moved = TensorType(carrier, outputs[0].shape)
+            inputs, outputs = [TensorType(data_type("bool"), moved.shape), moved, moved], (moved,)
         case dml.ElementWiseClipOperatorDesc():
             if desc.min > desc.max:
                 raise _Refused("ONNX leaves open which bound wins where Min is larger than Max")
@@ -318,6 +321,9 @@ def _convolution(desc: dml.ConvolutionOperatorDesc) -> Node:
     sizes = convolved(inputs[0].shape[2:], inputs[1].shape[2:], arrays, backward=backward)
     if list(made.shape[2:]) != sizes or (not backward and any(desc.output_padding)):
         raise _Refused("ONNX's convolutions have no output that is larger than the products reach")
+    steps = zip(desc.output_padding, desc.strides, desc.dilations, strict=True)
+    if any(extra >= max(stride, dilation) for extra, stride, dilation in steps):
+        raise _Refused("ONNX Runtime's output_padding is smaller than the stride or the dilation")
     if backward:
         attributes.append(("output_padding", desc.output_padding))
     return Node("ConvTranspose" if backward else "Conv", 11, tuple(inputs), (made,), tuple(attributes))

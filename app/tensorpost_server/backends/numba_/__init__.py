@@ -25,7 +25,7 @@ from tensorpost.layout import Layout
 from ...forms import Copies, Copy, Form, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
-from ...forms.expression import Operand, is_boolean
+from ...forms.expression import Operand
 from ...forms.separable import Rounding, Separable
 from ...operators.onnx_resize import FilterMap, OnnxResize
 from ...operators.resample import AdjointAxis
@@ -34,7 +34,7 @@ from ..base import HostBackend
 from ..numpy_ import NumpyBackend, NumpyRun
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
-from .expression_plan import ExpressionPlanner, Instructions, NotCompiled, numeric_operands
+from .expression_plan import ExpressionPlanner, Instructions, NotCompiled, is_truth, numeric_operands
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .sum_plan import SumPlanner
 from .tap_tables import most_taps
@@ -225,7 +225,7 @@ def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make |
             return f"it computes in float32 only, not {', '.join(sorted({form.computed_in, *types}))}"
     if not {*inputs} <= {"float32", "float16", "uint8", "int8"}:
         return f"it widens float16, uint8 and int8 only, not {', '.join(inputs)}"
-    if output not in ("float32", "float16") and not (output == "uint8" and is_boolean(form.expression)):
+    if output not in ("float32", "float16") and not (output == "uint8" and is_truth(form.expression)):
         return f"it rounds to float32 and float16 only, not {output}"
     try:
         instructions = Instructions.of(form.expression, len(inputs))

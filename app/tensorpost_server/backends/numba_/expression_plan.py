@@ -11,9 +11,9 @@ from ...forms import Box
 from ...forms.expression import Call, Constant, Expression, Operand, is_boolean
 from .launch_plan import SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
-__all__ = ["ExpressionPlanner", "Instructions", "NotCompiled", "numeric_operands"]
+__all__ = ["ExpressionPlanner", "Instructions", "NotCompiled", "is_truth", "numeric_operands"]
 
-BLOCK, REGISTERS = 1024, 64  # these and the order of everything are those of kernels/expression_kernel.py
+PITCH, REGISTERS = 4 * 1024 + 192, 64  # these and the order of everything are those of kernels/expression_kernel.py
 SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS
 CODES = {
     name: code
@@ -106,6 +106,12 @@ def _register(part: Expression, registers: dict[Expression, int]) -> int:
     return part.index if isinstance(part, Operand) else registers[part]
 
 
+def is_truth(expression: Expression) -> bool:
+    """Whether the expression is a truth value, or made of such by bitwise functions."""
+    bitwise = isinstance(expression, Call) and expression.function in (*_OF_TRUTH, "invert")
+    return is_boolean(expression) or (bitwise and all(map(is_truth, expression.arguments)))
+
+
 def _plain(expression: Expression) -> Expression:
     """The expression in the functions that have instructions."""
     if not isinstance(expression, Call):
@@ -113,7 +119,7 @@ def _plain(expression: Expression) -> Expression:
     name, arguments = expression.function, tuple([_plain(argument) for argument in expression.arguments])
     if name in _TURNED:
         return Call(_TURNED[name], arguments[::-1])
-    if all(map(is_boolean, expression.arguments)):
+    if all(map(is_truth, expression.arguments)):
         if name == "invert":
             return Call("subtract", (Constant(1), *arguments))
         name = _OF_TRUTH.get(name, name)
@@ -181,6 +187,6 @@ class ExpressionPlanner:
             parameters += instruction
         for axis in walk:
             parameters += axis
-        plan = LaunchPlan(scratch=SCRATCH_OF_ADDRESSES + 4 * BLOCK * made.registers)
+        plan = LaunchPlan(scratch=SCRATCH_OF_ADDRESSES + PITCH * made.registers)
         plan.launch(self.kernels["expression"], parameters, blocks)
         return plan

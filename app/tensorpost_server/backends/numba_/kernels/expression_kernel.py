@@ -28,6 +28,7 @@ INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
 INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 
 BLOCK = 1024  # elements of a register
+PITCH = 4 * BLOCK + 192  # bytes from one register to the next; a power of two would have them share cache sets
 REGISTERS = 64
 """Scratch memory: where each register is, where each input's line begins, then the registers' own memory."""
 AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
@@ -67,7 +68,8 @@ def _number_of(truth):
 def where(result, a, b, c, count):
     out, condition, x, y = floats(result), floats(a), floats(b), floats(c)
     for i in range(count):
-        out[i] = x[i] if condition[i] != types.float32(0) else y[i]
+        if_true, if_false = x[i], y[i]  # both, so that there is no branch
+        out[i] = if_true if condition[i] != types.float32(0) else if_false
 
 
 INSTRUCTIONS = {
@@ -157,11 +159,11 @@ def expression(p):
     rows, columns, kind = p[E_ROWS], p[E_COLUMNS], p[E_TARGET_KIND]
     item, target_row, target_step = size_of(kind), p[E_TARGET_ROW], p[E_TARGET_STEP]
     for register in range(inputs + constants):
-        where_is[register] = memory + 4 * BLOCK * register
+        where_is[register] = memory + PITCH * register
     for constant in range(constants):
-        value = floats(memory + 4 * BLOCK * (inputs + constant))
-        indices(memory + 4 * BLOCK * (inputs + constant))[0] = p[at_constants + constant]
-        fill(memory + 4 * BLOCK * (inputs + constant), value[0], BLOCK)
+        value = floats(memory + PITCH * (inputs + constant))
+        indices(memory + PITCH * (inputs + constant))[0] = p[at_constants + constant]
+        fill(memory + PITCH * (inputs + constant), value[0], BLOCK)
     total = 1
     for axis in range(p[E_OUTER]):
         total *= p[at_axes + axis * (2 + inputs)]
@@ -197,7 +199,7 @@ def expression(p):
                 result = out
                 for instruction in range(instructions):
                     entry = at_instructions + INSTRUCTION * instruction
-                    result = memory + 4 * BLOCK * p[entry + N_RESULT]
+                    result = memory + PITCH * p[entry + N_RESULT]
                     if direct and instruction == instructions - 1:
                         result = out
                     where_is[p[entry + N_RESULT]] = result

@@ -1,0 +1,180 @@
+"""Expressions by compiled instructions: near the exact numbers, and NumPy's bits where those are exact."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tensorpost.descriptors import BufferTensorDesc
+from tensorpost.operation import Operation, Slot
+from tensorpost_server.backends.numba_ import NumbaBackend, expression_plan
+from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.forms import Form, Pointwise
+from tensorpost_server.forms.expression import Expression, call, operand, where
+from tensorpost_server.planning import Plan
+from tensorpost_server.planning.slices import cut
+
+X, Y = operand(0), operand(1)
+MOST_ULP = {"exp": 1.1, "log": 1.0, "tanh": 2.6, "erf": 2.6}  # of `kernels/float32_math.py`
+EXACT: dict[str, Expression] = {
+    "add": X + Y,
+    "difference of products": X * X - Y * Y,
+    "ratio": X / Y,
+    "clip": call("minimum", call("maximum", X, -1.0), 1.0),
+    "roots": call("sqrt", abs(X)) - Y,
+    "choice": where(X < Y, X * 2.0, where(X >= 2.5, -Y, Y)),
+    "logic": where((X <= Y) & ~(X > 1.0) | (Y < -1.0), X, Y),
+    "integers": call("rint", X) + call("floor", Y) * call("ceil", X) - call("trunc", Y),
+    "the same part twice": (X + Y) * (X + Y),
+    "a constant": call("maximum", 2.5, 1.5),
+    "a truth value as a number": X < Y,
+}
+
+
+def slot(name: str, array: NDArray[Any], strides: tuple[int, ...] | None = None) -> Slot:
+    return Slot(name, BufferTensorDesc(data_type=array.dtype.name.upper(), sizes=array.shape, strides=strides).layout)
+
+
+def plan_of(form: Form, inputs: list[Slot], output: Slot, slice_bytes: int = 1 << 20) -> Plan:
+    """As `make_plan`, for a form that no operation stands behind."""
+    operation: Operation = None  # type: ignore[assignment] # pyright: ignore[reportAssignmentType] # backends never look
+    return Plan(operation, form, tuple(inputs), (output,), cut(output.layout, slice_bytes), 1)
+
+
+def computed(backend: Any, plan: Plan, inputs: list[bytes]) -> bytes:
+    run = backend.start(plan, [memoryview(x) for x in inputs])
+    return b"".join(bytes(run.compute(i)) + bytes(piece.padding) for i, piece in enumerate(plan.slices))
+
+
+def every_magnitude() -> NDArray[np.float32]:
+    """One of some hundred float32 of each exponent, all special ones, and many where functions bend."""
+    bits = np.arange(0, 1 << 32, 20_011, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    near = np.linspace(-12, 12, 100_001, dtype=np.float32)
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 88.72283, 88.72284, -103.97, -103.98, 1], np.float32)
+    return np.concatenate([bits, near, special])
+
+
+def exact(name: str, x: float) -> float:
+    try:
+        return getattr(math, name)(x)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return -math.inf if x == 0 else math.nan  # the logarithm
+
+
+@pytest.mark.parametrize("name", list(MOST_ULP))
+def test_functions_are_near_the_exact_numbers(numba: NumbaBackend, name: str):
+    x = every_magnitude()
+    plan = plan_of(Pointwise(call(name, X), ("float32",), "float32"), [slot("x", x)], slot("y", x), 70_000)
+    assert numba.uses_numpy(plan) is None
+
+    result = np.frombuffer(computed(numba, plan, [x.tobytes()]), np.float32)
+
+    with np.errstate(all="ignore"):  # of NaN and of numbers that float32 does not hold
+        right = np.array([exact(name, value) for value in x.astype(np.float64)])
+        rounded = right.astype(np.float32)
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(result[~finite], rounded[~finite])
+    ulp = np.spacing(np.abs(rounded[finite])).astype(np.float64)
+    assert (np.abs(result[finite] - right[finite]) / ulp).max() <= MOST_ULP[name]
+    number = ~np.isnan(rounded)
+    np.testing.assert_array_equal(np.signbit(result[number]), np.signbit(rounded[number]))
+
+
+@pytest.mark.parametrize("expression", EXACT.values(), ids=list(EXACT))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("slice_bytes", [1 << 20, 700])
+def test_exact_functions_have_numpys_bits(numba: NumbaBackend, expression: Expression, dtype: str, slice_bytes: int):
+    random = np.random.default_rng(4)
+    x, y = ((random.standard_normal((7, 301)) * 3).astype(dtype) for _ in range(2))
+    x[0, :4] = np.nan, np.inf, -np.inf, -0.0
+    y[0, 2:6] = np.nan, np.nan, 0.0, -np.inf
+    form = Pointwise(expression, ("float32", "float32"), "float32")
+    plan = plan_of(form, [slot("x", x), slot("y", y)], slot("z", x), slice_bytes)
+    assert numba.uses_numpy(plan) is None
+
+    mine, theirs = (
+        np.frombuffer(computed(b, plan, [x.tobytes(), y.tobytes()]), dtype) for b in (numba, NumpyBackend())
+    )
+
+    np.testing.assert_array_equal(mine, theirs)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_layouts(numba: NumbaBackend, data: st.DataObject):
+    sizes = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 7, 40]), min_size=1, max_size=4)))
+    elements = math.prod(sizes)
+    slots: list[Slot] = []
+    for name in "xyz":
+        order = data.draw(st.permutations(range(len(sizes))))
+        strides, reach = [0] * len(sizes), 1
+        for axis in order:
+            broadcast = name != "z" and data.draw(st.booleans())
+            strides[axis] = 0 if broadcast else reach
+            reach *= 1 if broadcast else sizes[axis] + data.draw(st.integers(0, 1))
+        dtype = data.draw(st.sampled_from(["float32", "float16"]))
+        slots.append(slot(name, np.empty(sizes, dtype), tuple(strides)))
+    random = np.random.default_rng(elements)
+    inputs = [
+        random.standard_normal(s.layout.size_in_bytes // s.layout.data_type.item_size)
+        .astype(s.layout.data_type.dtype)
+        .tobytes()
+        .ljust(s.layout.size_in_bytes, b"\0")
+        for s in slots[:2]
+    ]
+    form = Pointwise(X * 2.0 - Y, ("float32", "float32"), "float32")
+    plan = plan_of(form, slots[:2], slots[2], data.draw(st.sampled_from([1 << 20, 100, 5000])))
+    assert numba.uses_numpy(plan) is None
+
+    assert computed(numba, plan, inputs) == computed(NumpyBackend(), plan, inputs)
+
+
+def test_a_condition_may_be_of_bytes(numba: NumbaBackend):
+    condition = np.array([0, 1, 255, 0], np.uint8)
+    x, y = np.array([1, np.nan, 3, 4], np.float32), np.array([5, 6, 7, np.inf], np.float32)
+    form = Pointwise(where(X, Y, operand(2)), ("uint8", "float32", "float32"), "float32")
+    plan = plan_of(form, [slot("c", condition), slot("x", x), slot("y", y)], slot("z", x))
+    assert numba.uses_numpy(plan) is None
+
+    result = computed(numba, plan, [condition.tobytes(), x.tobytes(), y.tobytes()])
+
+    assert result == np.where(condition != 0, x, y).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "output", "reason"),
+    [
+        (Pointwise(X + 1, ("int32",), "int32"), "int32", "int32", "computes in float32 only, not int32"),
+        (Pointwise(X + 1.0, ("float32",), "float32"), "int32", "float32", "widens float16, uint8 and int8 only"),
+        (Pointwise(X + 1.0, ("float32",), "float32"), "float32", "uint8", "rounds to float32 and float16 only"),
+        (
+            Pointwise(call("bitwise_and", X, 1), ("float32",), "float32"),
+            "float32",
+            "float32",
+            "no loop for bitwise_and",
+        ),
+    ],
+)
+def test_numpy_computes_what_has_no_instructions(
+    numba: NumbaBackend, form: Pointwise, dtype: str, output: str, reason: str
+):
+    plan = plan_of(form, [slot("x", np.empty(5, dtype))], slot("y", np.empty(5, output)))
+
+    assert reason in (numba.uses_numpy(plan) or "")
+    assert numba.refuses(plan) is None
+
+
+def test_codes_are_those_of_the_kernel():
+    pytest.importorskip("numba")
+    from tensorpost_server.backends.numba_.kernels import expression_kernel
+
+    assert {name: code for code, name in enumerate(expression_kernel.INSTRUCTIONS)} == expression_plan.CODES
+    assert (expression_kernel.PITCH, expression_kernel.REGISTERS) == (expression_plan.PITCH, expression_plan.REGISTERS)

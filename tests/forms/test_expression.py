@@ -1,0 +1,123 @@
+"""Expressions: what they are as values, as arrays, and as C."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorpost_server.forms.expression import FUNCTIONS, call, evaluate, is_boolean, operand, render_c, where
+
+X, Y = operand(0), operand(1)
+F32 = np.dtype(np.float32)
+PYTHONS: dict[str, Any] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "negative": lambda a: -a,
+    "absolute": abs,
+    "maximum": max,
+    "minimum": min,
+    "exp": math.exp,
+    "log": math.log,
+    "sqrt": math.sqrt,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "rint": round,
+    "less": lambda a, b: a < b,
+    "less_equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater_equal": lambda a, b: a >= b,
+    "equal": lambda a, b: a == b,
+    "not_equal": lambda a, b: a != b,
+    "where": lambda a, b, c: b if a else c,
+}
+INTEGERS: dict[str, Any] = {
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "invert": lambda a: ~a,
+    "divide_integers": lambda a, b: int(a / b) if b else 0,
+}
+
+
+def arity(name: str) -> int:
+    """How many arguments the function takes, by what its C reads."""
+    return max(int(digit) for digit in "012" if f"{{{digit}}}" in FUNCTIONS[name].c) + 1
+
+
+def test_every_function_is_tested():
+    assert FUNCTIONS.keys() == PYTHONS.keys() | INTEGERS.keys()
+
+
+@pytest.mark.parametrize("name", list(PYTHONS))
+def test_a_function_of_floats_is_pythons(name: str):
+    values = np.array([0.25, 0.5, 1.5, 2.5, 7.75])
+    arguments = [np.roll(values, shift) for shift in range(arity(name))]
+
+    result = evaluate(np, call(name, *map(operand, range(len(arguments)))), arguments, np.dtype(np.float64))
+
+    expected = [PYTHONS[name](*row) for row in zip(*[a.tolist() for a in arguments], strict=True)]
+    np.testing.assert_allclose(result, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", list(INTEGERS))
+def test_a_function_of_integers_is_pythons(name: str):
+    values = np.array([-7, 3, 0, 12, -2], np.int32)
+    arguments = [np.roll(values, shift) for shift in range(arity(name))]
+
+    with np.errstate(divide="ignore"):  # as `Pointwise.fill` does
+        result = evaluate(np, call(name, *map(operand, range(len(arguments)))), arguments, np.dtype(np.int32))
+
+    assert result.tolist() == [INTEGERS[name](*row) for row in zip(*[a.tolist() for a in arguments], strict=True)]
+
+
+def test_operators_of_python_build_the_calls():
+    built = where((X < 1.0) & ~(X >= Y), -X / 2.0, abs(Y - 3.0) * X + 1.0)
+    x, y = np.array([0.0, 2.0, -5.0]), np.array([1.0, 0.5, -7.0])
+
+    result = evaluate(np, built, [x, y], np.dtype(np.float64))
+
+    np.testing.assert_array_equal(result, np.where((x < 1) & ~(x >= y), -x / 2, abs(y - 3) * x + 1))
+
+
+def test_an_expression_is_a_value():
+    one, other = (call("exp", X * 2.0 + Y) for _ in range(2))
+
+    assert one == other == pickle.loads(pickle.dumps(one))
+    assert hash(one) == hash(other)
+    assert one.functions() == {"exp", "multiply", "add"}
+    assert is_boolean(X < Y)
+    assert not is_boolean(one)
+
+
+def test_constants_have_the_computed_type():
+    assert evaluate(np, X + 0.1, [np.zeros(1, np.float32)], F32).dtype == np.float32
+    assert evaluate(np, X + 2**53 + 1, [np.zeros(1, np.int64)], np.dtype(np.int64)).tolist() == [2**53 + 1]
+
+
+@pytest.mark.parametrize("built", [X, X + 1.0, call("erf", X), where(X < 1.0, X, 2.0), call("add", 1.0, 2.0)])
+def test_a_result_goes_where_it_should(built: Any):
+    x, out = np.linspace(0, 2, 5, dtype=np.float32), np.empty(5, np.float32)
+
+    assert evaluate(np, built, [x], F32, out) is out
+
+    np.testing.assert_array_equal(out, np.broadcast_to(evaluate(np, built, [x], F32), 5))
+
+
+def test_an_unknown_function_is_refused():
+    with pytest.raises(KeyError, match="there is no function 'cosh'"):
+        call("cosh", X)
+
+
+def test_c_is_the_same_formula():
+    text = render_c(where(X < 1.0, call("exp", X), Y * 2.0), ["a[i]", "b[i]"], lambda value: f"{value}f")
+
+    assert text == "((a[i] < 1.0f) ? exp(a[i]) : (b[i] * 2.0f))"
