@@ -266,7 +266,7 @@ def test_every_operator_has_vectors_and_every_vectors_file_an_operator() -> None
 
 
 def test_every_file_under_vectors_is_read() -> None:
-    """By the operating system's own walk: a file that discovery does not see would run nowhere, and nobody would know."""
+    """A file that discovery does not see, by its suffix or its place, would run nowhere and nobody would know."""
     found = {path.relative_to(VECTORS) for path in VECTORS.glob("**/*") if path.is_file()}
     assert found == {Path(file.path + ".json") for file in vectors_files()}
 

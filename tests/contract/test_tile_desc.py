@@ -340,12 +340,13 @@ def test_the_canonical_document_reads_back_the_same(desc: TileOperatorDesc) -> N
 
 def test_equal_descriptors_are_one_key() -> None:
     first = TileOperatorDesc.of(tensor("FLOAT32", (2, 3)), (1, 2))
-    second = TileOperatorDesc(
-        input_tensor={"DataType": 1, "Sizes": [2, 3]},
-        output_tensor={"Type": 1, "Desc": {"DataType": "FLOAT32", "Sizes": [2, 6], "DimensionCount": 2}},
-        repeats=np.array([1, 2]),
-        repeats_count=2,
-    )
+    other: dict[str, Any] = {
+        "input_tensor": {"DataType": 1, "Sizes": [2, 3]},
+        "output_tensor": {"Type": 1, "Desc": {"DataType": "FLOAT32", "Sizes": [2, 6], "DimensionCount": 2}},
+        "repeats": np.array([1, 2]),
+        "repeats_count": 2,
+    }
+    second = TileOperatorDesc(**other)
     assert {first: "found"}[second] == "found"
 
 

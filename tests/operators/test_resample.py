@@ -18,7 +18,9 @@ from tests.support.tuning import tuned
 from tests.support.vectors import Case, all_hold, cases_of, elements
 
 from tensorpost.descriptors import (
+    AxisDirection,
     BufferTensorDesc,
+    InterpolationMode,
     OperatorDesc,
     Resample1OperatorDesc,
     Resample2OperatorDesc,
@@ -372,7 +374,7 @@ def test_resample_is_resample1_with_pixel_centres_aligned(case: tuple[Any, NDArr
         name: getattr(desc, name) for name in ("input_tensor", "output_tensor", "interpolation_mode", "scales")
     }
     newer = Resample1OperatorDesc(
-        **given_fields, input_pixel_offsets=[0.5] * x.ndim, output_pixel_offsets=[-0.5] * x.ndim
+        **given_fields, input_pixel_offsets=(0.5,) * x.ndim, output_pixel_offsets=(-0.5,) * x.ndim
     )
     np.testing.assert_array_equal(run(desc, x), run(newer, x))
 
@@ -397,9 +399,9 @@ def test_resample1_nearest_is_resample2_decreasing_with_input_offsets_lowered(
     newer = Resample2OperatorDesc(
         input_tensor=desc.input_tensor,
         output_tensor=desc.output_tensor,
-        interpolation_mode="NEAREST_NEIGHBOR",
-        rounding_direction="DECREASING",
-        input_pixel_offsets=lowered,
+        interpolation_mode=InterpolationMode.NEAREST_NEIGHBOR,
+        rounding_direction=AxisDirection.DECREASING,
+        input_pixel_offsets=tuple(lowered),
         **fields,
     )
     np.testing.assert_array_equal(run(older, x), run(newer, x))
@@ -425,8 +427,8 @@ def test_upsample_2d_is_resample(mode: str, shape: tuple[int, ...]) -> None:
     newer = ResampleOperatorDesc(
         input_tensor=layout,
         output_tensor=older.output_tensor,
-        scales=[*[1] * (x.ndim - 2), 2, 3],
-        interpolation_mode=mode,
+        scales=(*[1.0] * (x.ndim - 2), 2.0, 3.0),
+        interpolation_mode=older.interpolation_mode,
     )
     np.testing.assert_array_equal(run(older, x), run(newer, x))
 

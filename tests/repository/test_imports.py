@@ -126,7 +126,7 @@ PLANTS = {
     "app/tensorpost_server/operators/tile.py": "import tensorpost_server.planning.plan",
     "client/tensorpost/datatypes.py": "import fastapi\nimport httpx",
     "app/tensorpost_server/engine/pool.py": "import tensorpost.client\nimport starlette",
-    "client/tensorpost/client.py": "import httpx",
+    "client/tensorpost/_files.py": "import httpx",
 }
 
 

@@ -389,7 +389,7 @@ def _descriptor(kind: int, address: int) -> dml.OperatorDesc:
 
     if kind == 70:
         source, target, count, repeats = fields("<QQI4xQ")
-        copies = _numbers(repeats, count, "I")
+        copies = tuple(_numbers(repeats, count, "I"))
         return dml.TileOperatorDesc(input_tensor=_tensor(source), output_tensor=_tensor(target), repeats=copies)
     if kind == 66:
         source, target, width, height, mode = fields("<QQIIi4x")
@@ -401,7 +401,7 @@ def _descriptor(kind: int, address: int) -> dml.OperatorDesc:
         source, target, mode, count, scales = fields("<QQiIQ")
         return dml.ResampleOperatorDesc(
             input_tensor=_tensor(source), output_tensor=_tensor(target), interpolation_mode=mode,
-            scales=_numbers(scales, count, "f"),
+            scales=tuple(_numbers(scales, count, "f")),
         )  # fmt: skip
     source, target, mode, count, *arrays = fields("<QQiIQQQ")
     scales, inputs, outputs = (_numbers(array, count, "f") for array in arrays)

@@ -148,7 +148,7 @@ def tile_descs(
     return TileOperatorDesc(
         input_tensor=source,
         output_tensor=draw(tensor_descs(data_types=(source.data_type.name,), of=target, output=True)),
-        repeats=repeats,
+        repeats=tuple(repeats),
     )
 
 
