@@ -86,7 +86,7 @@ def swapped(spoilt: Spoilt, index: int, block: memoryview) -> memoryview:
 def one_unit_off(spoilt: Spoilt, index: int, block: memoryview) -> memoryview:
     floats = np.frombuffer(block, np.float32).copy()
     floats[0] = np.nextafter(np.float32(np.nextafter(np.float32(np.nextafter(floats[0], 9)), 9)), 9)
-    return memoryview(floats.view(np.uint8))
+    return floats.view(np.uint8).data
 
 
 CASES = {f"{file}: {case}": case for file in vectors_files() for case in file.cases}

@@ -67,10 +67,15 @@ def requests(case: Case, form: str) -> Iterator[Request]:
     elif form == "JSON" and packed:
         arrays = [*arrays_of(case), *case.outputs()]
         if all(array.dtype.kind != "f" or np.isfinite(array).all() for array in arrays):
-            document = {"op": json.loads(operation.to_document_text()), "tensors": {
-                slot.name: {"dtype": _WIRE_TYPES[array.dtype.name], "shape": array.shape, "data": array.ravel().tolist()}
+            tensors = {
+                slot.name: {
+                    "dtype": _WIRE_TYPES[array.dtype.name],
+                    "shape": array.shape,
+                    "data": array.ravel().tolist(),
+                }
                 for slot, array in zip(operation.inputs, arrays, strict=False)
-            }}  # fmt: skip
+            }
+            document = {"op": json.loads(operation.to_document_text()), "tensors": tensors}
             body = json.dumps(document).encode()
             yield Request(operation.endpoint + "?backend=numpy", {**JSON, "accept": JSON["content-type"]}, body)
 

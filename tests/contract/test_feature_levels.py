@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensorpost.datatypes import TensorDataType
-from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, SupportRow, TileOperatorDesc
+from tensorpost.descriptors import NEWEST, FeatureLevel, SupportRow, TileOperatorDesc
 from tensorpost.problems import InvalidParameter
 
 # DirectML.h, values in hexadecimal; the decimal column is written out to catch a slip in either
@@ -16,12 +16,6 @@ TABLE = [
     ("5_1", 0x5100, 20736), ("5_2", 0x5200, 20992), ("6_0", 0x6000, 24576), ("6_1", 0x6100, 24832),
     ("6_2", 0x6200, 25088), ("6_3", 0x6300, 25344), ("6_4", 0x6400, 25600),
 ]  # fmt: skip
-# DML_OPERATOR_TYPE: number in DirectML.h, and the level that brought it ("DirectML feature level history")
-OPERATOR_TABLE = {
-    "UPSAMPLE_2D": (66, "1_0"), "TILE": (70, "1_0"), "RESAMPLE": (96, "2_0"), "RESAMPLE1": (116, "2_1"),
-    "RESAMPLE_GRAD": (134, "3_0"), "RESAMPLE2": (161, "5_1"), "RESAMPLE_GRAD1": (162, "5_1"),
-    "RESAMPLE3": (175, "6_4"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value", "decimal"), TABLE)
@@ -74,23 +68,3 @@ def test_a_level_between_two_rows_has_the_last_row_at_or_below_it() -> None:
         assert facts.row_at(NEWEST, "InputTensor") is second
     nothing = dataclasses.replace(TileOperatorDesc.facts, support={"*": ()})
     assert nothing.row_at(NEWEST, "InputTensor") is None
-
-
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
-def test_operators_have_the_headers_number_and_first_level(cls: type[OperatorDesc]) -> None:
-    number, first = OPERATOR_TABLE[cls.operator_type]
-    assert cls.facts.number == number
-    assert str(min(row.since for row in cls.support)) == first
-
-
-def test_the_list_of_operators_is_in_the_headers_order() -> None:
-    assert [cls.operator_type for cls in OPERATORS] == sorted(OPERATOR_TABLE, key=lambda name: OPERATOR_TABLE[name])
-
-
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
-def test_levels_are_strict_supersets(cls: type[OperatorDesc]) -> None:
-    assert [row.since for row in cls.support] == sorted({row.since for row in cls.support})
-    for older, newer in zip(cls.support, cls.support[1:], strict=False):
-        assert set(older.data_types) <= set(newer.data_types)
-        assert newer.dimension_counts[0] <= older.dimension_counts[0]
-        assert older.dimension_counts[1] <= newer.dimension_counts[1]

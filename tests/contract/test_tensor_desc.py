@@ -282,9 +282,9 @@ def test_the_schema_refuses(document: Any) -> None:
 def test_frozen() -> None:
     tensor = BufferTensorDesc.packed("FLOAT32", (2, 3))
     with pytest.raises(ValidationError, match="frozen"):
-        tensor.sizes = (3, 2)  # pyright: ignore[reportAttributeAccessIssue] # that is the test
+        tensor.sizes = (3, 2)  # pyright: ignore[reportAttributeAccessIssue] # on purpose
     with pytest.raises(ValidationError, match="frozen"):
-        del tensor.sizes  # pyright: ignore[reportAttributeAccessIssue] # that is the test
+        del tensor.sizes  # pyright: ignore[reportAttributeAccessIssue] # on purpose
 
 
 def test_equal_if_the_fields_are_however_they_were_given() -> None:

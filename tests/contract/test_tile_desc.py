@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import oracles
-from tests.support.descriptors import made
 from tests.support.strategies import DATA_TYPE_BITS, TILE_DATA_TYPES, tile_cases, tile_descs
 
 from tensorpost.datatypes import TensorDataType
@@ -341,13 +340,13 @@ def test_the_canonical_document_reads_back_the_same(desc: TileOperatorDesc) -> N
 
 def test_equal_descriptors_are_one_key() -> None:
     first = TileOperatorDesc.of(tensor("FLOAT32", (2, 3)), (1, 2))
-    second = made(
-        TileOperatorDesc,
-        input_tensor={"DataType": 1, "Sizes": [2, 3]},
-        output_tensor={"Type": 1, "Desc": {"DataType": "FLOAT32", "Sizes": [2, 6], "DimensionCount": 2}},
-        repeats=np.array([1, 2]),
-        repeats_count=2,
-    )
+    other: dict[str, Any] = {
+        "input_tensor": {"DataType": 1, "Sizes": [2, 3]},
+        "output_tensor": {"Type": 1, "Desc": {"DataType": "FLOAT32", "Sizes": [2, 6], "DimensionCount": 2}},
+        "repeats": np.array([1, 2]),
+        "repeats_count": 2,
+    }
+    second = TileOperatorDesc(**other)
     assert {first: "found"}[second] == "found"
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -17,12 +14,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import onnx_oracle
 from tests.support.onnx_oracle import Request
+from tests.support.vectors import Case, all_hold, cases_of, elements
 
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.onnx import OnnxNode, OnnxTensor, ResizeAxis, Resizing
 from tensorpost_server.operators import form_of
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors/onnx/resize.json").read_text(encoding="utf-8"))
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
 )  # fmt: skip
@@ -58,28 +55,12 @@ def assert_equals_oracle(request: Request, x: NDArray[Any]) -> None:
 # -- by hand --
 
 
-@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
-def test_vector(case: dict[str, Any], run: Any) -> None:
-    x = np.array(case["data"], case.get("dtype", "float32"))
-    opset = case.get("opset", 19)
-    inputs = {name: case[name] for name in ("scales", "sizes", "roi") if name in case}
-    if opset == 11:
-        inputs = {"roi": [], "scales": [], **inputs}
-    node = OnnxNode(case.get("op_type", "Resize"), {"X": x, **inputs}, case["attributes"], opset=opset)
-    got, expected = run(node, x), np.array(case["expected"])
-    assert got.shape == expected.shape
-    copies = node.attribute("mode") == "nearest" or x.dtype.kind in "iu"
-    assert np.abs(got.astype(np.float64) - expected).max() <= (0 if copies else 5.1e-5)
+def test_vectors(run: Any) -> None:
+    def check(case: Case) -> None:
+        node: Any = case.desc
+        case.check_array("output", run(node, elements(node.inputs[0], case.inputs[0])), case.outputs()[0])
 
-
-@pytest.mark.parametrize("case", VECTORS["shapes"], ids=lambda case: case["name"])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-def test_shape(case: dict[str, Any], mode: str, run: Any) -> None:
-    x = np.arange(math.prod(case["shape"]), dtype=np.float32).reshape(case["shape"])
-    inputs = {name: case[name] for name in ("scales", "sizes") if name in case}
-    node = OnnxNode("Resize", {"X": x, **inputs}, {**case["attributes"], "mode": mode}, opset=19)
-    assert list(node.output.shape) == case["output"]
-    assert list(run(node, x).shape) == case["output"]
+    all_hold(cases_of("Resize", "Upsample"), check)
 
 
 # -- the oracle --

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import onnx_oracle
+from tests.support.vectors import Case, all_hold, cases_of, elements
 
 from tensorpost.datatypes import DATA_TYPES
-from tensorpost.onnx import OnnxNode, OnnxTensor, Tiling
+from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import InvalidDescriptor, json_path
 from tensorpost_server.operators import form_of
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors/onnx/tile.json").read_text(encoding="utf-8"))
 NUMERIC = [row.numpy_name for row in DATA_TYPES if row.numpy_name != "str"]
 
 
@@ -31,24 +30,12 @@ def broken(*args: Any, **kwargs: Any) -> dict[str, str]:
     return {json_path(v.path): v.code for v in caught.value.violations}
 
 
-@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
-def test_vector(case: dict[str, Any], run: Any) -> None:
-    x = np.array(case["data"], case["dtype"])
-    node = OnnxNode.of("Tile", {"input": x, **case["inputs"]}, opset=case["opset"])
-    expected = np.array(case["expected"], case["dtype"])
-    got = run(node, x)
-    assert got.shape == expected.shape == node.output.shape
-    assert got.tobytes() == expected.tobytes()
+def test_vectors(run: Any) -> None:
+    def check(case: Case) -> None:
+        node: Any = case.desc
+        case.check_array("output", run(node, elements(node.inputs[0], case.inputs[0])), case.outputs()[0])
 
-
-@pytest.mark.parametrize("case", VECTORS["shapes"], ids=lambda case: case["name"])
-def test_shape(case: dict[str, Any], run: Any) -> None:
-    x = np.arange(math.prod(case["shape"]), dtype=np.float32).reshape(case["shape"])
-    node = OnnxNode.of("Tile", {"input": x, **case["inputs"]}, opset=case["opset"])
-    assert list(node.output.shape) == case["output"]
-    got = run(node, x)
-    assert isinstance(node.meaning, Tiling)
-    assert np.array_equal(got, onnx_oracle.tile(x, node.meaning.repeats))
+    all_hold(cases_of("Tile"), check)
 
 
 @pytest.mark.parametrize("name", NUMERIC)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pickle
 import tracemalloc
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import resample_oracle as oracle
-from tests.support.descriptors import made
 from tests.support.tuning import tuned
+from tests.support.vectors import Case, all_hold, cases_of, elements
 
 from tensorpost.descriptors import (
+    AxisDirection,
     BufferTensorDesc,
+    InterpolationMode,
     OperatorDesc,
     Resample1OperatorDesc,
     Resample2OperatorDesc,
@@ -29,7 +29,6 @@ from tensorpost.descriptors import (
     ResampleGradOperatorDesc,
     ResampleOperatorDesc,
     Upsample2DOperatorDesc,
-    parse_operator,
 )
 from tensorpost_server.forms import Box, axis_plans, separable
 from tensorpost_server.forms.axes import Windowed
@@ -43,9 +42,6 @@ from tensorpost_server.operators.resample import (
     resample_form,
 )
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "resample"
-BY_HAND = json.loads((VECTORS / "by_hand.json").read_text(encoding="utf-8"))["vectors"]
-INDICES = json.loads((VECTORS / "nearest_indices.json").read_text(encoding="utf-8"))
 FORWARD = (ResampleOperatorDesc, Resample1OperatorDesc, Resample2OperatorDesc, Resample3OperatorDesc)
 BACKWARD = (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc)
 
@@ -126,44 +122,34 @@ def cases(draw: st.DrawFn, classes: Sequence[type[OperatorDesc]], dtypes: Sequen
 # ---- numbers worked by hand ------------------------------------------------------------------------------------------
 
 
+FAMILY = ("UPSAMPLE_2D", *[cls.operator_type for cls in FORWARD + BACKWARD])
+
+
 @WAYS
-@pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["name"])
-def test_worked_examples(vector: dict[str, Any], way: dict[str, int]) -> None:
-    desc = parse_operator(vector["op"])
-    source, target = tensors(desc)
-    x = np.array(vector["input"], source.dtype).reshape(source.sizes)
+@pytest.mark.parametrize("operator", FAMILY)
+def test_worked_examples(operator: str, way: dict[str, int]) -> None:
+    """Without backends, slices and layouts, which tests/conformance goes through."""
 
-    with tuned(**way):
-        result = run(desc, x)
+    def check(case: Case) -> None:
+        (slot,) = case.desc.inputs
+        with tuned(**way):
+            case.check_array("output", run(case.desc, elements(slot, case.inputs[0])), case.outputs()[0])  # pyright: ignore[reportArgumentType] # an OperatorDesc
 
-    np.testing.assert_array_equal(result, np.array(vector["output"], target.dtype).reshape(target.sizes))
-
-
-@pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["name"])
-def test_the_oracle_gives_the_worked_examples_too(vector: dict[str, Any]) -> None:
-    desc = parse_operator(vector["op"])
-    source = tensors(desc)[0]
-    x = np.array(vector["input"], source.dtype).reshape(source.sizes)
-    evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
-    values = evaluate(oracle.axes_of(desc), x)[0].ravel()
-    if source.dtype.kind != "f":
-        values = np.trunc(values)
-    np.testing.assert_allclose(values, vector["output"], rtol=1e-6)
+    all_hold(cases_of(operator), check)
 
 
-@pytest.mark.parametrize("row", INDICES["rows"], ids=lambda row: f"{row['input']} to {row['output']}")
-@pytest.mark.parametrize(("column", "how"), INDICES["columns"].items(), ids=list(INDICES["columns"]))
-@pytest.mark.parametrize("newest", [False, True], ids=["", "RESAMPLE3"])
-def test_which_index_nearest_reads(row: dict[str, Any], column: str, how: dict[str, Any], newest: bool) -> None:
-    fields: dict[str, Any] = {"InterpolationMode": "NEAREST_NEIGHBOR", "Scales": [row["Scale"]]}
-    if "InputPixelOffset" in how:
-        fields |= {"InputPixelOffsets": [how["InputPixelOffset"]], "OutputPixelOffsets": [-0.5]}
-    if "RoundingDirection" in how:
-        fields["RoundingDirection"] = how["RoundingDirection"]
-    classes = {"RESAMPLE": FORWARD[0], "RESAMPLE1": FORWARD[1], "RESAMPLE2": FORWARD[3 if newest else 2]}
-    desc = describe(classes[how["type"]], "int8", [row["input"]], [row["output"]], **fields)
+@pytest.mark.parametrize("operator", FAMILY)
+def test_the_oracle_gives_the_worked_examples_too(operator: str) -> None:
+    def check(case: Case) -> None:
+        desc: Any = case.desc
+        x = elements(desc.inputs[0], case.inputs[0])
+        evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
+        values = evaluate(oracle.axes_of(desc), x)[0]
+        if x.dtype.kind != "f":
+            values = np.trunc(values)
+        np.testing.assert_allclose(values, case.outputs()[0], rtol=1e-6)
 
-    assert run(desc, np.arange(row["input"], dtype=np.int8)).tolist() == row["indices"][column]
+    all_hold(cases_of(operator), check)
 
 
 # ---- the oracle, element by element ----------------------------------------------------------------------------------
@@ -387,8 +373,8 @@ def test_resample_is_resample1_with_pixel_centres_aligned(case: tuple[Any, NDArr
     given_fields = {
         name: getattr(desc, name) for name in ("input_tensor", "output_tensor", "interpolation_mode", "scales")
     }
-    newer = made(
-        Resample1OperatorDesc, **given_fields, input_pixel_offsets=[0.5] * x.ndim, output_pixel_offsets=[-0.5] * x.ndim
+    newer = Resample1OperatorDesc(
+        **given_fields, input_pixel_offsets=(0.5,) * x.ndim, output_pixel_offsets=(-0.5,) * x.ndim
     )
     np.testing.assert_array_equal(run(desc, x), run(newer, x))
 
@@ -410,13 +396,12 @@ def test_resample1_nearest_is_resample2_decreasing_with_input_offsets_lowered(
     }
     older = desc.model_copy(update={**fields, "interpolation_mode": "NEAREST_NEIGHBOR"})
     lowered = [offset - 0.5 for offset in fields.pop("input_pixel_offsets")]
-    newer = made(
-        Resample2OperatorDesc,
+    newer = Resample2OperatorDesc(
         input_tensor=desc.input_tensor,
         output_tensor=desc.output_tensor,
-        interpolation_mode="NEAREST_NEIGHBOR",
-        rounding_direction="DECREASING",
-        input_pixel_offsets=lowered,
+        interpolation_mode=InterpolationMode.NEAREST_NEIGHBOR,
+        rounding_direction=AxisDirection.DECREASING,
+        input_pixel_offsets=tuple(lowered),
         **fields,
     )
     np.testing.assert_array_equal(run(older, x), run(newer, x))
@@ -439,12 +424,11 @@ def test_upsample_2d_is_resample(mode: str, shape: tuple[int, ...]) -> None:
     older = Upsample2DOperatorDesc.completed(
         {"InputTensor": layout, "ScaleSize": {"Width": 3, "Height": 2}, "InterpolationMode": mode}
     )
-    newer = made(
-        ResampleOperatorDesc,
+    newer = ResampleOperatorDesc(
         input_tensor=layout,
         output_tensor=older.output_tensor,
-        scales=[*[1] * (x.ndim - 2), 2, 3],
-        interpolation_mode=mode,
+        scales=(*[1.0] * (x.ndim - 2), 2.0, 3.0),
+        interpolation_mode=older.interpolation_mode,
     )
     np.testing.assert_array_equal(run(older, x), run(newer, x))
 

@@ -125,8 +125,8 @@ def test_imports_point_one_way() -> None:
 PLANTS = {
     "app/tensorpost_server/operators/tile.py": "import tensorpost_server.planning.plan",
     "client/tensorpost/datatypes.py": "import fastapi\nimport httpx",
-    "app/tensorpost_server/planning/plan.py": "import tensorpost.client\nimport starlette",
-    "client/tensorpost/resampling.py": "import httpx",
+    "app/tensorpost_server/engine/pool.py": "import tensorpost.client\nimport starlette",
+    "client/tensorpost/_files.py": "import httpx",
 }
 
 

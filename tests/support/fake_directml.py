@@ -15,8 +15,6 @@ from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.descriptors import made
-
 from tensorpost import descriptors as dml
 from tensorpost.problems import TensorpostError
 from tensorpost_server.backends.directml.raw import Libraries
@@ -391,8 +389,8 @@ def _descriptor(kind: int, address: int) -> dml.OperatorDesc:
 
     if kind == 70:
         source, target, count, repeats = fields("<QQI4xQ")
-        copies = _numbers(repeats, count, "I")
-        return made(dml.TileOperatorDesc, input_tensor=_tensor(source), output_tensor=_tensor(target), repeats=copies)
+        copies = tuple(_numbers(repeats, count, "I"))
+        return dml.TileOperatorDesc(input_tensor=_tensor(source), output_tensor=_tensor(target), repeats=copies)
     if kind == 66:
         source, target, width, height, mode = fields("<QQIIi4x")
         return dml.Upsample2DOperatorDesc(
@@ -401,9 +399,9 @@ def _descriptor(kind: int, address: int) -> dml.OperatorDesc:
         )  # fmt: skip
     if kind == 96:
         source, target, mode, count, scales = fields("<QQiIQ")
-        return made(
-            dml.ResampleOperatorDesc, input_tensor=_tensor(source), output_tensor=_tensor(target),
-            interpolation_mode=mode, scales=_numbers(scales, count, "f"),
+        return dml.ResampleOperatorDesc(
+            input_tensor=_tensor(source), output_tensor=_tensor(target), interpolation_mode=mode,
+            scales=tuple(_numbers(scales, count, "f")),
         )  # fmt: skip
     source, target, mode, count, *arrays = fields("<QQiIQQQ")
     scales, inputs, outputs = (_numbers(array, count, "f") for array in arrays)

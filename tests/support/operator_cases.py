@@ -1,9 +1,9 @@
 """Hypothesis strategies for whole calls with their answers: random legal descriptors, layouts and elements.
 
 Every answer is computed here, by NumPy's own functions or by loops over Python numbers, from the pages' formulas and
-nothing of the packages under test; layouts are drawn by tests/support/strategies.py. Elements are chosen so that answers
-are exact whatever the order of sums: small multiples of an eighth, powers of two, whole numbers. What is left is a
-tolerance in the case.
+nothing of the packages under test; layouts are drawn by tests/support/strategies.py. Elements are chosen so that
+answers are exact whatever the order of sums: small multiples of an eighth, powers of two, whole numbers. What is left
+is a tolerance in the case.
 """
 
 from __future__ import annotations
@@ -783,4 +783,4 @@ STRATEGIES: Mapping[str, st.SearchStrategy[Case]] = {
     "GEMM": gemms(),
     "CONVOLUTION": convolutions(),
 }
-"""A strategy for the calls of each operator. The Resample family has its own tests (tests/operators/test_resample.py)."""
+"""A strategy for the calls of each operator; the Resample family has tests of its own (tests/operators)."""

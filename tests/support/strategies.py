@@ -150,7 +150,7 @@ def tile_descs(
         TileOperatorDesc,
         input_tensor=source,
         output_tensor=draw(tensor_descs(data_types=(source.data_type.name,), of=target, output=True)),
-        repeats=repeats,
+        repeats=tuple(repeats),
     )
 
 

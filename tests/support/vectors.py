@@ -60,7 +60,8 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 _DTYPES = {
     name: np.dtype(name.lower())
     for name in (
-        "FLOAT16", "FLOAT32", "FLOAT64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL",
+        "FLOAT16", "FLOAT32", "FLOAT64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64",
+        "BOOL",
     )
 }  # fmt: skip
 _ONNX_NAMES = {"float32": "float", "float64": "double"}

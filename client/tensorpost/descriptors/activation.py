@@ -42,8 +42,10 @@ class ActivationGeluOperatorDesc(Activation):
 
 def _read_fused(value: object) -> object:
     """An activation without tensors: `{"type": "ACTIVATION_RELU", "desc": {...}}`, or its descriptor."""
-    if value is None or isinstance(value, Activation):
+    if value is None:
         return value
+    if isinstance(value, Activation):
+        value = _write_fused(value)  # its own tensors have no meaning here, so descriptors must not differ in them
     activations = {cls.operator_type: cls for cls in OPERATORS if issubclass(cls, Activation)}
     expected = {"expected": "an object with type and desc; the types are " + ", ".join(activations)}
     if not isinstance(value, Mapping):
@@ -53,15 +55,16 @@ def _read_fused(value: object) -> object:
     cls = activations.get(kind.removeprefix("DML_OPERATOR_")) if isinstance(kind, str) else None
     if cls is None or not isinstance(desc, Mapping) or members.keys() - {"type", "desc"}:
         raise PydanticCustomError("fused-activation", "must name an activation that can be fused", expected)
-    fields = cast("Mapping[str, Any]", desc)
-    given = [name for name in ("InputTensor", "OutputTensor") if fields.get(name) is not None]
+    fields = {name: item for name, item in cast("Mapping[str, Any]", desc).items() if item is not None}
+    given = [name for name in ("InputTensor", "OutputTensor") if name in fields]
     if given:
         message = "must have no tensors of its own, which are those of the operator that it is fused into"
         raise PydanticCustomError("fused-activation", message, {"expected": f"no {given[0]}"})
     try:
         return cls.completed({**fields, "InputTensor": _PLACEHOLDER})
     except InvalidDescriptor as error:
-        raise ValueError(error.detail) from None
+        context = {**expected, "detail": error.detail}
+        raise PydanticCustomError("fused-activation", "cannot be read: {detail}", context) from None
 
 
 def _write_fused(activation: Activation) -> dict[str, Any]:
