@@ -368,8 +368,8 @@ def _properties(*numbers: int) -> Callable[[int], int]:
     return give
 
 
-def _numbers(address: int, count: int, code: str) -> list[Any]:
-    return list(struct.unpack(f"<{count}{code}", ctypes.string_at(address, 4 * count)))
+def _numbers(address: int, count: int, code: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{count}{code}", ctypes.string_at(address, 4 * count))
 
 
 def _tensor(address: int) -> dml.BufferTensorDesc:
