@@ -93,6 +93,7 @@ def test_an_expression_is_a_value():
 
     assert one == other == pickle.loads(pickle.dumps(one))
     assert hash(one) == hash(other)
+    assert X + 0.0 != X + -0.0, "plans and registers are kept by equality, and these two are different numbers"
     assert one.functions() == {"exp", "multiply", "add"}
     assert is_boolean(X < Y)
     assert not is_boolean(one)

@@ -401,7 +401,7 @@ def _unsigned(item: int) -> str:
 
 
 def _reshaped(found: ByteLoops, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes in which one array is assigned to the other, if that makes the copy: the fastest way for a small one."""
+    """Shapes in which one array is assigned to the other, if that makes the copy: fastest for a small one."""
     loops = found[2]
     split, apart = tuple([loop[0] for loop in loops]), tuple([loop[0] if loop[2] else 1 for loop in loops])
     whole = (math.prod(split), math.prod(apart)) == (target.size, source.size)

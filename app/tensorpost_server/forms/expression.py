@@ -117,15 +117,21 @@ class Operand(Expression):
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant(Expression):
-    """A number of the type that the expression is computed in.
+    """A number of the type that the expression is computed in. 0.0 and -0.0 are not equal as constants; NaN is to NaN.
 
     Attributes:
         value: the number; a Python int keeps all its digits.
     """
 
     value: float | int | bool
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash(repr(self.value))
 
 
 @dataclass(frozen=True, slots=True, eq=True)

@@ -74,8 +74,9 @@ def saturated(expression: Expression, integer: str) -> Expression:
 
 
 def _gelu(x: Expression) -> Expression:
-    """By the limit for -infinity, where the formula as it stands would be NaN."""
-    return where(x > float("-inf"), x * 0.5 * (1.0 + call("erf", x * 0.7071067811865476)), where(x < 0.0, -0.0, x))
+    """By the limit for -infinity, where the formula as it stands would be NaN: FLOAT32's lowest number gives it."""
+    finite = maximum(x, -3.4028234663852886e38)
+    return finite * 0.5 * (1.0 + call("erf", finite * 0.7071067811865476))
 
 
 unary(dml.ElementWiseIdentityOperatorDesc, lambda x: x)

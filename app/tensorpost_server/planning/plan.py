@@ -63,7 +63,21 @@ class Plan:
         return sum([slot.layout.size_in_bytes for slot in self.outputs])
 
 
-@lru_cache(maxsize=1024)
+class _Key:
+    """An operation as a key: its document, in which 0.0 and -0.0 differ, as they do in results."""
+
+    __slots__ = ("document", "operation")
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation, self.document = operation, operation.to_document_text()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.document == other.document
+
+    def __hash__(self) -> int:
+        return hash(self.document)
+
+
 def make_plan(operation: Operation, slice_bytes: int) -> Plan:
     """Decide everything about one operator call.
 
@@ -71,6 +85,12 @@ def make_plan(operation: Operation, slice_bytes: int) -> Plan:
         operation: a descriptor or a node; its own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
+    return _make_plan(_Key(operation), slice_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _make_plan(key: _Key, slice_bytes: int) -> Plan:
+    operation = key.operation
     form = form_of(operation)
     outputs = operation.outputs
     works = [form.work(whole_box(slot.layout.sizes), index) for index, slot in enumerate(outputs)]

@@ -32,6 +32,7 @@ EXACT: dict[str, Expression] = {
     "logic": where((X <= Y) & ~(X > 1.0) | (Y < -1.0), X, Y),
     "integers": call("rint", X) + call("floor", Y) * call("ceil", X) - call("trunc", Y),
     "the same part twice": (X + Y) * (X + Y),
+    "both zeros": where(X < Y, where(X < 0.0, -0.0, 0.0), where(X < 0.0, 0.0, -0.0)),
     "a constant": call("maximum", 2.5, 1.5),
     "a truth value as a number": X < Y,
 }
@@ -105,6 +106,7 @@ def test_exact_functions_have_numpys_bits(numba: NumbaBackend, expression: Expre
     )
 
     np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(np.signbit(mine), np.signbit(theirs))
 
 
 @given(data=st.data())

@@ -150,8 +150,9 @@ class NumbaBackend(HostBackend):
         form = plan.form
         if isinstance(form, Pointwise) and isinstance(form.expression, Operand) and names[0] == names[1]:
             sizes = outputs[0].sizes  # the elements as they are: a copy from one layout to another
-            form = Copies((len(sizes),), ((Copy.of(sizes),) if 0 not in sizes else (),))
-        made = _planner_for(form, names[0], names[1])
+            form = Copies((len(sizes),), ((Copy.of(sizes),),)) if 0 not in sizes else form
+        empty = all(0 in layout.sizes for layout in outputs)
+        made = "there is nothing to compute" if empty else _planner_for(form, names[0], names[1])
         planner, reason = (None, made) if isinstance(made, str) else (made(self.kernels), None)
         sources = [_buffer(layout, FIRST_INPUT + number) for number, layout in enumerate(inputs)] if planner else []
         targets = [_buffer(layout, TARGET) for layout in outputs] if planner else []
@@ -190,7 +191,6 @@ class NumbaRun:
         self.views = []
 
 
-@lru_cache(maxsize=1024)
 def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Make | str:
     """How the loops compute a form with inputs and outputs of these types, or why NumPy does."""
     if "str" in outputs:
@@ -234,6 +234,7 @@ def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make |
     return lambda kernels: ExpressionPlanner(kernels, instructions)
 
 
+@lru_cache(maxsize=1024)
 def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool, anchored: bool) -> Make | str:
     maps = [axis for axis in axes if axis is not None]
     if any(max(axis.input_size, axis.output_size) > LONGEST_AXIS for axis in maps):

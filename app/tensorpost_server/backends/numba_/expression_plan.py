@@ -108,7 +108,9 @@ def _register(part: Expression, registers: dict[Expression, int]) -> int:
 
 def is_truth(expression: Expression) -> bool:
     """Whether the expression is a truth value, or made of such by bitwise functions."""
-    bitwise = isinstance(expression, Call) and expression.function in (*_OF_TRUTH, "invert")
+    if not isinstance(expression, Call):
+        return False
+    bitwise = expression.function in (*_OF_TRUTH, "invert")
     return is_boolean(expression) or (bitwise and all(map(is_truth, expression.arguments)))
 
 
