@@ -41,9 +41,7 @@ def described(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> tu
     names = [slot.name for slot in operation.inputs]
     if len(names) != len(arrays):
         wanted = ", ".join(names) or "none"
-        raise InvalidParameter(
-            f"{operation.name} has {len(names)} inputs ({wanted}), but {len(arrays)} files were named"
-        )
+        raise InvalidParameter(f"{operation.name} has {len(names)} inputs ({wanted}), not {len(arrays)}")
     return operation, dict(zip(names, arrays, strict=True))
 
 

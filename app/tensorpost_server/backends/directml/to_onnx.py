@@ -319,13 +319,8 @@ def _convolution(desc: dml.ConvolutionOperatorDesc) -> Node:
     backward = desc.direction.name == "BACKWARD"
     arrays = (desc.strides, desc.dilations, desc.start_padding, desc.end_padding, desc.output_padding)
     sizes = convolved(inputs[0].shape[2:], inputs[1].shape[2:], arrays, backward=backward)
-    if list(made.shape[2:]) != sizes or (not backward and any(desc.output_padding)):
-        raise _Refused("ONNX's convolutions have no output that is larger than the products reach")
-    steps = zip(desc.output_padding, desc.strides, desc.dilations, strict=True)
-    if any(extra >= max(stride, dilation) for extra, stride, dilation in steps):
-        raise _Refused("ONNX Runtime's output_padding is smaller than the stride or the dilation")
-    if backward:
-        attributes.append(("output_padding", desc.output_padding))
+    if list(made.shape[2:]) != sizes or any(desc.output_padding):
+        raise _Refused("ONNX's convolutions append no zeros, and have no output that is larger than the products reach")
     return Node("ConvTranspose" if backward else "Conv", 11, tuple(inputs), (made,), tuple(attributes))
 
 
