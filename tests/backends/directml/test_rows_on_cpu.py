@@ -91,7 +91,7 @@ SUMS: list[Call] = [
                      "StartPadding": [1, 0], "EndPadding": [0, 2]}),
     ("CONVOLUTION", {"InputTensor": t("FLOAT32", 2, 6, 4, 5), "FilterTensor": t("FLOAT32", 6, 2, 3, 2),
                      "BiasTensor": t("FLOAT32", 1, 4, 1, 1), "GroupCount": 2, "Direction": "BACKWARD",
-                     "Strides": [2, 2], "StartPadding": [1, 0], "OutputPadding": [1, 0]}),
+                     "Strides": [2, 2], "StartPadding": [1, 0]}),
 ]  # fmt: skip
 PADDED = {"InputTensor": t("FLOAT32", 3), "StartPadding": [3], "EndPadding": [0]}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -109,7 +109,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("CONVOLUTION", {**IMAGE, "Mode": "CONVOLUTION"}, "do not turn the filter round"),
     ("CONVOLUTION", {**IMAGE, "OutputPadding": [1, 0]}, "no output that is larger"),
     ("CONVOLUTION", {"InputTensor": t("FLOAT32", 1, 1, 4), "FilterTensor": t("FLOAT32", 1, 1, 3),
-                     "Direction": "BACKWARD", "OutputPadding": [1]}, "output_padding is smaller"),
+                     "Direction": "BACKWARD", "OutputPadding": [1]}, "append no zeros"),
     ("FILL_VALUE_SEQUENCE", {"OutputTensor": t("FLOAT32", 3), "ValueStart": 1, "ValueDelta": 2}, "no ONNX node is"),
 ]  # fmt: skip
 
