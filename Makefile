@@ -8,7 +8,7 @@ ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test check fuzz bench bench-quick bench-peers gpu serve image requirements
+.PHONY: demo test check fuzz bench bench-quick bench-peers size gpu serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -34,6 +34,9 @@ bench-quick: .venv/.dev  ## the same in two minutes, with what is installed here
 
 bench-peers: .venv/.dev  ## install other products to compare with, 2.5 GB, each in an environment of its own
 	$(RUN)python -m benchmarks.peers install --into $(PEERS)
+
+size: .venv/.dev  ## operators, lines, files, and the calls that a first small request passes
+	$(RUN)python -m benchmarks.size
 
 gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: every test on it, then kernels and service timed
 	$(RUN)tensorpost doctor
