@@ -111,7 +111,7 @@ def report(
     }
     received = sum(slot.layout.size_in_bytes for slot in desc.outputs)
     print(
-        f"{name}: {sent / 2**30:.2f} GiB in, {received / 2**30:.2f} GiB out, tensors: {len(desc.outputs)}, {took:.1f} s; "
+        f"{name}: {sent / 2**30:.2f} GiB in, {received / 2**30:.2f} GiB out in {len(desc.outputs)}, {took:.1f} s; "
         f"growth of the server beyond the inputs {growth['server']:.0f} MiB, "
         f"of the client with its mapped inputs {growth['client']:.0f} MiB"
     )
