@@ -137,15 +137,15 @@ class HostBackend:
 
     __slots__ = ()
 
+    threads: int
     index = 0
     """There is one."""
     inline = True
     """A small plan is done before another thread would have woken up."""
 
     def held_bytes(self, plan: Plan) -> int:
-        """0: what is computed is a slice."""
-        del plan
-        return 0
+        """Outputs that are computed together, and what the slices computed at the same time take beside their bytes."""
+        return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, len(plan.slices)))
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """None: ordinary memory does."""

@@ -25,14 +25,21 @@ class Array:
         inputs: how many input tensors there are.
         total_work: elements read and combined, all outputs together.
         parameters: keyword arguments, as pairs, hashable.
+        scratch: bytes that the function takes beside inputs and outputs.
     """
 
     function: Callable[..., Any]
     inputs: int
     total_work: int
     parameters: tuple[tuple[str, Any], ...] = ()
+    scratch: int = 0
 
     in_one_go = True
+
+    def scratch_bytes(self, box: Box, output: int = 0) -> int:
+        """See `Form.scratch_bytes`."""
+        del box, output
+        return self.scratch
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: all of every input."""
@@ -63,6 +70,7 @@ class Lines(BoxForm):
         sizes: the input's sizes.
         outputs: the sizes of each output.
         parameters: keyword arguments for each output, as pairs, hashable.
+        scratch_per_element: bytes that the function takes for each element that it reads.
     """
 
     function: Callable[..., None]
@@ -70,6 +78,12 @@ class Lines(BoxForm):
     sizes: tuple[int, ...]
     outputs: tuple[tuple[int, ...], ...]
     parameters: tuple[tuple[tuple[str, Any], ...], ...]
+    scratch_per_element: int = 0
+
+    def scratch_bytes(self, box: Box, output: int = 0) -> int:
+        """See `Form.scratch_bytes`: that of the lines through the box, and those of the result."""
+        lines = self.work(box, output)
+        return lines * self.scratch_per_element + math.prod(extents(box)) * 8
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the lines through the box."""
@@ -110,12 +124,21 @@ class BoxFunction(BoxForm):
         inputs: how many input tensors there are.
         parameters: keyword arguments, as pairs, hashable.
         work_per_element: elements read and combined for one output element.
+        least_work: elements that are read in the same time as a box takes, however small it is.
+        scratch: bytes that the function takes beside inputs and result, for any box.
     """
 
     function: Callable[..., None]
     inputs: int
     parameters: tuple[tuple[str, Any], ...] = ()
     work_per_element: int = 1
+    least_work: int = 0
+    scratch: int = 0
+
+    def scratch_bytes(self, box: Box, output: int = 0) -> int:
+        """See `Form.scratch_bytes`."""
+        del box, output
+        return self.scratch
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: all of every input."""
@@ -125,7 +148,7 @@ class BoxFunction(BoxForm):
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`."""
         del output
-        return math.prod(extents(box)) * self.work_per_element
+        return math.prod(extents(box)) * self.work_per_element + self.least_work
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`."""

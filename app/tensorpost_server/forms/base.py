@@ -68,6 +68,15 @@ class Form(Protocol):
             box: which part of the output.
             out: array of the box's shape and the output's dtype; possibly strided, its old content undefined.
             output: which output, in binding order.
+
+        Where a library sums (products, reductions), the order of the sums, and so the last bits, may depend on the box.
+        """
+        ...
+
+    def scratch_bytes(self, box: Box, output: int = 0) -> int:
+        """At most so much memory is taken beside inputs and result while a box is computed on the CPU.
+
+        Blocks of a size that does not depend on the tensors are not counted.
         """
         ...
 
@@ -82,6 +91,11 @@ class BoxForm:
     __slots__ = ()
 
     in_one_go = False
+
+    def scratch_bytes(self, box: Box, output: int = 0) -> int:
+        """See `Form.scratch_bytes`: blocks only."""
+        del box, output
+        return 0
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
         """Never called: `in_one_go` is false."""

@@ -235,7 +235,7 @@ class Replay:
             # The memory is not reserved, because nothing else runs on this thread until the response is made.
             if head is None or not head.inline or memory is None:
                 return None
-            if not service.admission.has_room(prepared.memory_bytes):
+            if not service.admission.has_room(prepared.memory_bytes + worker.backend.held_bytes(prepared.plan)):
                 return None
             stages.done("admit")
             inputs = [memory[index] for index in prepared.order]

@@ -78,15 +78,15 @@ class DirectmlParser:
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
         parsed = parse_operator({**described, "desc": desc}, complete=True)
+        try:
+            parsed.validate_for(options.feature_level or NEWEST)
+        except InvalidDescriptor as error:
+            raise error.under("desc") from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
             match_names(tensors, [slot.name for slot in slots])
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
-        try:
-            parsed.validate_for(options.feature_level or NEWEST)
-        except InvalidDescriptor as error:
-            raise error.under("desc") from None
         return Call(parsed, parsed.to_document_text(), options)
 
 

@@ -67,7 +67,7 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
             raise LimitExceeded.of(
                 "the output as JSON numbers", elements, settings.max_json_elements,
                 "TENSORPOST_MAX_JSON_ELEMENTS",
-                f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it;",
+                f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it",
             )  # fmt: skip
 
 

@@ -49,7 +49,9 @@ def _from_the_end(xp: ModuleType, indices: Any, length: int) -> Any:
 def scatter_form(desc: dml.ScatterElementsOperatorDesc) -> Array:
     """The input, then `Output[c with c[Axis] = Indices[c]] = Updates[c]` (DML_SCATTER_ELEMENTS_OPERATOR_DESC)."""
     work = math.prod(desc.output_tensor.sizes) + 2 * math.prod(desc.indices_tensor.sizes)
-    return Array(_scatter, 3, work, (("axis", desc.axis),))
+    indices = desc.indices_tensor.sizes
+    scratch = math.prod(indices) * (8 * len(indices) + 40)
+    return Array(_scatter, 3, work, (("axis", desc.axis),), scratch)
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int) -> Any:
@@ -69,7 +71,8 @@ def nonzero_form(desc: dml.NonzeroCoordinatesOperatorDesc) -> Array:
     sizes = desc.input_tensor.sizes
     count, coordinates = desc.output_count_tensor.sizes, desc.output_coordinates_tensor.sizes
     work = math.prod(sizes) + math.prod(coordinates)
-    return Array(_nonzero, 1, work, (("count", count), ("coordinates", coordinates)))
+    scratch = math.prod(sizes) * (8 * len(sizes) + 16)
+    return Array(_nonzero, 1, work, (("count", count), ("coordinates", coordinates)), scratch)
 
 
 def _nonzero(xp: ModuleType, x: Any, count: tuple[int, ...], coordinates: tuple[int, ...]) -> tuple[Any, Any]:

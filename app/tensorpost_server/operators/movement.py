@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import PaddingMode
 
-from ..forms import Copies, Copy
+from ..forms import Box, BoxFunction, Copies, Copy
 from .registry import form_of_class
 
 __all__ = ["join_form", "padding_form", "slice_form", "split_form"]
+
+
+MOST_COPIES = 256
+"""Copies of one padding; each costs some microseconds for every slice, and for the plan."""
 
 
 @form_of_class(dml.Slice1OperatorDesc)
@@ -46,12 +56,18 @@ def split_form(desc: dml.SplitOperatorDesc) -> Copies:
 
 
 @form_of_class(dml.Padding1OperatorDesc)
-def padding_form(desc: dml.Padding1OperatorDesc) -> Copies:
-    """Along each axis the output is a few runs of the input, forwards, backwards or of one element."""
+def padding_form(desc: dml.Padding1OperatorDesc) -> Copies | BoxFunction:
+    """Along each axis the output is a few runs of the input, forwards, backwards or of one element.
+
+    Where that makes many copies, elements are taken by their indices instead.
+    """
     sizes, rank = desc.input_tensor.sizes, len(desc.input_tensor.sizes)
     if desc.padding_mode is PaddingMode.CONSTANT:
         return Copies((rank,), ((Copy.of(sizes, target_start=desc.start_padding),),), desc.padding_value)
-    axes = zip(sizes, desc.start_padding, desc.output_tensor.sizes, strict=True)
+    axes = list(zip(sizes, desc.start_padding, desc.output_tensor.sizes, strict=True))
+    periods = [3 if desc.padding_mode is PaddingMode.EDGE else 2 * (whole // size + 2) for size, _, whole in axes]
+    if math.prod(periods) > MOST_COPIES:
+        return BoxFunction(_pad, 1, (("axes", tuple(axes)), ("mode", desc.padding_mode)), rank + 1)
     runs = [_runs(size, before, whole, desc.padding_mode) for size, before, whole in axes]
     copies = [
         Copy.of(
@@ -63,6 +79,29 @@ def padding_form(desc: dml.Padding1OperatorDesc) -> Copies:
         for parts in itertools.product(*runs)
     ]
     return Copies((rank,), (tuple(copies),))
+
+
+def _pad(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[tuple[int, int, int], ...], mode: PaddingMode
+) -> None:
+    taken = [
+        _index(np.arange(start, stop) - before, size, mode)
+        for (start, stop), (size, before, _) in zip(box, axes, strict=True)
+    ]
+    out[...] = inputs[0][xp.ix_(*[xp.asarray(index) for index in taken])]
+
+
+def _index(place: Any, size: int, mode: PaddingMode) -> Any:
+    """The input index of places counted from the input's first element; see DML_PADDING_MODE."""
+    if mode is PaddingMode.EDGE or size == 1:
+        return np.clip(place, 0, size - 1)
+    if mode is PaddingMode.WRAP:
+        return place % size
+    period = 2 * size - (2 if mode is PaddingMode.REFLECTION else 0)
+    within = place % period
+    last = period if mode is PaddingMode.REFLECTION else period - 1
+    index: Any = np.where(within < size, within, last - within)
+    return index
 
 
 def _runs(size: int, before: int, whole: int, mode: PaddingMode) -> list[tuple[int, int, int, int]]:

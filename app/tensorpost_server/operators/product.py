@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import Activation, ConvolutionDirection, ConvolutionMode, MatrixTransform
+from tensorpost.descriptors import Activation, ConvolutionDirection, ConvolutionMode, MatrixTransform, OperatorDesc
 
 from ..forms import Box, BoxFunction
 from ..forms.base import go_on, whole_box
@@ -32,7 +32,14 @@ def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction:
         ("beta", desc.beta),
         ("activation", _activation(desc.fused_activation)),
     )
-    return BoxFunction(_gemm, len(desc.inputs), parameters, 2 * inner)
+    return BoxFunction(_gemm, len(desc.inputs), parameters, 2 * inner, scratch=_scratch(desc))
+
+
+def _scratch(desc: OperatorDesc) -> int:
+    """Operands in the type that they are multiplied in, as libraries copy them, the sums and a summand."""
+    elements = [math.prod(slot.layout.sizes) for slot in (*desc.inputs, *desc.outputs)]
+    item = max(4, desc.outputs[0].layout.data_type.item_size)
+    return item * (sum(elements) + elements[-1])
 
 
 def _gemm(
@@ -73,7 +80,9 @@ def convolution_form(desc: dml.ConvolutionOperatorDesc) -> BoxFunction:
         ("groups", desc.group_count),
         ("activation", _activation(desc.fused_activation)),
     )
-    return BoxFunction(_convolve, len(desc.inputs), parameters, 2 * math.prod(window[1:]))
+    least = 1000 * math.prod(window[2:])  # each tap of the filter is a few calls of the array library
+    work = 2 * math.prod(window[1:])
+    return BoxFunction(_convolve, len(desc.inputs), parameters, work, least, _scratch(desc))
 
 
 def _convolve(

@@ -23,7 +23,12 @@ def reduce_form(desc: dml.ReduceOperatorDesc) -> Lines:
     """One value for each line, which may run along several axes (DML_REDUCE_OPERATOR_DESC)."""
     axes = tuple(sorted(desc.axes))
     parameters = (("axes", axes), ("function", desc.function))
-    return Lines(_reduce, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,))
+    item = desc.input_tensor.item_size
+    temporaries = {
+        ReduceFunction.L1: 1, ReduceFunction.L2: 1, ReduceFunction.SUM_SQUARE: 1, ReduceFunction.LOG_SUM_EXP: 3,
+    }  # fmt: skip
+    scratch = max(4, item) * temporaries.get(desc.function, 0) + (4 if item == 2 or desc.function.is_index else 0)
+    return Lines(_reduce, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch)
 
 
 def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
@@ -66,7 +71,7 @@ def top_k_form(desc: dml.TopK1OperatorDesc) -> Lines:
     common = (("axis", desc.axis), ("k", desc.k), ("largest", desc.axis_direction is AxisDirection.DECREASING))
     sizes = desc.output_value_tensor.sizes
     parameters = ((*common, ("positions", False)), (*common, ("positions", True)))
-    return Lines(_top_k, (desc.axis,), desc.input_tensor.sizes, (sizes, sizes), parameters)
+    return Lines(_top_k, (desc.axis,), desc.input_tensor.sizes, (sizes, sizes), parameters, 40)
 
 
 def _top_k(xp: ModuleType, x: Any, out: Any, axis: int, k: int, largest: bool, positions: bool) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms.base import Form, whole_box
+from ..forms import BoxFunction, Form, Lines, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
@@ -37,6 +37,7 @@ class Plan:
         work: about how many elements are read and combined, all slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
+        scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
     """
 
     operation: Operation
@@ -46,6 +47,7 @@ class Plan:
     slices: Slices | OutputSlices
     work: int
     held_bytes: int = 0
+    scratch_bytes: int = 0
 
     @property
     def operator(self) -> str:
@@ -104,7 +106,13 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
         ]
         held_bytes = 0
     slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    return Plan(operation, form, operation.inputs, outputs, slices, sum(works), held_bytes)
+    scratch = max(
+        [form.scratch_bytes(one.piece(0).box, index) for index, one in enumerate(cuts) if len(one)], default=0
+    )
+    if isinstance(form, (Lines, BoxFunction)):
+        # What lines and products read is read again for every slice.
+        works = [len(one) * form.work(one.piece(0).box, index) for index, one in enumerate(cuts) if len(one)]
+    return Plan(operation, form, operation.inputs, outputs, slices, sum(works), held_bytes, scratch)
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:

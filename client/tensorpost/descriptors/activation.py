@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..problems import InvalidDescriptor
+from .base import json_object
 from .elementwise import ElementWise
 from .operator_desc import OPERATORS
 from .tensor import BufferTensorDesc
@@ -50,13 +51,14 @@ def _read_fused(value: object) -> object:
     expected = {"expected": "an object with type and desc; the types are " + ", ".join(activations)}
     if not isinstance(value, Mapping):
         raise PydanticCustomError("not-an-object", "must be an object", expected)
-    members = {str(key).lower(): member for key, member in cast("Mapping[object, Any]", value).items()}
+    sent = cast("Mapping[object, Any]", value)
+    members = {str(key).lower(): member for key, member in sent.items()}
     kind, desc = members.get("type"), members.get("desc", {})
     cls = activations.get(kind.removeprefix("DML_OPERATOR_")) if isinstance(kind, str) else None
-    if cls is None or not isinstance(desc, Mapping) or members.keys() - {"type", "desc"}:
+    if cls is None or json_object(desc) is None or members.keys() - {"type", "desc"} or len(members) < len(sent):
         raise PydanticCustomError("fused-activation", "must name an activation that can be fused", expected)
     fields = {name: item for name, item in cast("Mapping[str, Any]", desc).items() if item is not None}
-    given = [name for name in ("InputTensor", "OutputTensor") if name in fields]
+    given = [name for name in ("InputTensor", "OutputTensor", "input_tensor", "output_tensor") if name in fields]
     if given:
         message = "must have no tensors of its own, which are those of the operator that it is fused into"
         raise PydanticCustomError("fused-activation", message, {"expected": f"no {given[0]}"})

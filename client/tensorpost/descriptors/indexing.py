@@ -44,7 +44,7 @@ class GatherOperatorDesc(OperatorDesc):
         """See `OperatorDesc.inferred`: the output; all dimensions of the indices count, but for leading ones."""
         source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
         axis = given.integer("axis")
-        if source is None or indices is None or axis is None or axis >= len(source.sizes):
+        if source is None or indices is None or axis is None or not 0 <= axis < len(source.sizes):
             return {}
         found: dict[str, Any] = {}
         count = given.integer("index_dimensions")

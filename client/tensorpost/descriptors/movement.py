@@ -6,6 +6,7 @@ Sources: the DML_SLICE1, DML_JOIN, DML_SPLIT and DML_PADDING1 pages.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
 from .fields import CEnum, IntArray, Scalar, UInt, UIntArray, count_of
 from .operator_desc import Given, OperatorDesc, packed
-from .tensor import BufferTensorDesc, TensorArray
+from .tensor import MOST_TENSORS, BufferTensorDesc, TensorArray
 
 __all__ = [
     "DataTypeOf",
@@ -122,7 +123,7 @@ class JoinOperatorDesc(OperatorDesc):
     def inferred(cls, given: Given) -> Mapping[str, Any]:
         """See `OperatorDesc.inferred`: the output."""
         tensors, axis = given.tensors("input_tensors"), given.integer("axis")
-        if not tensors or axis is None or any(axis >= len(tensor.sizes) for tensor in tensors):
+        if not tensors or axis is None or any(not 0 <= axis < len(tensor.sizes) for tensor in tensors):
             return {}
         sizes = list(tensors[0].sizes)
         sizes[axis] = sum(tensor.sizes[axis] for tensor in tensors)
@@ -156,7 +157,9 @@ class SplitOperatorDesc(OperatorDesc):
     def inferred(cls, given: Given) -> Mapping[str, Any]:
         """See `OperatorDesc.inferred`: with OutputCount alone, parts of equal size, if the axis can be cut so."""
         source, count, axis = given.tensor("input_tensor"), given.integer("output_count"), given.integer("axis")
-        if source is None or not count or axis is None or axis >= len(source.sizes) or source.sizes[axis] % count:
+        if source is None or not count or not 0 < count <= MOST_TENSORS or axis is None:
+            return {}
+        if not 0 <= axis < len(source.sizes) or source.sizes[axis] % count:
             return {}
         sizes = list(source.sizes)
         sizes[axis] //= count
@@ -255,13 +258,20 @@ class Padding1OperatorDesc(OperatorDesc):
             yield self.broken("mode-newer-than-level", ("PaddingMode",), message, "WRAP", "6_4 or above")
 
 
+_LARGEST = {"FLOAT32": 3.4028235677973366e38, "FLOAT16": 65519.99}
+
+
 def scalar_fits(desc: OperatorDesc, field: str, data_type: TensorDataType) -> Iterator[Violation]:
     """A `DML_SCALAR_UNION` must hold a number of the type it is read as."""
     value = getattr(desc, field)
+    name = pascal_case(field)
+    if not math.isfinite(value) or (data_type.name in _LARGEST and abs(value) > _LARGEST[data_type.name]):
+        message = f"{name} is {value}, which is not finite as {data_type.name}; JSON has no infinity and no NaN"
+        yield desc.broken("not-finite", (name,), message, str(value), "a finite number")
+        return
     if data_type.name.lstrip("U").startswith("INT"):
         signed = not data_type.name.startswith("U")
         low, high = -(signed << (data_type.bits - 1)), (1 << (data_type.bits - signed)) - 1
         if not isinstance(value, int) or not low <= value <= high:
-            name = pascal_case(field)
             message = f"{name} is {value}, which {data_type.name} cannot hold"
             yield desc.broken("out-of-range", (name,), message, value, f"a whole number from {low} to {high}")

@@ -109,7 +109,7 @@ class TopK1OperatorDesc(OperatorDesc):
     def inferred(cls, given: Given) -> Mapping[str, Any]:
         """See `OperatorDesc.inferred`: both outputs; positions are UINT32."""
         source, axis, k = given.tensor("input_tensor"), given.integer("axis"), given.integer("k")
-        if source is None or axis is None or k is None or axis >= len(source.sizes):
+        if source is None or axis is None or k is None or not 0 <= axis < len(source.sizes):
             return {}
         sizes = [*source.sizes[:axis], k, *source.sizes[axis + 1 :]]
         return {
