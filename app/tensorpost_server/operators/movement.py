@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import PaddingMode
@@ -91,7 +92,7 @@ def _pad(
     out[...] = inputs[0][xp.ix_(*[xp.asarray(index) for index in taken])]
 
 
-def _index(place: Any, size: int, mode: PaddingMode) -> Any:
+def _index(place: NDArray[np.int64], size: int, mode: PaddingMode) -> NDArray[np.int64]:
     """The input index of places counted from the input's first element; see DML_PADDING_MODE."""
     if mode is PaddingMode.EDGE or size == 1:
         return np.clip(place, 0, size - 1)
@@ -100,8 +101,7 @@ def _index(place: Any, size: int, mode: PaddingMode) -> Any:
     period = 2 * size - (2 if mode is PaddingMode.REFLECTION else 0)
     within = place % period
     last = period if mode is PaddingMode.REFLECTION else period - 1
-    index: Any = np.where(within < size, within, last - within)
-    return index
+    return np.where(within < size, within, last - within)
 
 
 def _runs(size: int, before: int, whole: int, mode: PaddingMode) -> list[tuple[int, int, int, int]]:
