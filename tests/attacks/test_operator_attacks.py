@@ -117,4 +117,4 @@ def test_types_of_4_bits_are_refused_not_failed() -> None:
         frame = frame_bytes({"input": ("U8", [2], b"12")}, {"op": json.dumps(document)})
         headers = {"content-type": "application/vnd.safetensors"}
         answer = client.post("/v1/operators/element_wise_identity", content=frame, headers=headers)
-        assert_problem(answer, 422, "unsupported-at-level")
+        assert_problem(answer, 422, "unsupported-at-feature-level")
