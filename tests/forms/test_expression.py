@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorpost_server.forms.expression import FUNCTIONS, call, evaluate, is_boolean, operand, render_c, where
+from tensorpost_server.forms.expression import FUNCTIONS, call, evaluate, is_boolean, operand, where
 
 X, Y = operand(0), operand(1)
 F32 = np.dtype(np.float32)
@@ -116,9 +116,3 @@ def test_a_result_goes_where_it_should(built: Any):
 def test_an_unknown_function_is_refused():
     with pytest.raises(KeyError, match="there is no function 'cosh'"):
         call("cosh", X)
-
-
-def test_c_is_the_same_formula():
-    text = render_c(where(X < 1.0, call("exp", X), Y * 2.0), ["a[i]", "b[i]"], lambda value: f"{value}f")
-
-    assert text == "((a[i] < 1.0f) ? exp(a[i]) : (b[i] * 2.0f))"

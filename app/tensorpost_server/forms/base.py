@@ -103,7 +103,7 @@ class BoxForm:
         raise AssertionError(f"{type(self).__name__} is computed box by box")
 
 
-class Abandoned(Exception):  # no error: nobody waits for the result any more
+class Abandoned(Exception):  # no error: the caller has gone
     """A computation ended early because its result is not wanted any more."""
 
 

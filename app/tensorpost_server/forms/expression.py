@@ -7,7 +7,7 @@ An expression is a tree of frozen values: operands (the element of an input), co
 >>> sorted(maximum(x * 2.0, y).functions())
 ['maximum', 'multiply']
 
-`evaluate` renders it with an array library, `render_c` as C (CUDA).
+`evaluate` renders it with an array library; the backends numba and cuda render it themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ __all__ = [
     "maximum",
     "minimum",
     "operand",
-    "render_c",
     "where",
 ]
 
@@ -279,24 +278,5 @@ def evaluate(
                 return result
             out[...] = result
             return out
-        case _:
-            raise AssertionError(f"{type(expression).__name__} is no expression")
-
-
-def render_c(expression: Expression, operands: Sequence[str], constant: Callable[[float | int | bool], str]) -> str:
-    """The expression as C.
-
-    Args:
-        expression: what to compute.
-        operands: C expressions of the loaded elements.
-        constant: how a number of the computed type is written.
-    """
-    match expression:
-        case Operand(index):
-            return operands[index]
-        case Constant(value):
-            return constant(value)
-        case Call(name, arguments):
-            return FUNCTIONS[name].c.format(*[render_c(argument, operands, constant) for argument in arguments])
         case _:
             raise AssertionError(f"{type(expression).__name__} is no expression")
