@@ -19,7 +19,8 @@ from tests.support import strategies as ours
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost_server.forms import Box, Copies, Copy, Loop, whole_box
-from tensorpost_server.forms.copies import FEW_COPIES, LONG_ROW, SMALL, moves, uncovered
+from tensorpost_server.forms.copies import FEW_COPIES, LONG_ROW, SMALL
+from tensorpost_server.forms.copy_loops import uncovered
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.tile import tile
 
@@ -380,7 +381,7 @@ def test_nothing_outside_reads_is_read(case: Any, data: st.DataObject):
 def test_what_no_move_writes_to_is_uncovered_once(case: Any, data: st.DataObject):
     form, _, sizes = case
     box = boxes(data, sizes)
-    found = list(moves(form, box))
+    found = list(form.within(box))
     count = np.zeros([stop - start for start, stop in box], int)
     for part in uncovered(box, found):
         count[tuple([slice(*span) for span in part])] += 1

@@ -18,13 +18,15 @@ form            outputs are made of                                       file
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "extents", "go_on", "stoppable", "whole_box"]
+__all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "blocks", "extents", "go_on", "stoppable", "whole_box"]
 
 Box = tuple[tuple[int, int], ...]
 """Half-open ranges of coordinates, one per dimension: a rectangular part of a tensor."""
@@ -41,6 +43,19 @@ def extents(box: Box) -> list[int]:
 def whole_box(sizes: Sequence[int]) -> Box:
     """All coordinates of a tensor of these sizes."""
     return tuple([(0, size) for size in sizes])
+
+
+def blocks(box: Box, most: int) -> Iterator[Box]:
+    """Cut the box into parts of at most `most` elements, in memory order."""
+    if math.prod(extents(box)) <= most:
+        return iter((box,))
+    ranges: list[list[tuple[int, int]]] = []
+    room = most
+    for start, stop in reversed(box):
+        extent = min(stop - start, max(1, room))
+        ranges.append([(low, min(low + extent, stop)) for low in range(start, stop, extent)])
+        room //= extent
+    return itertools.product(*reversed(ranges))
 
 
 class Form(Protocol):

@@ -14,9 +14,8 @@ coordinates of `onnx_axes.py`:
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .axes import AxesForm
-from .base import Box
+from .base import Box, blocks
 from .onnx_axes import FilterMap
 from .separable import Rounding, Separable
 
@@ -100,7 +99,7 @@ class OnnxResize(AxesForm):
         if xp is not np:
             self._round_once(xp, x, box, out)
             return
-        for part in _blocks(box, _BLOCK):
+        for part in blocks(box, _BLOCK):
             inside = tuple([slice(a - low, b - low) for (a, b), (low, _) in zip(part, box, strict=True)])
             self._round_once(xp, x, part, out[inside])
 
@@ -119,16 +118,6 @@ class OnnxResize(AxesForm):
             behind = min(max(end, start), stop) - start
             out[(*at, slice(0, before))] = element
             out[(*at, slice(max(before, behind), None))] = element
-
-
-def _blocks(box: Box, most: int) -> Iterator[Box]:
-    """Cut the box into parts of about `most` elements: runs of one axis, whole behind it, single in front of it."""
-    extents = [stop - start for start, stop in box]
-    cut = next((axis for axis in range(len(box)) if math.prod(extents[axis + 1 :]) <= most), 0)
-    step = max(1, most // math.prod(extents[cut + 1 :]))
-    for places in itertools.product(*[range(start, stop) for start, stop in box[:cut]]):
-        for first in range(*box[cut], step):
-            yield (*[(place, place + 1) for place in places], (first, min(first + step, box[cut][1])), *box[cut + 1 :])
 
 
 def _round(xp: ModuleType, sums: Any, out: Any) -> None:
