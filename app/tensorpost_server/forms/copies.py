@@ -37,6 +37,20 @@ class Copies(BoxForm):
         init=False, repr=False, compare=False, default_factory=dict[int, "_Assignments"]
     )  # what was done last, by output
 
+    @classmethod
+    def of_box(
+        cls,
+        sizes: Sequence[int],
+        *,
+        source_start: Sequence[int] | None = None,
+        source_steps: Sequence[int] | None = None,
+        target_start: Sequence[int] | None = None,
+        fill_value: int | float | None = None,
+    ) -> Copies:
+        """One box of the only input, copied into the only output; see `Copy.of_box`."""
+        copy = Copy.of_box(sizes, source_start=source_start, source_steps=source_steps, target_start=target_start)
+        return cls((len(sizes),), ((copy,),), fill_value)
+
     def within(self, box: Box, output: int = 0) -> Iterator[Copy]:
         """The parts of an output's copies that fall into a box of it, as every backend runs them."""
         for copy in self.outputs[output]:

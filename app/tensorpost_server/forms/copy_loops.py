@@ -56,7 +56,7 @@ class Copy:
     loops: tuple[Loop, ...]
 
     @classmethod
-    def of(
+    def of_box(
         cls,
         sizes: Sequence[int],
         *,
