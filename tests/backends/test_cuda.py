@@ -1,4 +1,4 @@
-"""The CUDA backend over a CuPy of paper: memory, streams and errors. What GPUs compute is shown on a GPU."""
+"""The CUDA backend over a stand-in for CuPy: memory, streams and errors. What GPUs compute is shown on a GPU."""
 
 from __future__ import annotations
 

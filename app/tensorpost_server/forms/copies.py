@@ -87,10 +87,10 @@ class Copies(BoxForm):
         kept = self._kept.get(output)
         if kept is not None and kept.box is box and kept.dtype is out.dtype and kept.strides == out.strides:
             if kept.packed is not None:
-                index, strides, split, apart = kept.packed
+                index, strides, target_shape, source_shape = kept.packed
                 x = inputs[index]
                 if x.strides == strides:
-                    out.reshape(split)[...] = x.reshape(apart)
+                    out.reshape(target_shape)[...] = x.reshape(source_shape)
                     return
             elif kept.source_strides == [x.strides for x in inputs]:
                 kept.run(inputs, out)
@@ -147,8 +147,8 @@ class _Assignments:
     def run(self, inputs: Sequence[Any], out: Any) -> None:
         """Assign."""
         if self.packed is not None:
-            index, _, split, apart = self.packed
-            out.reshape(split)[...] = inputs[index].reshape(apart)
+            index, _, target_shape, source_shape = self.packed
+            out.reshape(target_shape)[...] = inputs[index].reshape(source_shape)
         for index, target, source in self.views:
             _seen(out, target)[...] = _seen(inputs[index], source)
 
@@ -184,13 +184,14 @@ def _unsigned(item: int) -> str:
 def _reshaped(found: ByteLoops, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Shapes in which one array is assigned to the other, if that makes the copy: fastest for a small one."""
     loops = found[2]
-    split, apart = tuple([loop[0] for loop in loops]), tuple([loop[0] if loop[2] else 1 for loop in loops])
-    whole = (math.prod(split), math.prod(apart)) == (target.size, source.size)
+    target_shape = tuple([loop[0] for loop in loops])
+    source_shape = tuple([loop[0] if loop[2] else 1 for loop in loops])
+    whole = (math.prod(target_shape), math.prod(source_shape)) == (target.size, source.size)
     if not (whole and target.flags.c_contiguous and source.flags.c_contiguous):
         return None
-    steps = [math.prod(apart[axis + 1 :]) * source.itemsize for axis in range(len(apart))]
+    steps = [math.prod(source_shape[axis + 1 :]) * source.itemsize for axis in range(len(source_shape))]
     in_order = all(own in (0, step) for (_, _, own), step in zip(loops, steps, strict=True))
-    return (split, apart) if in_order else None
+    return (target_shape, source_shape) if in_order else None
 
 
 class _StridedMemory:
@@ -212,11 +213,11 @@ def _seen(array: Any, view: _View) -> Any:
 def _copy_on_device(xp: ModuleType, source: Any, target: Any, copy: Copy) -> None:
     source_at, target_at, loops = byte_loops(copy, source.strides, target.strides)
     shape = tuple([loop[0] for loop in loops])
-    goal, made = [
+    target_view, source_view = [
         xp.ndarray(shape, array.dtype, memptr=array.data + at, strides=tuple([loop[side] for loop in loops]))
         for array, at, side in ((target, target_at, 1), (source, source_at, 2))
     ]
-    goal[...] = made
+    target_view[...] = source_view
 
 
 def _copy_objects(xp: ModuleType, source: Any, target: Any, copy: Copy) -> None:

@@ -138,18 +138,18 @@ def uncovered(box: Box, copies: Sequence[Copy]) -> list[Box]:
     They are disjoint. Where the copies leave too many boxes, or write to some elements of a box only, parts that are
     copied over afterwards may be among them: fill first.
     """
-    left: list[Box] = [tuple([(0, stop - start) for start, stop in box])]
+    boxes: list[Box] = [tuple([(0, stop - start) for start, stop in box])]
     for copy in copies:
         dense = copy.target_box(len(box))
         if dense is None:
             continue
         rest: list[Box] = []
-        for part in left:
+        for part in boxes:
             rest += _outside(part, dense)
         if len(rest) > MOST_FILLED:
             break
-        left = rest
-    return left
+        boxes = rest
+    return boxes
 
 
 def _outside(box: Box, hole: Box) -> Iterator[Box]:
@@ -177,7 +177,7 @@ def _parts(nest: tuple[tuple[int, int], ...], base: int, start: int, stop: int) 
     (extent, step), rest = nest[0], nest[1:]
     span = 1 + sum((count - 1) * inner for count, inner in rest)
     first = max(0, -((base + span - 1 - start) // step))  # the first iteration that reaches `start`
-    last = min(extent, -((base - stop) // step))  # behind the last one that begins before `stop`
+    last = min(extent, -((base - stop) // step))  # after the last one that begins before `stop`
     full_first = max(first, -((base - start) // step))
     full_last = min(last, (stop - base - span) // step + 1)
     found: list[_Part] = []

@@ -30,7 +30,7 @@ from .separable import Rounding, Separable
 __all__ = ["OnnxResize"]
 
 # float64 arithmetic cannot tell a sum from a whole number nearer than this. A few taps err by less than 16 steps of the
-# sum; a small sum may be what is left of terms of up to 2^16 that cancelled.
+# sum; a small sum may be the difference of terms of up to 2^16.
 _NEAR_RELATIVE = 2.0**-48
 _NEAR = 2.0**16 * _NEAR_RELATIVE
 _EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
@@ -39,7 +39,7 @@ _BLOCK = 1 << 18  # elements whose sums are made at a time: 2 MiB of float64, wh
 
 @dataclass(frozen=True, slots=True)
 class OnnxResize(AxesForm):
-    """A resize, ready to run. Fills any box; reads only the input that the box needs.
+    """ONNX's Resize and Upsample: `Separable` with the rounding and the extrapolation that ONNX adds.
 
     Attributes:
         inside: per dimension, the outputs that do not get the extrapolation value.
@@ -114,10 +114,10 @@ class OnnxResize(AxesForm):
         element = _element(value, out.dtype)
         for axis, ((start, stop), (first, end)) in enumerate(zip(box, self.inside, strict=True)):
             at = (slice(None),) * axis
-            before = min(max(first, start), stop) - start
-            behind = min(max(end, start), stop) - start
-            out[(*at, slice(0, before))] = element
-            out[(*at, slice(max(before, behind), None))] = element
+            low = min(max(first, start), stop) - start
+            high = min(max(end, start), stop) - start
+            out[(*at, slice(0, low))] = element
+            out[(*at, slice(max(low, high), None))] = element
 
 
 def _round(xp: ModuleType, sums: Any, out: Any) -> None:
