@@ -36,7 +36,7 @@ class DirectmlParser:
     @property
     def npy_tensor(self) -> str | None:
         """The name of the only input that is required; None if the operator takes no tensor."""
-        fields = self._cls.facts.of_kind("input")
+        fields = self._cls.facts.fields_by_kind["input"]
         required = [field for field in fields if not field.optional]
         if len(required) == 1 and not required[0].is_array:
             return slot_name(required[0].attribute_name)
@@ -103,7 +103,7 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
             by_field.setdefault(path[0], []).append((path, tensor))
     required: list[str] = []
     optional: list[str] = []
-    for field in cls.facts.of_kind("input"):
+    for field in cls.facts.fields_by_kind["input"]:
         name, own = slot_name(field.attribute_name), by_field.get(field.attribute_name, [])
         names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
         (optional if field.optional else required).extend(names)
@@ -132,7 +132,7 @@ def _describe_outputs(
             if entries:
                 output[key] = entries[min(index, len(entries) - 1)]
         found.append(output)
-    fields = cls.facts.of_kind("output")
+    fields = cls.facts.fields_by_kind["output"]
     if len(found) > len(fields) and not fields[-1].is_array:
         raise InvalidParameter(
             f"the query describes {len(found)} outputs, but {cls.operator_type} has {len(fields)}",

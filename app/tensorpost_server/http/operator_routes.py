@@ -86,7 +86,7 @@ def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> di
     name = slot_name(field.attribute_name)
     if field.is_array:
         name += "_0"
-    elif field.kind == "output" and len(facts.of_kind("output")) == 1:
+    elif field.kind == "output" and len(facts.fields_by_kind["output"]) == 1:
         name = "output"
     return entry | {"optional": field.optional, "tensor": name, "support": support}
 

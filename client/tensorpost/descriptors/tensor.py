@@ -20,7 +20,7 @@ from ..datatypes import TensorDataType, data_type
 from ..layout import Layout, is_one_to_one, last_index, packed_strides
 from ..problems import InvalidDescriptor, Violation
 from .base import Descriptor, json_object
-from .fields import CEnum, UInt, UIntArray, length_of, whole_number
+from .fields import CEnum, UInt, UIntArray, WholeNumber, length_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -77,12 +77,8 @@ def _from_dtype(value: object) -> object:
     return TensorDataType[name]
 
 
-def _to_uint64(value: object) -> int:
-    return whole_number(value, UINT64_MAX, "UINT64")
-
-
 UInt64 = Annotated[
-    int, BeforeValidator(_to_uint64), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT64_MAX})
+    int, WholeNumber("UINT64", UINT64_MAX), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT64_MAX})
 ]
 
 
@@ -159,10 +155,10 @@ class BufferTensorDesc(Descriptor):
         known = info.data
         if value or not {"data_type", "sizes", "strides"} <= known.keys():
             return value
-        strides = known["strides"]
-        if strides is not None and len(strides) != len(known["sizes"]):
+        sizes, strides = known["sizes"], known["strides"]
+        if strides is not None and len(strides) != len(sizes):
             return value
-        minimum = minimum_tensor_size_in_bytes(known["data_type"], known["sizes"], strides)
+        minimum = minimum_tensor_size_in_bytes(known["data_type"], sizes, strides)
         return min(max(minimum, 0), UINT64_MAX - 3)  # what does not fit breaks the element limit; the rules say so
 
     @classmethod
