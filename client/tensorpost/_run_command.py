@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ._files import destination, write_blocks
 from .datatypes import data_type
 from .descriptors import operator_class, parse_operator
-from .descriptors.operator_desc import slot_name
+from .descriptors.catalogue import slot_name
 from .npy import encode_npy_head
 from .onnx import OnnxNode, OnnxTensor
 from .operation import Operation

@@ -33,7 +33,7 @@ from ..engine import Stages, Worker
 from ..planning import Plan
 from .headers import request_id
 from .media_types import MediaType, RequestFormat
-from .parse_call import Call, Dialect
+from .parse_call import CallOptions, Dialect
 
 if TYPE_CHECKING:
     from .service import Service
@@ -137,9 +137,9 @@ class PreparedCall:
     """A call that is valid, planned and within the limits, whatever its tensors hold.
 
     Attributes:
-        call: what is asked for.
+        plan: what is computed and how.
+        options: the backend and device that were asked for.
         id: the caller's id of the call.
-        plan: how it is computed.
         sizes: bytes of each tensor, in the order of the body.
         order: for each input of the plan, the index of its tensor in the body.
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
@@ -147,9 +147,9 @@ class PreparedCall:
         heads: by worker; filled when workers are chosen.
     """
 
-    call: Call
-    id: str | None
     plan: Plan
+    options: CallOptions
+    id: str | None
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     aligned: bool
@@ -227,7 +227,7 @@ class Replay:
             return None
         stages.done("head")
         try:
-            options = prepared.call.options
+            options = prepared.options
             worker = pool.choose(prepared.plan, options.backend, options.device)
             head = prepared.heads.get(worker)
             memory = tensors_in_place(memoryview(body)[length:], prepared.sizes) if prepared.aligned else None

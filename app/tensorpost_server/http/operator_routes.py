@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
-from tensorpost.descriptors.operator_desc import slot_name
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
 from tensorpost.problems import InvalidDescriptor, Violation
@@ -83,7 +82,7 @@ def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> di
         if name == field.name
         for row in rows
     ]
-    name = slot_name(field.attribute_name)
+    name = field.slot_name
     if field.is_array:
         name += "_0"
     elif field.kind == "output" and len(facts.fields_by_kind["output"]) == 1:

@@ -95,14 +95,16 @@ def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tup
     for slot in prepared.plan.outputs:
         tensors[slot.name] = frame.tensor_to_json(slot.layout.view(data[: slot.layout.size_in_bytes]))
         data = data[slot.layout.size_in_bytes :]
-    document = _metadata(prepared, worker) | {"op": json.loads(prepared.call.document), "tensors": tensors}
+    metadata = _metadata(prepared, worker)
+    document = metadata | {"op": json.loads(metadata["op"]), "tensors": tensors}
     body = json.dumps(document, allow_nan=False).encode()
     return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
 
 
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
-    metadata = {"op": prepared.call.document, "backend": worker.backend.name, "device": worker.backend.device}
+    document = prepared.plan.operation.to_document_text()
+    metadata = {"op": document, "backend": worker.backend.name, "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
 

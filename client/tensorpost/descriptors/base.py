@@ -103,8 +103,8 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         for name, value in known.items():
             if isinstance(value, Descriptor):  # its rules may be postponed (`structure`)
                 found += [violation.under(name) for violation in value.rules()]
-        order = list(self.names_of_fields().values())
-        return sorted(found, key=lambda violation: order.index(violation.path[0]) if violation.path else -1)
+        order = {alias: place for place, alias in enumerate(self.names_of_fields().values())}
+        return sorted(found, key=lambda violation: order[str(violation.path[0])] if violation.path else -1)
 
     @classmethod
     def structure(cls, value: object) -> Self | None:

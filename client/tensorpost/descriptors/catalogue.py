@@ -19,7 +19,16 @@ from typing import Any
 from ..datatypes import TensorDataType
 from .feature_levels import FeatureLevel
 
-__all__ = ["FieldFacts", "OperatorFacts", "SupportRow", "facts_of", "operator_names", "pascal_case", "slot_name", "snake_case"]
+__all__ = [
+    "FieldFacts",
+    "OperatorFacts",
+    "SupportRow",
+    "facts_of",
+    "operator_names",
+    "pascal_case",
+    "slot_name",
+    "snake_case",
+]
 
 
 @lru_cache(maxsize=1024)  # the names of all fields of the catalogue

@@ -200,8 +200,8 @@ class CEnum:
         """
         if self.first is not None and not isinstance(value, (str, int)):
             value = self.first(value)
-        key = value if isinstance(value, (str, int)) and not isinstance(value, bool) else _index(value)
-        if key in members:
+        key = value if isinstance(value, str) else _index(value)
+        if key is not None and key in members:
             return members[key]
         names, number, hint = _member_names(cls), _index(value), ""
         if isinstance(value, str):

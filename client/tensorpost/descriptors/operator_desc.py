@@ -117,18 +117,24 @@ class OperatorDesc(Descriptor):
         """See `Operation.approximate`."""
         return self.approximation
 
-    @cached_property
+    @property
     def inputs(self) -> tuple[Slot, ...]:
         """See `Operation.inputs`."""
-        return tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in self.tensors("input")])
+        return self._slots[0]
 
-    @cached_property
+    @property
     def outputs(self) -> tuple[Slot, ...]:
         """See `Operation.outputs`. The only output is named `output`, whatever its field."""
-        tensors = self.tensors("output")
-        if len(tensors) == 1:
-            return (Slot("output", tensors[0][1].layout),)
-        return tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in tensors])
+        return self._slots[1]
+
+    @cached_property
+    def _slots(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+        inputs, outputs = self.tensors("input"), self.tensors("output")
+        names = ["output"] if len(outputs) == 1 else [_slot_of(path) for path, _ in outputs]
+        return (
+            tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in inputs]),
+            tuple([Slot(name, tensor.layout) for name, (_, tensor) in zip(names, outputs, strict=True)]),
+        )
 
     def tensors(self, kind: str | None = None) -> Sequence[tuple[TensorPath, BufferTensorDesc]]:
         """The tensors that are there, each with its path; inputs first, in binding order.
@@ -317,8 +323,9 @@ class OperatorDesc(Descriptor):
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
-                    f"{_shown_path(path)} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has {len(first.sizes)}",
-                    list(tensor.sizes), f"{len(first.sizes)} dimensions", f"{self.page()}, tensor constraints",
+                    f"{_shown_path(path)} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has "
+                    f"{len(first.sizes)}", list(tensor.sizes), f"{len(first.sizes)} dimensions",
+                    f"{self.page()}, tensor constraints",
                 )  # fmt: skip
 
     def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
