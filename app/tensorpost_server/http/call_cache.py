@@ -33,7 +33,7 @@ from ..engine import Stages, Worker
 from ..planning import Plan
 from .headers import request_id
 from .media_types import MediaType, RequestFormat
-from .parse_call import CallOptions, Dialect
+from .parse_call import Dialect, RunOptions
 
 if TYPE_CHECKING:
     from .service import Service
@@ -43,10 +43,10 @@ __all__ = [
     "BoundedCache",
     "CallKey",
     "PreparedCall",
+    "PreparedHead",
     "Replay",
     "ReplayFunction",
     "RequestKey",
-    "ResponseHead",
     "SendWhole",
     "WholeMessages",
     "body_head_length",
@@ -116,7 +116,7 @@ CallKey = tuple[RequestKey, bytes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResponseHead:
+class PreparedHead:
     """What the response to a prepared call begins with if a certain worker computes it.
 
     Attributes:
@@ -148,13 +148,13 @@ class PreparedCall:
     """
 
     plan: Plan
-    options: CallOptions
+    options: RunOptions
     id: str | None
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     aligned: bool
     memory_bytes: int
-    heads: dict[Worker, ResponseHead] = field(default_factory=dict[Worker, ResponseHead])
+    heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
 
 def body_head_length(media_type: MediaType, begin: bytes | memoryview) -> int:

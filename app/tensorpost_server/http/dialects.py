@@ -17,7 +17,7 @@ from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
-from .parse_call import AnnouncedTensor, CallOptions, Dialect, match_names, parse_document, parse_query, query_number
+from .parse_call import AnnouncedTensor, Dialect, RunOptions, match_names, parse_document, parse_query, query_number
 
 __all__ = ["DIALECTS", "DirectmlParser", "OnnxParser"]
 
@@ -49,7 +49,7 @@ class DirectmlParser:
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
-    ) -> tuple[Operation, CallOptions]:
+    ) -> tuple[Operation, RunOptions]:
         """Parse a call; its document may leave out what the tensors say (inputs) and what follows (outputs).
 
         Raises:
@@ -227,7 +227,7 @@ class OnnxParser:
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
-    ) -> tuple[Operation, CallOptions]:
+    ) -> tuple[Operation, RunOptions]:
         """Parse a call; the node comes from the document or the query, and may leave out what the tensors say.
 
         Raises:

@@ -34,10 +34,10 @@ from .request_body import RequestBody
 
 __all__ = [
     "AnnouncedTensor",
-    "CallOptions",
     "CallParser",
     "Dialect",
     "ReadCall",
+    "RunOptions",
     "match_names",
     "parse_document",
     "parse_query",
@@ -59,7 +59,7 @@ class AnnouncedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOptions:
+class RunOptions:
     """What a caller chooses besides the operator.
 
     Attributes:
@@ -92,7 +92,7 @@ class CallParser(Protocol):
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
-    ) -> tuple[Operation, CallOptions]:
+    ) -> tuple[Operation, RunOptions]:
         """Parse a call into a valid operation and how to run it.
 
         Args:
@@ -126,7 +126,7 @@ class ReadCall(NamedTuple):
     """
 
     operation: Operation
-    options: CallOptions
+    options: RunOptions
     id: str | None
     tensors: Sequence[AnnouncedTensor]
     memory: list[memoryview] | None
@@ -245,7 +245,7 @@ def _from_root(violation: Violation, tensors: Mapping[str, object], operation: s
 # ---- the parts of a call that all dialects share ---------------------------------------------------------------------
 
 
-def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], CallOptions]:
+def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], RunOptions]:
     """Split a query into the dialect's own parameters and the options.
 
     Args:
@@ -273,7 +273,7 @@ def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tup
     device = sent.pop("device", None) if "device" in options else None
     if device is not None:
         query_number("device", device, "is no number of a device; they are counted from 0, and /v1/devices lists them")
-    return sent, CallOptions(
+    return sent, RunOptions(
         backend,
         None if device is None else int(device),
         None if level is None else FeatureLevel.parse(level),

@@ -135,7 +135,7 @@ def protocol_class(limits: ConnectionLimits) -> type[DirectProtocol]:
     return cast("type[DirectProtocol]", type("DirectProtocol", (DirectProtocol,), {"limits": limits}))
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """Raised in a callback of the parser, to stop it."""
 
 
@@ -265,12 +265,12 @@ class DirectProtocol(HttpToolsProtocol):
                 chunked = True
         if size > self.limits.head_bytes:
             self._refuse_head()
-            raise _Refused
+            raise _RequestRefused
         upgrade = self.parser.should_upgrade()
         if upgrade and chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
             self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
-            raise _Refused
+            raise _RequestRefused
         self._discarded_bytes = self._unparsed_bytes = 0
         if length > self.limits.drain_bytes:
             self.app = cast("Any", self._close_if_unread)

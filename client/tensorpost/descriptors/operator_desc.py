@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from ..datatypes import TensorDataType
@@ -50,7 +49,6 @@ class OperatorDesc(Descriptor):
     summary: ClassVar[str] = ""
     approximation: ClassVar[str | None] = None
     _kinds: ClassVar[Mapping[str, tuple[str, ...]]]
-    _arrays: ClassVar[frozenset[str]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -61,7 +59,6 @@ class OperatorDesc(Descriptor):
                 kind: tuple([field.attribute_name for field in fields])
                 for kind, fields in cls.facts.fields_by_kind.items()
             }
-            cls._arrays = frozenset([field.attribute_name for field in cls.facts.fields if field.is_array])
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
             OPERATORS.append(cls)
@@ -73,16 +70,6 @@ class OperatorDesc(Descriptor):
     def fields_of_kind(cls, kind: str) -> tuple[str, ...]:
         """The attribute names of the `input`, `output` or `attribute` fields, in binding order."""
         return cls._kinds[kind]
-
-    @classmethod
-    def attribute_fields(cls) -> Mapping[str, FieldInfo]:
-        """The fields that are no tensors: what a caller chooses, and the counts that follow from it."""
-        return {name: cls.model_fields[name] for name in cls.fields_of_kind("attribute")}
-
-    @classmethod
-    def fields_with_arrays(cls) -> frozenset[str]:
-        """The attribute names of the fields that hold several numbers or tensors."""
-        return cls._arrays
 
     @classmethod
     def path_of_slot(cls, slot: str) -> TensorPath | None:
