@@ -35,7 +35,6 @@ class Formula:
         absolute: how much any result may be off by.
         attributes: the attributes to try.
         output: DataType of an output of a type of its own.
-        domain: what an element is replaced by, to stay where the answer is not left open.
     """
 
     function: Callable[..., Any]
@@ -314,7 +313,8 @@ FORMULAS: dict[str, Formula] = {
         lambda x, alpha: x if x > alpha else 0.0, attributes=({"alpha": 1.0}, {"alpha": -1.0})
     ),
     "ACTIVATION_SHRINK": Formula(
-        _shrink, attributes=({"bias": 0.0, "threshold": 0.5}, {"bias": 1.5, "threshold": 2.5}, {"bias": 1.0, "threshold": -1.0})
+        _shrink,
+        attributes=tuple({"bias": bias, "threshold": at} for bias, at in ((0.0, 0.5), (1.5, 2.5), (1.0, -1.0))),
     ),
     "ACTIVATION_SWISH": Formula(
         lambda x, sigmoid_input_scale: _gate(x, _sigmoid(sigmoid_input_scale * x)), 5, 1e-41,

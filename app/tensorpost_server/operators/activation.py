@@ -19,7 +19,7 @@ from ..forms.expression import Expression, call, maximum, minimum, operand, wher
 from .elementwise_base import binary, pointwise
 from .registry import form_of_class
 
-__all__ = ["activated"]
+__all__ = ["activated", "shrink_form"]
 
 Formula = Callable[[Expression, Any], Expression]
 

@@ -13,7 +13,7 @@ from ..forms.expression import maximum, minimum, where
 from .elementwise_base import operands, pointwise
 from .registry import form_of_class
 
-__all__: list[str] = []
+__all__ = ["clip_form", "clip_grad_form", "threshold_form"]
 
 
 def _bound(value: float, desc: Any) -> float:

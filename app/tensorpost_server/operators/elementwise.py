@@ -18,7 +18,18 @@ from .activation import activated
 from .elementwise_base import binary, operands, pointwise, saturated, unary
 from .registry import form_of_class
 
-__all__: list[str] = []
+__all__ = [
+    "add1_form",
+    "cast_form",
+    "constant_pow_form",
+    "divide_form",
+    "if_form",
+    "mean_form",
+    "modulus_floor_form",
+    "pow_form",
+    "round_form",
+    "sign_form",
+]
 
 
 unary(dml.ElementWiseIdentityOperatorDesc, lambda x: x)

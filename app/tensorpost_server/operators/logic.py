@@ -14,7 +14,7 @@ from ..forms.expression import Expression, call, operand
 from .elementwise_base import binary, pointwise, unary
 from .registry import form_of_class
 
-__all__: list[str] = []
+__all__ = ["bit_count_form", "bitwise_form", "is_infinity_form"]
 
 
 def _is_true(x: Expression) -> Expression:

@@ -15,7 +15,7 @@ from tensorpost import descriptors as dml
 from ..forms import Lines
 from .registry import form_of_class
 
-__all__: list[str] = []
+__all__ = ["hardmax_form", "softmax_form"]
 
 
 @form_of_class(
