@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ..problems import Violation
-from .activation import Activation, FusedActivation
-from .feature_levels import FeatureLevel
+from .activation import FusedActivation, WithFusedActivation
 from .fields import CEnum, Float, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import Given, Inferred, packed
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -46,22 +45,7 @@ class ConvolutionDirection(enum.IntEnum):
 Transform = Annotated[MatrixTransform, CEnum("DML_MATRIX_TRANSFORM_")]
 
 
-class Product(OperatorDesc):
-    """Base of operators that an activation may be fused into; such a call is as new as the activation."""
-
-    if TYPE_CHECKING:
-        fused_activation: Activation | None  # stands last in each struct
-
-    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """See `OperatorDesc.level_rules`."""
-        fused = self.fused_activation
-        if fused is not None and level < fused.facts.since:
-            message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
-            expected = f"{fused.facts.since} or above"
-            yield self.broken("activation-newer-than-level", ("FusedActivation",), message, fused.name, expected)
-
-
-class GemmOperatorDesc(Product):
+class GemmOperatorDesc(WithFusedActivation):
     """`DML_OPERATOR_GEMM`: `FusedActivation(Alpha * A' x B' + Beta * C)` on the last two dimensions.
 
     Attributes:
@@ -124,7 +108,7 @@ ARRAYS = ("strides", "dilations", "start_padding", "end_padding", "output_paddin
 """Fields of a convolution that have an entry for each spatial dimension."""
 
 
-class ConvolutionOperatorDesc(Product):
+class ConvolutionOperatorDesc(WithFusedActivation):
     """`DML_OPERATOR_CONVOLUTION`: slides filters over 1 to 3 spatial dimensions, or transposes that.
 
     Attributes:
