@@ -31,8 +31,9 @@ FILES = {
     "launch_plan.py": DEVICE,
     "tap_tables.py": DEVICE,
     "tensor.py": "the tensor of each dialect, DirectML's and ONNX's",
+    "tile.py": "the operator of each dialect",
 }
-"""Names that several modules have, each with its reason. Operators' forms stand in files named as their descriptors'."""
+"""Names that several modules have, each with its reason; beside them, operators/ follows descriptors/."""
 
 
 def modules() -> Iterator[Path]:
