@@ -100,11 +100,6 @@ class OperatorDesc(Descriptor):
         return f"/v1/operators/{self.operator_type.lower()}"
 
     @property
-    def approximate(self) -> str | None:
-        """See `Operation.approximate`."""
-        return self.approximation
-
-    @property
     def inputs(self) -> tuple[Slot, ...]:
         """See `Operation.inputs`."""
         return self._slots[0]
@@ -168,27 +163,15 @@ class OperatorDesc(Descriptor):
         return {}
 
     @classmethod
-    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields, with what was left out and follows from the rest, for callers who send less.
-
-        The mapping may use DirectML's names or Python's; what is there is never changed.
-        """
-        return {**desc, **cls._missing(Given(desc))}
-
-    @classmethod
-    def _missing(cls, given: Given) -> dict[str, Any]:
-        return {pascal_case(name): value for name, value in cls.inferred(given).items() if not given.has(name)}
-
-    @classmethod
     def completed(cls, desc: Mapping[str, Any]) -> Self:
-        """Read a descriptor that may leave out what follows from the rest, as `complete` fills it in.
+        """Read a descriptor that may leave out what follows from the rest; what is there is never changed.
 
         Raises:
             InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
                 else is wrong, for instance an output of more than 2^32 - 1 elements.
         """
         given = Given(desc)
-        missing = cls._missing(given)
+        missing = {pascal_case(name): value for name, value in cls.inferred(given).items() if not given.has(name)}
         try:
             return cls(**{**given.fields, **missing})  # with the tensors that were read
         except InvalidDescriptor as error:
