@@ -11,10 +11,10 @@ STAGES = ("head", "plan", "admit", "receive", "compute")
 
 
 class Stages:
-    """How long the stages of one request took, from when this was made.
+    """The durations of one request's stages, counted from its creation.
 
     Attributes:
-        milliseconds: by stage, in the order they ended.
+        milliseconds: the duration of each stage, in the order in which they ended.
 
     Example:
         >>> stages = Stages()
@@ -37,5 +37,5 @@ class Stages:
         self._last = now
 
     def __str__(self) -> str:
-        """As the value of a Server-Timing header (W3C Server Timing)."""
+        """The value of a Server-Timing header (W3C Server Timing)."""
         return ", ".join([f"{stage};dur={took:.3f}" for stage, took in self.milliseconds.items()])
