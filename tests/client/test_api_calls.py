@@ -519,7 +519,6 @@ class Made:
     outputs: tuple[Slot, ...]
     name: str = "MADE"
     endpoint: str = "/v1/operators/made"
-    approximate: str | None = None
 
     def to_document_text(self) -> str:
         return '{"type":"DML_OPERATOR_MADE"}'

@@ -14,7 +14,7 @@ DEVICE = "the same concept for each device"
 
 CLASSES = {
     "TapTable": DEVICE,
-    "Call": "to be renamed",  # _arrays.py, http/parse_call.py, forms/expression.py
+    "Call": "to be renamed",  # _arrays.py, forms/expression.py
     "Constant": "to be renamed",  # backends/directml/model.py, forms/expression.py
     "Loop": "to be renamed",  # backends/cuda/geometry.py, forms/copy_loops.py
     "NotCompiled": "to be renamed",  # backends/numba_/library.py, backends/numba_/expression_plan.py
