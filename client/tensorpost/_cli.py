@@ -32,9 +32,8 @@ from ._files import (
     standard_input,
     write_blocks,
 )
-from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
+from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ._run_command import described, total_bytes, write_outputs
-from ._session import DEFAULT_RETRIES, DEFAULT_URL
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator

@@ -7,23 +7,21 @@ Where a response is taken, h11 takes it for the same (`tests/client/test_http1.p
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from ._origin import Origin
 from ._results import Progress
 from .problems import ConnectionProblem
 
-__all__ = ["PIECE_BYTES", "SMALL_BODY_BYTES", "Fields", "Request", "ResponseHead", "ResponseParser", "encode_head"]
+__all__ = ["PIECE_BYTES", "SMALL_BODY_BYTES", "Fields", "Request", "Response", "ResponseParser", "encode_head"]
 
 PIECE_BYTES = 1 << 20  # the smallest piece at which sending and receiving reach full speed
 SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two
 _MOST_HEAD_BYTES = 1 << 16  # of the response's head with the informational ones before it; of a chunk's line
-_NO_BODY = (204, 304)  # RFC 9110 section 6.4.1: whatever their headers say
 
 Fields: TypeAlias = tuple[tuple[str, str], ...]
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 section 5.6.2
@@ -31,8 +29,10 @@ _VALUE = r"(?:[!-~\x80-\xff]+(?:[\t ]+[!-~\x80-\xff]+)*)?"  # RFC 9110 section 5
 _FIELD = re.compile(rf"\r\n({_NAME}):[\t ]*({_VALUE})[\t ]*(?=\r\n|\Z)")
 _REQUEST_LINE = re.compile(rf"{_NAME} [!-~]+ HTTP/1\.1")
 _STATUS_LINE = re.compile(r"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t -~\x80-\xff]*)?(?=\r\n|\Z)")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
 _LENGTH = re.compile(r"[0-9]{1,18}")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
+_TRAILERS = re.compile(rf"(?:\r\n{_NAME}:[\t ]*{_VALUE}[\t ]*)*".encode("latin-1"))
+_UNTIL_CLOSE = 1 << 62  # bytes left of a body that ends with the connection
 
 
 @lru_cache(maxsize=256)  # the next call's head is most often the same
@@ -58,7 +58,7 @@ class Request:
         target: path and query below the server's base URL.
         fields: headers, names in lower case; without Host and Content-Length.
         body: flat views of the bytes, in order.
-        report: told what was sent; told what is received by who reads the response.
+        report: told what was sent; told what is received by the reader of the response.
     """
 
     method: str
@@ -89,66 +89,58 @@ class Request:
                     self.report(Progress(sent, total))
 
 
-@dataclass(slots=True)
-class ResponseHead:
-    """Status and headers (names in lower case, values of repeated ones joined by commas) of a response."""
+class Response(Protocol):
+    """A response whose head came, and whose body is being received.
 
-    status: int
-    headers: Mapping[str, str]
-
-    @property
-    def request_id(self) -> str | None:
-        return self.headers.get("x-request-id")
+    Attributes:
+        status: the status code.
+        headers: names in lower case, values of repeated ones joined by commas.
+    """
 
     @property
-    def media_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
+    async def read_into(self, target: memoryview) -> int:
+        """Receive some bytes of the body into this memory; 0 at its end.
 
-class _State(enum.Enum):
-    """What the next bytes are, and the states that may follow."""
+        Raises:
+            RequestTimeout: silence for longer than the timeout, or the end of the call's time.
+            ConnectionProblem: the connection broke before the end of the body.
+            RuntimeError: the response was closed, or is of the process that this one was forked from.
+        """
+        ...
 
-    HEAD = "a head; HEAD again after an informational one, or LENGTH, CHUNK_LINE, UNTIL_CLOSE, COMPLETE"
-    LENGTH = "body, as much as is left of Content-Length; COMPLETE"
-    CHUNK_LINE = "the size of a chunk; CHUNK, or TRAILERS after the last one"
-    CHUNK = "body, as much as is left of the chunk; CHUNK_END"
-    CHUNK_END = "the end of a chunk's last line; CHUNK_LINE"
-    TRAILERS = "headers after the last chunk, ignored; COMPLETE"
-    UNTIL_CLOSE = "body, until the connection is closed; COMPLETE"
-    COMPLETE = "no part of this response"
-
-
-_HEAD, _LENGTH_BODY, _UNTIL_CLOSE, _COMPLETE = _State.HEAD, _State.LENGTH, _State.UNTIL_CLOSE, _State.COMPLETE
-_BODY = (_LENGTH_BODY, _State.CHUNK, _UNTIL_CLOSE)
+    async def close(self) -> None:
+        """Keep the connection if the response was read to its end, close it otherwise."""
 
 
 class ResponseParser:
-    """Reads one response from the bytes that a connection gives.
+    """Reads the response to a GET or a POST from the bytes that a connection gives.
 
-    What has a syntax is fed. Bytes of the body may bypass the parser: `straight` names the memory that the socket may
-    receive into, so that tensor bytes are copied once, from the socket into their array.
+    What has a syntax is fed. Bytes of the body may bypass the parser: `straight` says how many of them the socket may
+    receive into the caller's memory, so that tensor bytes are copied once, from the socket into their array.
 
     Attributes:
-        head: the response's head once it came.
-        status_line: the first line of the head.
-        fields: the headers as they came.
+        status: the status code; 0 until the head came.
+        headers: see `Response`.
     """
 
-    def __init__(self, origin: Origin, method: str) -> None:
-        self._origin, self._method = origin, method
-        self._state = _HEAD
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
         self._buffer, self._start = b"", 0  # what was fed, and up to where it was taken
-        self._left = 0  # bytes of a body with Content-Length, or of a chunk
-        self._head_bytes = 0  # of heads, or trailers, so far
-        self._keep_alive = False
-        self.head: ResponseHead | None = None
-        self.status_line = ""
-        self.fields: list[tuple[str, str]] = []
+        self._head_bytes = 0  # of the informational heads so far
+        self._left = 0  # bytes of the body, or of the current chunk, that were not given out
+        self._chunk_end: bytes | None = None  # what stands before the next chunk's line; None if there are no chunks
+        self._complete = self._until_close = self._keep_alive = False
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
 
     @property
     def reusable(self) -> bool:
         """Whether the connection can serve another request: the response is complete, and nothing came beyond it."""
-        return self._keep_alive and self._state is _COMPLETE and self._start == len(self._buffer)
+        return self._keep_alive and self._complete and self._start == len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the connection; none mean that the server closed it.
@@ -158,25 +150,22 @@ class ResponseParser:
         """
         if not data:
             self.received(0)
-        rest = self._buffer[self._start :]
-        self._buffer, self._start = rest + data if rest else data, 0
-        while self._state is _HEAD and self._read_head():
+        self._buffer, self._start = self._buffer[self._start :] + data, 0
+        while not self.status and self._read_head():
             pass
 
     def take(self, target: memoryview) -> int | None:
         """Give out bytes of the body that were fed: how many, 0 at its end, None if more must come first.
 
         Raises:
-            ConnectionProblem: chunks that are none.
+            ConnectionProblem: malformed chunks.
         """
-        while self._state not in _BODY:
-            if self._state is _COMPLETE:
+        while not self._left:
+            if self._complete:
                 return 0
-            if not self._read_line():
+            if not self._read_chunk_head():
                 return None
-        start, count = self._start, min(len(self._buffer) - self._start, len(target))
-        if self._state is not _UNTIL_CLOSE:
-            count = min(count, self._left)
+        start, count = self._start, min(len(self._buffer) - self._start, len(target), self._left)
         if not count:
             return None
         target[:count] = self._buffer[start : start + count]
@@ -186,9 +175,7 @@ class ResponseParser:
 
     def straight(self, size: int) -> int:
         """How many bytes of the body the socket may receive into memory of this size; 0 if they must be fed."""
-        if self._state not in _BODY or self._start < len(self._buffer):
-            return 0
-        return size if self._state is _UNTIL_CLOSE else min(size, self._left)
+        return 0 if self._start < len(self._buffer) else min(size, self._left)
 
     def received(self, count: int) -> None:
         """So many bytes of the body were given out; 0 if the server closed the connection.
@@ -196,17 +183,14 @@ class ResponseParser:
         Raises:
             ConnectionProblem: the connection ended inside the response.
         """
-        if self._state is _UNTIL_CLOSE:
-            if not count:
-                self._state, self._keep_alive = _COMPLETE, False
-        elif count:
+        if count:
             self._left -= count
-            if not self._left:
-                self._state = _COMPLETE if self._state is _LENGTH_BODY else _State.CHUNK_END
-        elif self._state is _HEAD:
-            raise ConnectionProblem(f"{self._origin} closed the connection without an answer")
+            self._complete = not self._left and self._chunk_end is None
+        elif self._until_close:
+            self._left, self._complete = 0, True
         else:
-            raise ConnectionProblem(f"{self._origin} closed the connection before the end of its answer")
+            missing = "before the end of its answer" if self.status else "without an answer"
+            raise ConnectionProblem(f"{self._origin} closed the connection {missing}")
 
     def _no_http(self, why: str) -> ConnectionProblem:
         return ConnectionProblem(f"what answered at {self._origin} does not speak HTTP/1.1 ({why})")
@@ -223,8 +207,8 @@ class ResponseParser:
         if end < 0:
             return False
         text = buffer[start:end].decode("latin-1")
-        line, fields = _STATUS_LINE.match(text), _FIELD.findall(text)
-        if line is None or len(fields) != text.count("\r\n"):
+        fields = _FIELD.findall(text)
+        if not _STATUS_LINE.match(text) or len(fields) != text.count("\r\n"):
             raise self._no_http("the head of its answer is malformed")
         self._start += size
         self._head_bytes += size
@@ -237,39 +221,45 @@ class ResponseParser:
         if len(headers) < len(fields):
             for key in headers:
                 headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
-        self.head, self.status_line, self.fields = ResponseHead(status, headers), line[0], fields
-        self._keep_alive = text[7] == "1" and "close" not in headers.get("connection", "").lower()
-        self._state = self._state_after(status, headers)
+        self._expect_body(status, headers)
+        self._keep_alive = (
+            text[7] == "1" and not self._until_close and "close" not in headers.get("connection", "").lower()
+        )
+        self.status, self.headers = status, headers
         return False
 
-    def _state_after(self, status: int, headers: Mapping[str, str]) -> _State:
+    def _expect_body(self, status: int, headers: Mapping[str, str]) -> None:
         """How the body ends: RFC 9112 section 6.3."""
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         if coding is not None and (coding.lower() != "chunked" or length is not None):
             raise self._no_http("its answer has another Transfer-Encoding than chunked, or also a Content-Length")
         if length is not None and not _LENGTH.fullmatch(length):
             raise self._no_http("its answer has no single Content-Length")
-        self._left, self._head_bytes = int(length or 0), 0
-        if self._method == "HEAD" or status in _NO_BODY or length is not None:
-            return _LENGTH_BODY if self._left and self._method != "HEAD" and status not in _NO_BODY else _COMPLETE
-        return _UNTIL_CLOSE if coding is None else _State.CHUNK_LINE
-
-    def _read_line(self) -> bool:
-        """Read the next line of CHUNK_LINE, CHUNK_END or TRAILERS; False if it has not come whole."""
-        end = self._buffer.find(b"\r\n", self._start)
-        self._head_bytes = 0 if self._state is not _State.TRAILERS else self._head_bytes + max(0, end - self._start)
-        if self._head_bytes + (len(self._buffer) - self._start if end < 0 else 0) > _MOST_HEAD_BYTES:
-            raise self._no_http("its answer has a chunk with too long a line")
-        if end < 0:
-            return False
-        line, self._start = self._buffer[self._start : end], end + 2
-        if self._state is _State.CHUNK_LINE and (chunk := _CHUNK_LINE.fullmatch(line)):
-            self._left = int(chunk[1], 16)
-            self._state = _State.CHUNK if self._left else _State.TRAILERS
-        elif self._state is _State.CHUNK_END and not line:
-            self._state = _State.CHUNK_LINE
-        elif self._state is _State.TRAILERS and (not line or _FIELD.fullmatch("\r\n" + line.decode("latin-1"))):
-            self._state = _State.TRAILERS if line else _COMPLETE
+        if status in (204, 304) or length is not None:  # RFC 9110 section 6.4.1: these never have a body
+            self._left = 0 if status in (204, 304) else int(length or 0)
+            self._complete = not self._left
+        elif coding is not None:
+            self._chunk_end = b""
         else:
+            self._until_close, self._left = True, _UNTIL_CLOSE
+
+    def _read_chunk_head(self) -> bool:
+        """Read the line before a chunk, or all that follows the last one; False if it has not come whole."""
+        assert self._chunk_end is not None
+        buffer, start = self._buffer, self._start
+        line = start + len(self._chunk_end)
+        end = buffer.find(b"\r\n", line)
+        found = _CHUNK_LINE.fullmatch(buffer, line, max(end, line))
+        if not self._chunk_end.startswith(buffer[start:line]) or (end >= 0 and not found):
             raise self._no_http("its answer has a malformed chunk")
-        return True
+        if found and (size := int(found[1], 16)):
+            self._left, self._start, self._chunk_end = size, end + 2, b"\r\n"
+            return True
+        if found and (after := buffer.find(b"\r\n\r\n", end)) >= 0:
+            if not _TRAILERS.fullmatch(buffer, end, after):
+                raise self._no_http("its answer has malformed trailers")
+            self._start, self._complete = after + 4, True
+            return True
+        if len(buffer) - start > _MOST_HEAD_BYTES:
+            raise self._no_http("its answer has a chunk with too long a line")
+        return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import h11
 import pytest
 from hypothesis import given
@@ -15,8 +17,8 @@ from tensorpost.problems import ConnectionProblem
 ORIGIN = Origin.parse("http://example.org:8000/p", headers={"x-a": "b"}, timeout=Timeout(), tls=True, uds=None)
 
 
-def begin(method: str = "POST") -> ResponseParser:
-    return ResponseParser(ORIGIN, method)
+def begin() -> ResponseParser:
+    return ResponseParser(ORIGIN)
 
 
 def read(answer: bytes, size: int, *, ends: bool = False) -> tuple[ResponseParser, bytes]:
@@ -29,7 +31,7 @@ def read(answer: bytes, size: int, *, ends: bool = False) -> tuple[ResponseParse
         exchange.feed(left[:size])
         left = left[size:]
 
-    while exchange.head is None:
+    while not exchange.status:
         feed()
     while True:
         into = memoryview(bytearray(7))
@@ -67,8 +69,7 @@ ANSWERS = [
 def test_an_answer_is_read(answer: bytes, status: int, body: bytes, reusable: bool, size: int) -> None:
     exchange, found = read(answer, size)
 
-    assert exchange.head is not None
-    assert (exchange.head.status, found, exchange.reusable) == (status, body, reusable)
+    assert (exchange.status, found, exchange.reusable) == (status, body, reusable)
 
 
 @pytest.mark.parametrize(("answer", "status", "body", "reusable"), ANSWERS)
@@ -77,8 +78,7 @@ def test_bytes_behind_an_answer_are_not_part_of_it_and_spoil_the_connection(
 ) -> None:
     exchange, found = read(answer + b"HTTP/1.1 200 OK\r\n", 1 << 16)
 
-    assert exchange.head is not None
-    assert (exchange.head.status, found, exchange.reusable) == (status, body, False)
+    assert (exchange.status, found, exchange.reusable) == (status, body, False)
 
 
 @pytest.mark.parametrize("size", [1, 1 << 16])
@@ -100,8 +100,7 @@ def test_repeated_headers_are_joined_and_names_are_lower_case() -> None:
     exchange = begin()
     exchange.feed(b"HTTP/1.1 200 OK\r\nX-Many: a\r\nServer-Timing: b;dur=1\r\nx-many: c\r\ncontent-length: 0\r\n\r\n")
 
-    assert exchange.head is not None
-    assert exchange.head.headers == {"x-many": "a, c", "server-timing": "b;dur=1", "content-length": "0"}
+    assert exchange.headers == {"x-many": "a, c", "server-timing": "b;dur=1", "content-length": "0"}
 
 
 def test_the_request_s_head_is_complete() -> None:
@@ -205,26 +204,26 @@ BODIES = st.one_of(st.sampled_from([b"abc", b"3\r\nabc\r\n0\r\n\r\n", b"3;x=y\r\
     lines=st.lists(LINES, max_size=4),
     end=ENDS,
     body=BODIES,
-    method=st.sampled_from(["GET", "POST", "HEAD"]),
+    method=st.sampled_from(["GET", "POST"]),
 )
 def test_what_is_taken_is_taken_by_h11_for_the_same(
     status: bytes, lines: list[bytes], end: bytes, body: bytes, method: str
 ) -> None:
     answer = end.join([status, *lines, b"", b""]) + body
-    ours = by_us(answer, method)
+    ours = by_us(answer)
     if ours is not None:
         assert by_h11(answer, method) == ours
 
 
-Taken = tuple[int, list[tuple[bytes, bytes]], bytes, bool]
+Taken = tuple[int, Mapping[str, str], bytes, bool]
 
 
-def by_us(answer: bytes, method: str) -> Taken | None:
+def by_us(answer: bytes) -> Taken | None:
     """Status, headers, body, and whether the connection ended in the middle; None if it is refused."""
-    parser, body = begin(method), b""
+    parser, body = begin(), b""
     try:
         parser.feed(answer)
-        if parser.head is None:
+        if not parser.status:
             return None
         into = memoryview(bytearray(100))
         while (count := parser.take(into)) != 0:
@@ -235,9 +234,7 @@ def by_us(answer: bytes, method: str) -> Taken | None:
     except ConnectionProblem as error:
         if "before the end" not in str(error):
             return None
-    assert parser.head is not None
-    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in parser.fields]
-    return parser.head.status, headers, body, parser.take(memoryview(bytearray(1))) == 0
+    return parser.status, parser.headers, body, parser.take(memoryview(bytearray(1))) == 0
 
 
 def by_h11(answer: bytes, method: str) -> Taken | None:
@@ -249,7 +246,9 @@ def by_h11(answer: bytes, method: str) -> Taken | None:
     while isinstance(head, h11.InformationalResponse):
         head = connection.next_event()
     assert isinstance(head, h11.Response)
-    headers = [(bytes(name), bytes(value)) for name, value in head.headers]
+    headers: dict[str, str] = {}
+    for name, value in ((bytes(name).decode(), bytes(value).decode("latin-1")) for name, value in head.headers):
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     try:
         while True:
             event = connection.next_event()

@@ -22,7 +22,7 @@ from tests.support import raw_server as support
 from tests.support.raw_server import http_answer, read_request
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
-from tensorpost._connection_pool import Connection, ConnectionPool
+from tensorpost._connection import Connection
 from tensorpost._http1 import Request
 from tensorpost._httpx_sender import as_problem
 from tensorpost._origin import Origin
@@ -541,10 +541,10 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()
-    pool = ConnectionPool(ThreadRuntime(), Limits())
+    sender = SocketSender(origin_of("http://x"), Limits(), ThreadRuntime())
     with ours:
-        connection = Connection("x", False, ours)
-        response = SocketResponse(origin_of("http://x"), pool, connection, "POST", Deadline(None))
+        connection = Connection(ours)
+        response = SocketResponse(sender, connection, Deadline(None))
         assert run_blocking(response._send(connection, memoryview(b"x"))) is False
 
 
@@ -583,7 +583,7 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() ->
 
 def test_a_stream_of_a_closed_answer_says_so() -> None:
     with raw_server(answers(OK)) as server:
-        sender = SocketSender(origin_of(server.url), ConnectionPool(ThreadRuntime(), Limits()))
+        sender = SocketSender(origin_of(server.url), Limits(), ThreadRuntime())
         response = run_blocking(sender.send(Request("GET", "/", ()), Deadline(None)))
         run_blocking(response.close())
 
