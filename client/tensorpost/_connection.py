@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ class Connection:
     Attributes:
         sock: the socket.
         blocked: its errors when it would block, of which TLS has two of its own.
-        process: the process that opened it; one that was forked from it must leave it alone.
+        process: the process that opened it.
     """
 
     sock: socket.socket | ssl.SSLSocket
@@ -47,6 +46,11 @@ class Connection:
     @property
     def is_tls(self) -> bool:
         return len(self.blocked) > 1
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether another process opened it, from which this one was forked, and goes on using it."""
+        return self.process != os.getpid()
 
     def is_silent(self) -> bool:
         """Whether nothing came, neither bytes nor the end. TLS may have sent records of its own."""
@@ -165,24 +169,15 @@ def connect_failed(origin: Origin, error: Exception) -> ConnectFailed:
 
 
 class ConnectionPool:
-    """The connections of a client to its server. May be used by several threads, or by the tasks of one event loop.
-
-    A process that was forked begins without any: two processes that use one connection would get each other's answers.
-    """
+    """The connections of a client to its server. May be used by several threads, or by the tasks of one event loop."""
 
     def __init__(self, runtime: Runtime, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._runtime, self._limits, self._clock = runtime, limits, clock
-        self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
-        self._closed = False
-        self.begin_anew()
-        _POOLS.add(self)
-
-    def begin_anew(self) -> None:
-        """In a process that was forked: leave the connections, and the calls, to the process they belong to."""
-        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        self._lock = threading.Lock()
         self._waiting: deque[Any] = deque()  # events of the calls that wait, oldest first
+        self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
         self._busy = 0
-        self._close_idle(0)  # closes this process' descriptors, and not the connections
+        self._closed = False
 
     async def acquire(self, seconds: float | None, deadline: Deadline) -> Connection | None:
         """Wait until there may be one more connection. Each call of this is followed by one of `release`.
@@ -196,7 +191,8 @@ class ConnectionPool:
         """
         most, event = self._limits.max_connections, None
         with self._lock:
-            self._require_open()
+            if self._closed:
+                raise RuntimeError(CLOSED)
             if most is None or self._busy < most:
                 self._busy += 1
             else:
@@ -210,24 +206,26 @@ class ConnectionPool:
 
     async def _wait(self, event: Any, seconds: float | None, deadline: Deadline) -> None:
         """Wait for a call that ends and passes its place on."""
-        granted = False
         try:
-            granted = await self._runtime.wait_for(event, deadline.clip(seconds))
-        finally:
-            with self._lock:
-                passed_on = event not in self._waiting
-                if not passed_on:
-                    self._waiting.remove(event)
-            if passed_on and (self._closed or not granted):  # a place that came too late goes to the next one
-                self.release()
-        self._require_open()
-        if not granted:
+            await self._runtime.wait_for(event, deadline.clip(seconds))
+        except BaseException:
+            if not self._withdraw(event):
+                self.release()  # the place that came too late goes to the next one
+            raise
+        if self._withdraw(event):
             deadline.clip(None)
             raise all_in_use(seconds, self._limits.max_connections)
-
-    def _require_open(self) -> None:
         if self._closed:
+            self.release()
             raise RuntimeError(CLOSED)
+
+    def _withdraw(self, event: Any) -> bool:
+        """Wait no longer; False if a place was passed on already."""
+        with self._lock:
+            waits = event in self._waiting
+            if waits:
+                self._waiting.remove(event)
+            return waits
 
     def _take(self) -> Connection | None:
         """The idle connection used last, which is the least likely to be closed."""
@@ -239,11 +237,8 @@ class ConnectionPool:
 
     def release(self, connection: Connection | None = None, *, reusable: bool = False) -> None:
         """A call has ended. Keep its connection if it can serve another one and there is room, or close it."""
-        inherited = connection is not None and connection.process != os.getpid()
-        if connection is not None and (inherited or not reusable):
+        if connection is not None and not reusable:
             connection.sock.close()
-        if inherited:
-            return  # the call is the other process'
         with self._lock:
             if connection is not None and reusable:
                 self._idle.append((connection, self._clock()))
@@ -272,15 +267,3 @@ def all_in_use(seconds: float | None, most: int | None = None) -> RequestTimeout
         "timeout's pool, or close streams that are not read to their end",
         extra={"phase": "pool"},
     )
-
-
-_POOLS: weakref.WeakSet[ConnectionPool] = weakref.WeakSet()
-
-
-def _begin_anew() -> None:
-    for pool in list(_POOLS):
-        pool.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_begin_anew)

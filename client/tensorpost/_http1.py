@@ -1,4 +1,4 @@
-"""HTTP/1.1 without a socket: a request's bytes, and the response in the bytes that come.
+"""HTTP/1.1 without a socket: the bytes of a request, and the head and the framing of a response.
 
 Only what this SDK needs of RFC 9110 and 9112, strictly: lines end in CRLF, no header is folded over several lines, no
 protocol is upgraded, a body has a Content-Length, or chunks, or the end of the connection. Anything else is refused.
@@ -11,17 +11,28 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ._origin import Origin
 from ._results import Progress
 from .problems import ConnectionProblem
 
-__all__ = ["PIECE_BYTES", "SMALL_BODY_BYTES", "Fields", "Request", "Response", "ResponseParser", "encode_head"]
+__all__ = [
+    "CHUNK_LINE",
+    "MOST_HEAD_BYTES",
+    "PIECE_BYTES",
+    "SMALL_BODY_BYTES",
+    "TRAILER",
+    "UNTIL_CLOSE",
+    "Fields",
+    "Head",
+]
+__all__ += ["Request", "encode_head", "no_http", "read_head"]
 
 PIECE_BYTES = 1 << 20  # the smallest piece at which sending and receiving reach full speed
 SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two
-_MOST_HEAD_BYTES = 1 << 16  # of the response's head with the informational ones before it; of a chunk's line
+MOST_HEAD_BYTES = 1 << 16  # of the response's head with the informational ones before it; of a chunk's line
+UNTIL_CLOSE = 1 << 62  # the length of a body that ends with the connection
 
 Fields: TypeAlias = tuple[tuple[str, str], ...]
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 section 5.6.2
@@ -29,10 +40,9 @@ _VALUE = r"(?:[!-~\x80-\xff]+(?:[\t ]+[!-~\x80-\xff]+)*)?"  # RFC 9110 section 5
 _FIELD = re.compile(rf"\r\n({_NAME}):[\t ]*({_VALUE})[\t ]*(?=\r\n|\Z)")
 _REQUEST_LINE = re.compile(rf"{_NAME} [!-~]+ HTTP/1\.1")
 _STATUS_LINE = re.compile(r"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t -~\x80-\xff]*)?(?=\r\n|\Z)")
+CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
+TRAILER = re.compile(rf"{_NAME}:[\t ]*{_VALUE}[\t ]*".encode("latin-1"))
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
-_TRAILERS = re.compile(rf"(?:\r\n{_NAME}:[\t ]*{_VALUE}[\t ]*)*".encode("latin-1"))
-_UNTIL_CLOSE = 1 << 62  # bytes left of a body that ends with the connection
 
 
 @lru_cache(maxsize=256)  # the next call's head is most often the same
@@ -54,7 +64,6 @@ class Request:
     """A request to the server of an `Origin`.
 
     Attributes:
-        method: `GET` or `POST`.
         target: path and query below the server's base URL.
         fields: headers, names in lower case; without Host and Content-Length.
         body: flat views of the bytes, in order.
@@ -89,177 +98,68 @@ class Request:
                     self.report(Progress(sent, total))
 
 
-class Response(Protocol):
-    """A response whose head came, and whose body is being received.
+def no_http(origin: Origin, why: str) -> ConnectionProblem:
+    """The error of a response that is no HTTP/1.1, or of a kind that is not taken here."""
+    return ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({why})")
+
+
+class Head(NamedTuple):
+    """The head of a response.
 
     Attributes:
-        status: the status code.
         headers: names in lower case, values of repeated ones joined by commas.
+        head_bytes: of this head and of the informational ones before it.
+        body_bytes: of the body; `UNTIL_CLOSE`, or None if it comes in chunks.
+        keep_alive: whether the connection may serve another request.
     """
 
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-    async def read_into(self, target: memoryview) -> int:
-        """Receive some bytes of the body into this memory; 0 at its end.
-
-        Raises:
-            RequestTimeout: silence for longer than the timeout, or the end of the call's time.
-            ConnectionProblem: the connection broke before the end of the body.
-            RuntimeError: the response was closed, or is of the process that this one was forked from.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Keep the connection if the response was read to its end, close it otherwise."""
+    status: int
+    headers: Mapping[str, str]
+    head_bytes: int
+    body_bytes: int | None
+    keep_alive: bool
 
 
-class ResponseParser:
-    """Reads the response to a GET or a POST from the bytes that a connection gives.
+def read_head(data: bytes, origin: Origin) -> Head | None:
+    """The head with which a response to a GET or a POST begins; None if it has not come whole.
 
-    What has a syntax is fed. Bytes of the body may bypass the parser: `straight` says how many of them the socket may
-    receive into the caller's memory, so that tensor bytes are copied once, from the socket into their array.
-
-    Attributes:
-        status: the status code; 0 until the head came.
-        headers: see `Response`.
+    Raises:
+        ConnectionProblem: it is malformed or larger than `MOST_HEAD_BYTES`, or its body has no certain end.
     """
-
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-        self._buffer, self._start = b"", 0  # what was fed, and up to where it was taken
-        self._head_bytes = 0  # of the informational heads so far
-        self._left = 0  # bytes of the body, or of the current chunk, that were not given out
-        self._chunk_end: bytes | None = None  # what stands before the next chunk's line; None if there are no chunks
-        self._complete = self._until_close = self._keep_alive = False
-        self.status = 0
-        self.headers: Mapping[str, str] = {}
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the connection can serve another request: the response is complete, and nothing came beyond it."""
-        return self._keep_alive and self._complete and self._start == len(self._buffer)
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes from the connection; none mean that the server closed it.
-
-        Raises:
-            ConnectionProblem: the connection ended inside the response, or this is no HTTP/1.1.
-        """
-        if not data:
-            self.received(0)
-        self._buffer, self._start = self._buffer[self._start :] + data, 0
-        while not self.status and self._read_head():
-            pass
-
-    def take(self, target: memoryview) -> int | None:
-        """Give out bytes of the body that were fed: how many, 0 at its end, None if more must come first.
-
-        Raises:
-            ConnectionProblem: malformed chunks.
-        """
-        while not self._left:
-            if self._complete:
-                return 0
-            if not self._read_chunk_head():
-                return None
-        start, count = self._start, min(len(self._buffer) - self._start, len(target), self._left)
-        if not count:
-            return None
-        target[:count] = self._buffer[start : start + count]
-        self._start += count
-        self.received(count)
-        return count
-
-    def straight(self, size: int) -> int:
-        """How many bytes of the body the socket may receive into memory of this size; 0 if they must be fed."""
-        return 0 if self._start < len(self._buffer) else min(size, self._left)
-
-    def received(self, count: int) -> None:
-        """So many bytes of the body were given out; 0 if the server closed the connection.
-
-        Raises:
-            ConnectionProblem: the connection ended inside the response.
-        """
-        if count:
-            self._left -= count
-            self._complete = not self._left and self._chunk_end is None
-        elif self._until_close:
-            self._left, self._complete = 0, True
-        else:
-            missing = "before the end of its answer" if self.status else "without an answer"
-            raise ConnectionProblem(f"{self._origin} closed the connection {missing}")
-
-    def _no_http(self, why: str) -> ConnectionProblem:
-        return ConnectionProblem(f"what answered at {self._origin} does not speak HTTP/1.1 ({why})")
-
-    def _read_head(self) -> bool:
-        """Read the next head; whether another one may follow in what was fed."""
-        buffer, start = self._buffer, self._start
-        if not buffer.startswith(b"HTTP/1."[: len(buffer) - start], start):
-            raise self._no_http(f"its answer begins with {buffer[start : start + 20]!r}")
-        end = buffer.find(b"\r\n\r\n", start)
-        size = (len(buffer) if end < 0 else end + 4) - start
-        if self._head_bytes + size > _MOST_HEAD_BYTES:
-            raise self._no_http(f"the head of its answer has more than {_MOST_HEAD_BYTES} bytes")
+    start = 0
+    while True:
+        if not data.startswith(b"HTTP/1."[: len(data) - start], start):
+            raise no_http(origin, f"its answer begins with {data[start : start + 20]!r}")
+        end = data.find(b"\r\n\r\n", start)
+        if (len(data) if end < 0 else end + 4) > MOST_HEAD_BYTES:
+            raise no_http(origin, f"the head of its answer has more than {MOST_HEAD_BYTES} bytes")
         if end < 0:
-            return False
-        text = buffer[start:end].decode("latin-1")
+            return None
+        text = data[start:end].decode("latin-1")
         fields = _FIELD.findall(text)
         if not _STATUS_LINE.match(text) or len(fields) != text.count("\r\n"):
-            raise self._no_http("the head of its answer is malformed")
-        self._start += size
-        self._head_bytes += size
-        status = int(text[9:12])
-        if status < 200:  # informational: the response comes after it
-            if status == 101:
-                raise self._no_http("it changes the protocol")
-            return self._start < len(buffer)
-        headers = {name.lower(): value for name, value in fields}
-        if len(headers) < len(fields):
-            for key in headers:
-                headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
-        self._expect_body(status, headers)
-        self._keep_alive = (
-            text[7] == "1" and not self._until_close and "close" not in headers.get("connection", "").lower()
-        )
-        self.status, self.headers = status, headers
-        return False
+            raise no_http(origin, "the head of its answer is malformed")
+        start, status = end + 4, int(text[9:12])
+        if status == 101:
+            raise no_http(origin, "it changes the protocol")
+        if status >= 200:  # otherwise it is informational, and the response's own head comes after it
+            break
+    headers = {name.lower(): value for name, value in fields}
+    if len(headers) < len(fields):
+        for key in headers:
+            headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
+    body_bytes = _body_bytes(status, headers, origin)
+    closes = text[7] == "0" or body_bytes == UNTIL_CLOSE or "close" in headers.get("connection", "").lower()
+    return Head(status, headers, start, body_bytes, not closes)
 
-    def _expect_body(self, status: int, headers: Mapping[str, str]) -> None:
-        """How the body ends: RFC 9112 section 6.3."""
-        coding, length = headers.get("transfer-encoding"), headers.get("content-length")
-        if coding is not None and (coding.lower() != "chunked" or length is not None):
-            raise self._no_http("its answer has another Transfer-Encoding than chunked, or also a Content-Length")
-        if length is not None and not _LENGTH.fullmatch(length):
-            raise self._no_http("its answer has no single Content-Length")
-        if status in (204, 304) or length is not None:  # RFC 9110 section 6.4.1: these never have a body
-            self._left = 0 if status in (204, 304) else int(length or 0)
-            self._complete = not self._left
-        elif coding is not None:
-            self._chunk_end = b""
-        else:
-            self._until_close, self._left = True, _UNTIL_CLOSE
 
-    def _read_chunk_head(self) -> bool:
-        """Read the line before a chunk, or all that follows the last one; False if it has not come whole."""
-        assert self._chunk_end is not None
-        buffer, start = self._buffer, self._start
-        line = start + len(self._chunk_end)
-        end = buffer.find(b"\r\n", line)
-        found = _CHUNK_LINE.fullmatch(buffer, line, max(end, line))
-        if not self._chunk_end.startswith(buffer[start:line]) or (end >= 0 and not found):
-            raise self._no_http("its answer has a malformed chunk")
-        if found and (size := int(found[1], 16)):
-            self._left, self._start, self._chunk_end = size, end + 2, b"\r\n"
-            return True
-        if found and (after := buffer.find(b"\r\n\r\n", end)) >= 0:
-            if not _TRAILERS.fullmatch(buffer, end, after):
-                raise self._no_http("its answer has malformed trailers")
-            self._start, self._complete = after + 4, True
-            return True
-        if len(buffer) - start > _MOST_HEAD_BYTES:
-            raise self._no_http("its answer has a chunk with too long a line")
-        return False
+def _body_bytes(status: int, headers: Mapping[str, str], origin: Origin) -> int | None:
+    """How the body ends: RFC 9112 section 6.3."""
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if coding is not None and (coding.lower() != "chunked" or length is not None):
+        raise no_http(origin, "its answer has another Transfer-Encoding than chunked, or also a Content-Length")
+    if length is not None and not _LENGTH.fullmatch(length):
+        raise no_http(origin, "its answer has no single Content-Length")
+    if status in (204, 304):  # RFC 9110 section 6.4.1: no body, whatever the headers say
+        return 0
+    return int(length) if length is not None else UNTIL_CLOSE if coding is None else None

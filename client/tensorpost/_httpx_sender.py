@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -49,26 +48,23 @@ class HttpxSender:
         kind = httpx.Client if isinstance(runtime, ThreadRuntime) else httpx.AsyncClient
         self._origin = origin
         self._closed = False
-        self._process = os.getpid()
-        self._make: Callable[[], Any] | None = None
+        self._is_ours = http_client is None
         if http_client is None:
-            settings = {"verify": origin.tls, "proxy": _checked(proxy), "limits": httpx.Limits(**asdict(limits))}
-            self._make = lambda: kind(trust_env=False, **settings)
+            most = httpx.Limits(**asdict(limits))
+            http_client = kind(trust_env=False, verify=origin.tls, proxy=_checked(proxy), limits=most)
         elif not isinstance(http_client, kind):
             raise InvalidParameter(
                 f"http_client is a {type(http_client).__name__}; it must be an httpx.{kind.__name__}, or None"
             )
-        self._http: Any = self._make() if self._make else http_client
+        self._http: Any = http_client
 
     def __str__(self) -> str:
-        return "httpx, for a proxy" if self._make else "httpx, the caller's own"
+        return "httpx, for a proxy" if self._is_ours else "httpx, the caller's own"
 
     async def send(self, request: Request, deadline: Deadline) -> HttpxResponse:
         """See `SocketSender.send`."""
         if self._closed:
             raise RuntimeError(CLOSED)
-        if self._make and self._process != os.getpid():  # forked: the connections belong to the other process
-            self._http, self._process = self._make(), os.getpid()
         origin = self._origin
         headers = dict((*origin.fields, *request.fields))
         if request.body:
@@ -86,7 +82,7 @@ class HttpxSender:
     async def close(self) -> None:
         """Close all connections; a caller's own client stays open."""
         self._closed = True
-        if self._make:
+        if self._is_ours:
             await _result(self._http.close() if isinstance(self._http, httpx.Client) else self._http.aclose())
 
 

@@ -29,9 +29,10 @@ _LONGEST_QUOTE = 200  # characters of an unreadable error that are shown
 class Response(Protocol):
     """A response whose head came and whose body is being received; see `SocketResponse`."""
 
-    status: int
-    headers: Mapping[str, str]
-
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
     async def read_into(self, target: memoryview) -> int: ...
     async def close(self) -> None: ...
 
@@ -146,7 +147,7 @@ class ResponseReader:
         count = await self._some(piece)
         # The head is most often the one of the last answer, which was found right.
         known, metadata, total = call.last_answer
-        if known and count >= len(known) and piece[: len(known)] == known and self._expected == total:
+        if known and count >= len(known) and bytes(piece[: len(known)]) == known and self._expected == total:
             self._pushed_back = piece[len(known) : count]
             return metadata
         frame = await self._new_frame_head(piece, count)

@@ -7,14 +7,23 @@ further, or close the connection; its answer is then taken at once, and not lost
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ._connection import SSL_WANTS, Connection, ConnectionPool, connect, tls_context
-from ._http1 import SMALL_BODY_BYTES, Request, ResponseParser, encode_head
+from ._http1 import (
+    CHUNK_LINE,
+    MOST_HEAD_BYTES,
+    SMALL_BODY_BYTES,
+    TRAILER,
+    UNTIL_CLOSE,
+    Request,
+    encode_head,
+    no_http,
+    read_head,
+)
 from ._options import Limits
 from ._origin import Origin
 from ._runtime import READ, WRITE, Deadline, Runtime
@@ -93,30 +102,36 @@ class SocketSender:
 
 
 class SocketResponse:
-    """An exchange on a connection: the request while it is sent, then the response while its body is received."""
+    """An exchange on a connection: the request while it is sent, then the response while its body is received.
+
+    Bytes of a body that were not received together with what is before them go from the socket straight into the
+    memory of `read_into`, so that those of a tensor are copied once.
+    """
 
     def __init__(self, sender: SocketSender, connection: Connection, deadline: Deadline) -> None:
         self._origin, self._pool, self._runtime = sender.origin, sender.pool, sender.runtime
-        self._parser = ResponseParser(sender.origin)
         self._connection: Connection | None = connection
         self._deadline = deadline
-        self._sent_whole = False
+        self._buffer = b""  # what was received, and not yet used
+        self._left: int | None = 0  # bytes of the body, or of the current chunk; None before the first chunk
+        self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = False
         self.status = 0
         self.headers: Mapping[str, str] = {}
 
+    # ---- the request, and the head of the response -------------------------------------------------------------------
+
     async def exchange(self, first: bytes, rest: Iterable[memoryview]) -> None:
         """Send the request, as much of it as the server takes, and receive the head of the response."""
-        connection, parser = self._open(), self._parser
+        connection = self._open()
         # What the caller's progress function raises comes out of `rest`, and is no error of the connection.
         for piece in chain((memoryview(first),), rest):
             self._sent_whole = await self._send(connection, piece)
             if not self._sent_whole:
                 break
-        if not parser.status and not connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
+        if not self.status and not connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
             await self._wait(connection, READ, "read")
-        while not parser.status:
-            parser.feed(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
-        self.status, self.headers = parser.status, parser.headers
+        while not self.status:
+            self._use_head(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
 
     async def _send(self, connection: Connection, piece: memoryview) -> bool:
         """Send a piece; False if the server answered, or closed the connection, before it was sent."""
@@ -143,21 +158,114 @@ class SocketResponse:
     def _has_answer(self, connection: Connection) -> bool:
         """Whether the head of the answer came while the request is being sent."""
         try:
-            self._parser.feed(connection.sock.recv(_RECEIVE_BYTES))
+            self._use_head(connection.sock.recv(_RECEIVE_BYTES))
         except connection.blocked:
             return False
         except OSError as error:
             raise broken(self._origin, "read", error) from error
-        return self._parser.status > 0
+        return self.status > 0
 
-    async def _wait(self, connection: Connection, events: int, direction: Direction) -> int:
-        timeout = self._origin.timeout
-        seconds = self._deadline.clip(timeout.read if direction == "read" else timeout.write)
-        ready = await self._runtime.wait(connection.sock, events, seconds)
-        if not ready:
-            self._deadline.clip(None)
-            raise timed_out(self._origin, direction)
-        return ready
+    def _use_head(self, data: bytes) -> None:
+        """Take bytes that came before the head was whole."""
+        self._buffer += data
+        head = read_head(self._buffer, self._origin)
+        if head is not None:
+            self.status, self.headers, self._keep_alive = head.status, head.headers, head.keep_alive
+            self._left, self._is_chunked = head.body_bytes, head.body_bytes is None
+            self._until_close = head.body_bytes == UNTIL_CLOSE
+            self._buffer = self._buffer[head.head_bytes :]
+        elif not data:
+            raise self._ended()
+
+    # ---- the body ----------------------------------------------------------------------------------------------------
+
+    async def read_into(self, target: memoryview) -> int:
+        """Receive some bytes of the body into this memory; 0 at its end.
+
+        Raises:
+            RequestTimeout: silence for longer than the timeout, or the end of the call's time.
+            ConnectionProblem: the connection broke before the end of the body, or its chunks are malformed.
+            RuntimeError: the response was closed, or is of the process that this one was forked from.
+        """
+        connection = self._open()
+        self._deadline.clip(None)
+        if self._is_chunked and not self._left:
+            await self._begin_chunk(connection)
+        if not self._left:
+            return 0
+        target = target[: self._left]
+        if count := min(len(self._buffer), len(target)):
+            target[:count] = self._buffer[:count]
+            self._buffer = self._buffer[count:]
+        else:
+            await self._runtime.give_turn()
+            count = await self._receive(connection, connection.sock.recv_into, target)
+            if connection.is_tls and count:
+                count += self._more_records(connection, target[count:])
+            if not count and not self._until_close:
+                raise self._ended()
+        self._left = self._left - count if count else 0
+        return count
+
+    @staticmethod
+    def _more_records(connection: Connection, target: memoryview) -> int:
+        """What TLS has beyond its first record, of at most 16 KiB; the next call meets what is wrong."""
+        count = 0
+        with contextlib.suppress(OSError):
+            while count < len(target) and (more := connection.sock.recv_into(target[count:])):
+                count += more
+        return count
+
+    async def _begin_chunk(self, connection: Connection) -> None:
+        """Read to the data of the next chunk, or to the end of the body."""
+        if self._left == 0 and await self._line(connection):
+            raise no_http(self._origin, "its answer has a chunk longer than it says")
+        size = CHUNK_LINE.fullmatch(await self._line(connection))
+        if size is None:
+            raise no_http(self._origin, "its answer has a malformed chunk")
+        self._left = int(size[1], 16)
+        trailers = 0
+        while not self._left and (line := await self._line(connection)):
+            trailers += len(line)
+            if trailers > MOST_HEAD_BYTES or not TRAILER.fullmatch(line):
+                raise no_http(self._origin, "its answer has malformed trailers")
+        self._is_chunked = self._left > 0
+
+    async def _line(self, connection: Connection) -> bytes:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if len(self._buffer) > MOST_HEAD_BYTES:
+                raise no_http(self._origin, "its answer has a chunk with too long a line")
+            await self._runtime.give_turn()
+            data = await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES)
+            if not data:
+                raise self._ended()
+            self._buffer += data
+        line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
+        return line
+
+    def _ended(self) -> ConnectionProblem:
+        missing = "before the end of its answer" if self.status else "without an answer"
+        return ConnectionProblem(f"{self._origin} closed the connection {missing}")
+
+    async def close(self) -> None:
+        """Keep the connection if the response was read to its end, close it otherwise."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.is_inherited:
+            connection.sock.close()  # this process' descriptor; the call is the other process'
+        elif connection is not None:
+            read_whole = not (self._left or self._is_chunked or self._buffer)
+            self._pool.release(connection, reusable=self._keep_alive and self._sent_whole and read_whole)
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the answer has been closed")
+        if self._connection.is_inherited:
+            raise RuntimeError(
+                "this answer is of the process that asked for it, and this one was forked from that; ask again here"
+            )
+        return self._connection
 
     async def _receive(self, connection: Connection, operation: Callable[[A], R], argument: A) -> R:
         """What `recv` or `recv_into` gives, once there is something."""
@@ -170,44 +278,11 @@ class SocketResponse:
                 raise broken(self._origin, "read", error) from error
             await self._wait(connection, events, "read")
 
-    def _open(self) -> Connection:
-        if self._connection is None:
-            raise RuntimeError("the answer has been closed")
-        if self._connection.process != os.getpid():
-            raise RuntimeError(
-                "this answer is of the process that asked for it, and this one was forked from that; ask again here"
-            )
-        return self._connection
-
-    async def read_into(self, target: memoryview) -> int:
-        """Receive some bytes of the body into this memory; 0 at its end.
-
-        Raises:
-            RequestTimeout: silence for longer than the timeout, or the end of the call's time.
-            ConnectionProblem: the connection broke before the end of the body.
-            RuntimeError: the response was closed, or is of the process that this one was forked from.
-        """
-        connection, parser = self._open(), self._parser
-        self._deadline.clip(None)
-        while (count := parser.take(target)) is None:
-            await self._runtime.give_turn()
-            if straight := parser.straight(len(target)):
-                target = target[:straight]
-                count = await self._receive(connection, connection.sock.recv_into, target)
-                with contextlib.suppress(OSError):  # a record of TLS has 16 KiB; the next call meets what is wrong
-                    while (
-                        connection.is_tls
-                        and 0 < count < straight
-                        and (more := connection.sock.recv_into(target[count:]))
-                    ):
-                        count += more
-                parser.received(count)
-                return count
-            parser.feed(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
-        return count
-
-    async def close(self) -> None:
-        """Keep the connection if the response was read to its end, close it otherwise."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._pool.release(connection, reusable=self._sent_whole and self._parser.reusable)
+    async def _wait(self, connection: Connection, events: int, direction: Direction) -> int:
+        timeout = self._origin.timeout
+        seconds = self._deadline.clip(timeout.read if direction == "read" else timeout.write)
+        ready = await self._runtime.wait(connection.sock, events, seconds)
+        if not ready:
+            self._deadline.clip(None)
+            raise timed_out(self._origin, direction)
+        return ready

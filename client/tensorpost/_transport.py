@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -73,15 +74,17 @@ class Transport:
             raise InvalidParameter("limits, tls and uds are settings of the httpx client that is given as http_client")
         every = {**_OURS, **headers_of(headers)}
         self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
-        self._runtime = runtime
-        self.sender: Sender
-        proxy = None if http_client is not None else self.origin.proxy()
-        if http_client is None and proxy is None:
-            self.sender = SocketSender(self.origin, limits, runtime)
-        else:  # httpx takes long to load
-            from ._httpx_sender import HttpxSender
+        self._runtime, self._limits, self._http_client = runtime, limits, http_client
+        self.sender = self._new_sender()
+        self._process, self._inherited = os.getpid(), list[Sender]()
 
-            self.sender = HttpxSender(self.origin, limits, runtime, proxy, http_client)
+    def _new_sender(self) -> Sender:
+        proxy = None if self._http_client is not None else self.origin.proxy()
+        if self._http_client is None and proxy is None:
+            return SocketSender(self.origin, self._limits, self._runtime)
+        from ._httpx_sender import HttpxSender  # httpx takes long to load
+
+        return HttpxSender(self.origin, self._limits, self._runtime, proxy, self._http_client)
 
     async def ask(self, request: Request, *, repeat: bool = True) -> ResponseReader:
         """Send a request until the head of a successful response came; it is repeated while its errors may pass.
@@ -89,6 +92,9 @@ class Transport:
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
+        if self._process != os.getpid():  # forked: two processes on one connection would get each other's answers
+            self._inherited.append(self.sender)  # kept, since the other process goes on using its connections
+            self.sender, self._process = self._new_sender(), os.getpid()
         deadline = Deadline(self.origin.timeout.total)
         retry, waited = 1, 0.0
         while True:
