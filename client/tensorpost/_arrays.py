@@ -52,7 +52,7 @@ _UINT8 = data_type("uint8")
 _UNMASKED = "receive into the elements under it: out.data"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """What every call of an operation has in common, worked out once.
 
@@ -62,7 +62,6 @@ class Call:
         inputs: the tensors that are sent.
         outputs: the tensors that are received.
         head: of the request's frame.
-        last_answer: the head of the last answer's frame that was found right, its metadata, and the frame's bytes.
     """
 
     name: str
@@ -70,7 +69,6 @@ class Call:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     head: bytes
-    last_answer: tuple[bytes, Mapping[str, str], int] = (b"", {}, 0)
 
 
 def call_of(operation: Operation) -> Call:

@@ -1,32 +1,27 @@
-"""Connections to a server, TCP, Unix or TLS: how they are opened, and kept between calls."""
+"""Connections to a server: TCP, Unix sockets and TLS."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ._options import Limits
 from ._origin import Origin
 from ._runtime import READ, WRITE, Deadline, Runtime
-from .problems import ConnectFailed, RequestTimeout
+from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["CLOSED", "SSL_WANTS", "Connection", "ConnectionPool", "all_in_use", "connect", "connect_failed"]
-__all__ += ["tls_context"]
+__all__ = ["SSL_WANTS", "Connection", "Direction", "broken", "connect", "connect_failed", "timed_out", "tls_context"]
 
-CLOSED = "the client has been closed; make a new one"
 SSL_WANTS = {2: READ, 3: WRITE}  # by errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 _CONNECTING = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
+Direction: TypeAlias = Literal["read", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +29,7 @@ class Connection:
     """An open socket that does not block.
 
     Attributes:
-        sock: the socket.
-        blocked: its errors when it would block, of which TLS has two of its own.
+        blocked: the socket's errors when it would block, of which TLS has two of its own.
         process: the process that opened it.
     """
 
@@ -59,9 +53,6 @@ class Connection:
         except OSError as error:
             return isinstance(error, self.blocked)
         return False
-
-
-# ---- opening ---------------------------------------------------------------------------------------------------------
 
 
 async def connect(origin: Origin, runtime: Runtime, deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
@@ -150,6 +141,9 @@ def tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
     return context
 
 
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
 def connect_failed(origin: Origin, error: Exception) -> ConnectFailed:
     """The error when no connection can be made. With a certificate that is not trusted a call is not repeated."""
     cause: BaseException | None = error
@@ -165,105 +159,18 @@ def connect_failed(origin: Origin, error: Exception) -> ConnectFailed:
     return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")
 
 
-# ---- between calls ---------------------------------------------------------------------------------------------------
+def timed_out(origin: Origin, direction: Direction) -> RequestTimeout:
+    """The error of too long a wait."""
+    seconds = origin.timeout.read if direction == "read" else origin.timeout.write
+    # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
+    long = "too long" if seconds is None else f"{seconds:g} seconds"
+    more = "" if direction == "read" else " and took no more of the request"
+    return RequestTimeout(f"{origin} was silent for {long}{more}", extra={"phase": direction})
 
 
-class ConnectionPool:
-    """The connections of a client to its server. May be used by several threads, or by the tasks of one event loop."""
-
-    def __init__(self, runtime: Runtime, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._runtime, self._limits, self._clock = runtime, limits, clock
-        self._lock = threading.Lock()
-        self._waiting: deque[Any] = deque()  # events of the calls that wait, oldest first
-        self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
-        self._busy = 0
-        self._closed = False
-
-    async def acquire(self, seconds: float | None, deadline: Deadline) -> Connection | None:
-        """Wait until there may be one more connection. Each call of this is followed by one of `release`.
-
-        Returns:
-            An idle connection that the server has not closed; None if one must be made.
-
-        Raises:
-            RequestTimeout: all were in use for so many seconds.
-            RuntimeError: the pool was closed.
-        """
-        most, event = self._limits.max_connections, None
-        with self._lock:
-            if self._closed:
-                raise RuntimeError(CLOSED)
-            if most is None or self._busy < most:
-                self._busy += 1
-            else:
-                event = self._runtime.event()
-                self._waiting.append(event)
-        if event is not None:
-            await self._wait(event, seconds, deadline)
-        while (connection := self._take()) is not None and not connection.is_silent():
-            connection.sock.close()
-        return connection
-
-    async def _wait(self, event: Any, seconds: float | None, deadline: Deadline) -> None:
-        """Wait for a call that ends and passes its place on."""
-        try:
-            await self._runtime.wait_for(event, deadline.clip(seconds))
-        except BaseException:
-            if not self._withdraw(event):
-                self.release()  # the place that came too late goes to the next one
-            raise
-        if self._withdraw(event):
-            deadline.clip(None)
-            raise all_in_use(seconds, self._limits.max_connections)
-        if self._closed:
-            self.release()
-            raise RuntimeError(CLOSED)
-
-    def _withdraw(self, event: Any) -> bool:
-        """Wait no longer; False if a place was passed on already."""
-        with self._lock:
-            waits = event in self._waiting
-            if waits:
-                self._waiting.remove(event)
-            return waits
-
-    def _take(self) -> Connection | None:
-        """The idle connection used last, which is the least likely to be closed."""
-        with self._lock:
-            expiry = self._limits.keepalive_expiry
-            while expiry is not None and self._idle and self._idle[0][1] < self._clock() - expiry:
-                self._close_idle(len(self._idle) - 1)
-            return self._idle.pop()[0] if self._idle else None
-
-    def release(self, connection: Connection | None = None, *, reusable: bool = False) -> None:
-        """A call has ended. Keep its connection if it can serve another one and there is room, or close it."""
-        if connection is not None and not reusable:
-            connection.sock.close()
-        with self._lock:
-            if connection is not None and reusable:
-                self._idle.append((connection, self._clock()))
-                most = 0 if self._closed else self._limits.max_keepalive_connections
-                self._close_idle(len(self._idle) if most is None else most)
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._busy -= 1
-
-    def _close_idle(self, most: int) -> None:
-        while len(self._idle) > most:
-            self._idle.pop(0)[0].sock.close()
-
-    def close(self) -> None:
-        """Close the idle connections; those in use are closed when their responses are."""
-        with self._lock:
-            self._closed = True
-            self._close_idle(0)
-
-
-def all_in_use(seconds: float | None, most: int | None = None) -> RequestTimeout:
-    """The error when no connection became free."""
-    return RequestTimeout(
-        f"all{f' {most}' if most else ''} connections were in use for {seconds} seconds; raise max_connections or the "
-        "timeout's pool, or close streams that are not read to their end",
-        extra={"phase": "pool"},
-    )
+def broken(origin: Origin, direction: Direction, error: Exception) -> ConnectionProblem:
+    """The error of a connection that failed."""
+    if isinstance(error, TimeoutError):
+        return timed_out(origin, direction)
+    said = str(error) or type(error).__name__
+    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": direction})

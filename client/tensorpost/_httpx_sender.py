@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import httpx
 
-from ._connection import CLOSED, all_in_use, connect_failed
+from ._connection import broken, connect_failed, timed_out
+from ._connection_pool import CLOSED, all_in_use
 from ._http1 import Request
 from ._options import Limits
 from ._origin import Origin
 from ._runtime import Deadline, Runtime, ThreadRuntime
-from ._socket_sender import broken, timed_out
 from .problems import ConnectionProblem, InvalidParameter
 
 __all__ = ["HttpxSender", "as_problem"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, cast
 from ._arrays import Call, wire_form
 from ._http1 import PIECE_BYTES, Request
 from ._results import Progress
-from .frame import ALSO_READ, MEDIA_TYPE, FrameHead, HeadReader
+from .frame import ALSO_READ, MEDIA_TYPE, HeadReader
 from .problems import ConnectionProblem, IncompleteBody, InvalidRequest, RequestTimeout, ServerFault, from_problem
 from .strict_json import read_json
 
@@ -143,36 +143,20 @@ class ResponseReader:
         if encoding != "identity":
             raise self.fault(f"the answer is compressed ({encoding[:40]}), although identity was asked for")
         self._require_type("a frame", MEDIA_TYPE, *ALSO_READ)
-        piece = memoryview(bytearray(_HEAD_READ_BYTES))
-        count = await self._some(piece)
-        # The head is most often the one of the last answer, which was found right.
-        known, metadata, total = call.last_answer
-        if known and count >= len(known) and bytes(piece[: len(known)]) == known and self._expected == total:
-            self._pushed_back = piece[len(known) : count]
-            return metadata
-        frame = await self._new_frame_head(piece, count)
-        wanted = [wire_form(slot) for slot in call.outputs]
-        found = [(entry.data_type, entry.shape) for entry in frame.tensors]
-        if found != wanted:
-            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))
-            raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
-        if frame.head_bytes <= count:
-            call.last_answer = bytes(piece[: frame.head_bytes]), frame.metadata, frame.total_bytes
-        return frame.metadata
-
-    async def _new_frame_head(self, piece: memoryview, count: int) -> FrameHead:
-        reader = HeadReader(content_length=self._expected)
+        reader, piece = HeadReader(content_length=self._expected), memoryview(bytearray(_HEAD_READ_BYTES))
         try:
-            while count:
-                taken = reader.feed(piece[:count])
-                self._pushed_back = piece[taken:count]
-                if reader.head is not None:
-                    return reader.head
-                count = await self._some(piece)
-            return reader.finish()
+            while reader.head is None and (count := await self._some(piece)):
+                self._pushed_back = piece[reader.feed(piece[:count]) : count]
+            head = reader.finish()
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
             raise self.fault(f"the answer is no readable frame: {error.detail}") from error
+        wanted = [wire_form(slot) for slot in call.outputs]
+        found = [(entry.data_type, entry.shape) for entry in head.tensors]
+        if found != wanted:
+            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))
+            raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
+        return head.metadata
 
     def _require_type(self, what: str, *media_types: str) -> None:
         if (found := self._media_type) not in media_types:

@@ -10,9 +10,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ._connection import SSL_WANTS, Connection, ConnectionPool, connect, tls_context
+from ._connection import SSL_WANTS, Connection, Direction, broken, connect, timed_out, tls_context
+from ._connection_pool import ConnectionPool
 from ._http1 import (
     CHUNK_LINE,
     MOST_HEAD_BYTES,
@@ -27,34 +28,16 @@ from ._http1 import (
 from ._options import Limits
 from ._origin import Origin
 from ._runtime import READ, WRITE, Deadline, Runtime
-from .problems import ConnectionProblem, RequestTimeout
+from .problems import ConnectionProblem
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["SocketResponse", "SocketSender", "broken", "timed_out"]
+__all__ = ["SocketResponse", "SocketSender"]
 
 _RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be received straight into their memory
-Direction: TypeAlias = Literal["read", "write"]
 A = TypeVar("A")
 R = TypeVar("R")
-
-
-def timed_out(origin: Origin, direction: Direction) -> RequestTimeout:
-    """The error of too long a wait."""
-    seconds = origin.timeout.read if direction == "read" else origin.timeout.write
-    # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
-    long = "too long" if seconds is None else f"{seconds:g} seconds"
-    more = "" if direction == "read" else " and took no more of the request"
-    return RequestTimeout(f"{origin} was silent for {long}{more}", extra={"phase": direction})
-
-
-def broken(origin: Origin, direction: Direction, error: Exception) -> ConnectionProblem:
-    """The error of a connection that failed."""
-    if isinstance(error, TimeoutError):
-        return timed_out(origin, direction)
-    said = str(error) or type(error).__name__
-    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": direction})
 
 
 class SocketSender:

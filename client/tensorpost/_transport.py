@@ -78,6 +78,17 @@ class Transport:
         self.sender = self._new_sender()
         self._process, self._inherited = os.getpid(), list[Sender]()
 
+    async def close(self) -> None:
+        """Close all connections; a caller's own httpx client stays open."""
+        await self._own_sender().close()
+
+    def _own_sender(self) -> Sender:
+        """The sender of this process: two processes that use one connection would get each other's answers."""
+        if self._process != os.getpid():
+            self._inherited.append(self.sender)  # kept open, since the process that this one was forked from uses it
+            self.sender, self._process = self._new_sender(), os.getpid()
+        return self.sender
+
     def _new_sender(self) -> Sender:
         proxy = None if self._http_client is not None else self.origin.proxy()
         if self._http_client is None and proxy is None:
@@ -92,14 +103,11 @@ class Transport:
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
-        if self._process != os.getpid():  # forked: two processes on one connection would get each other's answers
-            self._inherited.append(self.sender)  # kept, since the other process goes on using its connections
-            self.sender, self._process = self._new_sender(), os.getpid()
         deadline = Deadline(self.origin.timeout.total)
         retry, waited = 1, 0.0
         while True:
             try:
-                reader = ResponseReader(await self.sender.send(request, deadline), request)
+                reader = ResponseReader(await self._own_sender().send(request, deadline), request)
                 await reader.require_success()
                 return reader
             except TensorpostError as error:

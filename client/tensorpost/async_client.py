@@ -99,7 +99,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        await self._transport.sender.close()
+        await self._transport.close()
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        run_blocking(self._transport.sender.close())
+        run_blocking(self._transport.close())
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tensorpost import Limits, Timeout
-from tensorpost._connection import Connection, ConnectionPool
+from tensorpost._connection import Connection
+from tensorpost._connection_pool import ConnectionPool
 from tensorpost._runtime import AsyncioRuntime, Deadline, ThreadRuntime, run_blocking
 from tensorpost.problems import InvalidParameter, RequestTimeout
 
