@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Call, Inputs, Outputs, call_of, check_out, output_memory, wire_inputs
+from ._arrays import Inputs, Outputs, RequestTemplate, check_out, output_memory, request_template, wire_inputs
 from ._checks import shown, text, whole_number
 from ._http1 import Request
 from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
@@ -24,14 +24,14 @@ from .frame import MEDIA_TYPE
 from .operation import Operation
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
-__all__ = ["CallOptions", "compute", "document", "health", "stream", "validate"]
+__all__ = ["RequestOptions", "compute", "document", "health", "stream", "validate"]
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
 _FRAME = (("content-type", MEDIA_TYPE), ("accept", MEDIA_TYPE))
 
 
-class CallOptions(NamedTuple):
+class RequestOptions(NamedTuple):
     """What goes into an operator's request beside its inputs."""
 
     backend: str | None = None
@@ -40,10 +40,10 @@ class CallOptions(NamedTuple):
     progress: Callable[[Progress], None] | None = None
 
 
-def _request(call: Call, inputs: Inputs, options: CallOptions) -> Request:
-    body = (memoryview(call.head), *wire_inputs(call, inputs))
+def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions) -> Request:
+    body = (memoryview(template.head), *wire_inputs(template, inputs))
     if options == _NO_OPTIONS:
-        return Request("POST", call.endpoint, _FRAME, body)
+        return Request("POST", template.endpoint, _FRAME, body)
     backend, device, feature_level, progress = options
     query: dict[str, str] = {}
     if backend is not None:
@@ -51,20 +51,20 @@ def _request(call: Call, inputs: Inputs, options: CallOptions) -> Request:
     if device is not None:
         query["device"] = str(whole_number("device", device, 0, ", as devices() counts them"))
     if feature_level is not None:
-        if call.endpoint.startswith("/v1/onnx/"):
+        if template.endpoint.startswith("/v1/onnx/"):
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(feature_level))
     if progress is not None and not callable(progress):
         raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
-    target = call.endpoint + (f"?{urlencode(query)}" if query else "")
+    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
     return Request("POST", target, _FRAME, body, progress)
 
 
-_NO_OPTIONS = CallOptions()
+_NO_OPTIONS = RequestOptions()
 
 
 async def compute(
-    transport: Transport, operation: Operation, inputs: Inputs, out: Outputs, options: CallOptions
+    transport: Transport, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
 ) -> Result[Any]:
     """Run an operation and receive its outputs whole.
 
@@ -72,13 +72,13 @@ async def compute(
         InvalidParameter: an argument is wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
-    call = call_of(operation)
-    request = _request(call, inputs, options)
-    given = check_out(call.outputs, out)
+    template = request_template(operation)
+    request = _request(template, inputs, options)
+    given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
     async with await transport.ask(request) as reader:
-        metadata = await reader.frame_head(call)
-        for slot, memory in zip(call.outputs, given, strict=True):
+        metadata = await reader.frame_head(template)
+        for slot, memory in zip(template.outputs, given, strict=True):
             target, arrays[slot.name] = output_memory(slot, memory)
             await reader.fill(target)
         await reader.finish()
@@ -87,24 +87,24 @@ async def compute(
 
 
 def stream(
-    transport: Transport, operation: Operation, inputs: Inputs, block_bytes: int, options: CallOptions
+    transport: Transport, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     """An operation's outputs block by block. The request is sent when the first block is asked for.
 
     Raises `InvalidParameter` at once, as `compute` does.
     """
-    call = call_of(operation)
+    template = request_template(operation)
     block_bytes = whole_number("block_bytes", block_bytes, 1)
-    return _blocks(transport, _request(call, inputs, options), call, block_bytes)
+    return _blocks(transport, _request(template, inputs, options), template, block_bytes)
 
 
 async def _blocks(
-    transport: Transport, request: Request, call: Call, block_bytes: int
+    transport: Transport, request: Request, template: RequestTemplate, block_bytes: int
 ) -> AsyncGenerator[memoryview | TensorBlock]:
-    left = sum([slot.layout.size_in_bytes for slot in call.outputs])
+    left = sum([slot.layout.size_in_bytes for slot in template.outputs])
     async with await transport.ask(request) as reader:
-        await reader.frame_head(call)
-        for slot in call.outputs:
+        await reader.frame_head(template)
+        for slot in template.outputs:
             for start in range(0, slot.layout.size_in_bytes, block_bytes):
                 # New memory for each block: a caller may keep one while the next comes.
                 data = np.empty(min(block_bytes, slot.layout.size_in_bytes - start), np.uint8).data
@@ -112,7 +112,7 @@ async def _blocks(
                 left -= len(data)
                 if left == 0:
                     await reader.finish()
-                yield data if len(call.outputs) == 1 else TensorBlock(slot.name, start, data)
+                yield data if len(template.outputs) == 1 else TensorBlock(slot.name, start, data)
         await reader.finish()
 
 

@@ -25,7 +25,7 @@ __all__ = [
     "TRAILER",
     "UNTIL_CLOSE",
     "Fields",
-    "Head",
+    "HttpHead",
 ]
 __all__ += ["Request", "encode_head", "no_http", "read_head"]
 
@@ -103,7 +103,7 @@ def no_http(origin: Origin, why: str) -> ConnectionProblem:
     return ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({why})")
 
 
-class Head(NamedTuple):
+class HttpHead(NamedTuple):
     """The head of a response.
 
     Attributes:
@@ -120,7 +120,7 @@ class Head(NamedTuple):
     keep_alive: bool
 
 
-def read_head(data: bytes, origin: Origin) -> Head | None:
+def read_head(data: bytes, origin: Origin) -> HttpHead | None:
     """The head with which a response to a GET or a POST begins; None if it has not come whole.
 
     Raises:
@@ -150,7 +150,7 @@ def read_head(data: bytes, origin: Origin) -> Head | None:
             headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
     body_bytes = _body_bytes(status, headers, origin)
     closes = text[7] == "0" or body_bytes == UNTIL_CLOSE or "close" in headers.get("connection", "").lower()
-    return Head(status, headers, start, body_bytes, not closes)
+    return HttpHead(status, headers, start, body_bytes, not closes)
 
 
 def _body_bytes(status: int, headers: Mapping[str, str], origin: Origin) -> int | None:

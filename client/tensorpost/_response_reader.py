@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol, Self, cast
 
-from ._arrays import Call, wire_form
+from ._arrays import RequestTemplate, wire_form
 from ._http1 import PIECE_BYTES, Request
 from ._results import Progress
 from .frame import ALSO_READ, MEDIA_TYPE, HeadReader
@@ -137,7 +137,7 @@ class ResponseReader:
 
     # ---- frames ------------------------------------------------------------------------------------------------------
 
-    async def frame_head(self, call: Call) -> Mapping[str, str]:
+    async def frame_head(self, template: RequestTemplate) -> Mapping[str, str]:
         """Read the head of a frame that must hold exactly the call's outputs, in this order; returns its metadata."""
         encoding = self.headers.get("content-encoding", "identity")
         if encoding != "identity":
@@ -151,7 +151,7 @@ class ResponseReader:
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
             raise self.fault(f"the answer is no readable frame: {error.detail}") from error
-        wanted = [wire_form(slot) for slot in call.outputs]
+        wanted = [wire_form(slot) for slot in template.outputs]
         found = [(entry.data_type, entry.shape) for entry in head.tensors]
         if found != wanted:
             holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))

@@ -12,19 +12,9 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
+from . import _http1 as http1
 from ._connection import SSL_WANTS, Connection, Direction, broken, connect, timed_out, tls_context
 from ._connection_pool import ConnectionPool
-from ._http1 import (
-    CHUNK_LINE,
-    MOST_HEAD_BYTES,
-    SMALL_BODY_BYTES,
-    TRAILER,
-    UNTIL_CLOSE,
-    Request,
-    encode_head,
-    no_http,
-    read_head,
-)
 from ._options import Limits
 from ._origin import Origin
 from ._runtime import READ, WRITE, Deadline, Runtime
@@ -54,7 +44,7 @@ class SocketSender:
     def _tls(self) -> ssl.SSLContext | None:
         return tls_context(self.origin.tls) if self.origin.scheme == "https" else None
 
-    async def send(self, request: Request, deadline: Deadline) -> SocketResponse:
+    async def send(self, request: http1.Request, deadline: Deadline) -> SocketResponse:
         """Send a request and wait for the head of its response.
 
         Raises:
@@ -64,9 +54,9 @@ class SocketSender:
         """
         origin, length = self.origin, request.content_length
         fields = (("content-length", str(length)),) if request.body else ()
-        first = encode_head(request.method, origin.prefix + request.target, origin.fields, request.fields, fields)
+        first = http1.encode_head(request.method, origin.prefix + request.target, origin.fields, request.fields, fields)
         rest: Iterable[memoryview] = request.pieces()
-        if length <= SMALL_BODY_BYTES and not request.report:
+        if length <= http1.SMALL_BODY_BYTES and not request.report:
             first, rest = b"".join((first, *request.body)), ()
         connection = await self.pool.acquire(origin.timeout.pool, deadline)
         try:
@@ -118,7 +108,7 @@ class SocketResponse:
 
     async def _send(self, connection: Connection, piece: memoryview) -> bool:
         """Send a piece; False if the server answered, or closed the connection, before it was sent."""
-        if len(piece) > SMALL_BODY_BYTES:
+        if len(piece) > http1.SMALL_BODY_BYTES:
             await self._runtime.give_turn()
             if self._has_answer(connection):
                 return False
@@ -151,11 +141,11 @@ class SocketResponse:
     def _use_head(self, data: bytes) -> None:
         """Take bytes that came before the head was whole."""
         self._buffer += data
-        head = read_head(self._buffer, self._origin)
+        head = http1.read_head(self._buffer, self._origin)
         if head is not None:
             self.status, self.headers, self._keep_alive = head.status, head.headers, head.keep_alive
             self._left, self._is_chunked = head.body_bytes, head.body_bytes is None
-            self._until_close = head.body_bytes == UNTIL_CLOSE
+            self._until_close = head.body_bytes == http1.UNTIL_CLOSE
             self._buffer = self._buffer[head.head_bytes :]
         elif not data:
             raise self._ended()
@@ -202,22 +192,22 @@ class SocketResponse:
     async def _begin_chunk(self, connection: Connection) -> None:
         """Read to the data of the next chunk, or to the end of the body."""
         if self._left == 0 and await self._line(connection):
-            raise no_http(self._origin, "its answer has a chunk longer than it says")
-        size = CHUNK_LINE.fullmatch(await self._line(connection))
+            raise http1.no_http(self._origin, "its answer has a chunk longer than it says")
+        size = http1.CHUNK_LINE.fullmatch(await self._line(connection))
         if size is None:
-            raise no_http(self._origin, "its answer has a malformed chunk")
+            raise http1.no_http(self._origin, "its answer has a malformed chunk")
         self._left = int(size[1], 16)
         trailers = 0
         while not self._left and (line := await self._line(connection)):
             trailers += len(line)
-            if trailers > MOST_HEAD_BYTES or not TRAILER.fullmatch(line):
-                raise no_http(self._origin, "its answer has malformed trailers")
+            if trailers > http1.MOST_HEAD_BYTES or not http1.TRAILER.fullmatch(line):
+                raise http1.no_http(self._origin, "its answer has malformed trailers")
         self._is_chunked = self._left > 0
 
     async def _line(self, connection: Connection) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
-            if len(self._buffer) > MOST_HEAD_BYTES:
-                raise no_http(self._origin, "its answer has a chunk with too long a line")
+            if len(self._buffer) > http1.MOST_HEAD_BYTES:
+                raise http1.no_http(self._origin, "its answer has a chunk with too long a line")
             await self._runtime.give_turn()
             data = await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES)
             if not data:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _api_calls as api
-from ._api_calls import CallOptions
+from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
 from ._options import (
     DEFAULT_BLOCK_BYTES,
@@ -185,7 +185,7 @@ class AsyncClient:
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `Client.call`."""
-        options = CallOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress)
         return await api.compute(self._transport, desc, inputs, out, options)
 
     def stream(
@@ -204,7 +204,7 @@ class AsyncClient:
         Python closes an asynchronous generator that is left early only some time later. To close the connection at
         once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
         """
-        options = CallOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress)
         return api.stream(self._transport, desc, inputs, block_bytes, options)
 
     # ---- questions ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _api_calls as api
-from ._api_calls import CallOptions
+from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
 from ._options import (
     DEFAULT_BLOCK_BYTES,
@@ -289,7 +289,7 @@ class Client:
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `run`, with what the server says beside the output: backend, device, timing and request id."""
-        options = CallOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress)
         return run_blocking(api.compute(self._transport, desc, inputs, out, options))
 
     def stream(
@@ -325,7 +325,7 @@ class Client:
                 nothing is repeated once the first block was handed out.
             TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
         """
-        options = CallOptions(backend, device, feature_level, progress)
+        options = RequestOptions(backend, device, feature_level, progress)
         return iterate_blocking(api.stream(self._transport, desc, inputs, block_bytes, options))
 
     # ---- questions ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from safetensors.numpy import save as write_safetensors
 
 from tensorpost import BufferTensorDesc, Progress, TensorBlock, TileOperatorDesc, Timeout, problems
 from tensorpost import _api_calls as api
-from tensorpost._api_calls import CallOptions
+from tensorpost._api_calls import RequestOptions
 from tensorpost._http1 import Request
 from tensorpost._options import DEFAULT_LIMITS
 from tensorpost._runtime import Deadline, ThreadRuntime, iterate_blocking, run_blocking
@@ -151,7 +151,7 @@ def compute(
     **options: Any,
 ) -> Played:
     return play(
-        lambda transport: api.compute(transport, desc, x, out, CallOptions(**options)), answers, retries, timeout
+        lambda transport: api.compute(transport, desc, x, out, RequestOptions(**options)), answers, retries, timeout
     )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def stream(
     x: Any = X,
     block_bytes: int = 16,
 ) -> Played:
-    return play(lambda transport: api.stream(transport, desc, x, block_bytes, CallOptions()), answers, retries)
+    return play(lambda transport: api.stream(transport, desc, x, block_bytes, RequestOptions()), answers, retries)
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------
