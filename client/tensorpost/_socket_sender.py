@@ -83,11 +83,10 @@ class SocketResponse:
 
     def __init__(self, sender: SocketSender, connection: Connection, deadline: Deadline) -> None:
         self._origin, self._pool, self._runtime = sender.origin, sender.pool, sender.runtime
-        self._connection: Connection | None = connection
-        self._deadline = deadline
+        self._connection, self._deadline = connection, deadline
         self._buffer = b""  # what was received, and not yet used
         self._left: int | None = 0  # bytes of the body, or of the current chunk; None before the first chunk
-        self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = False
+        self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = self._closed = False
         self.status = 0
         self.headers: Mapping[str, str] = {}
 
@@ -95,44 +94,43 @@ class SocketResponse:
 
     async def exchange(self, first: bytes, rest: Iterable[memoryview]) -> None:
         """Send the request, as much of it as the server takes, and receive the head of the response."""
-        connection = self._open()
         # What the caller's progress function raises comes out of `rest`, and is no error of the connection.
         for piece in chain((memoryview(first),), rest):
-            self._sent_whole = await self._send(connection, piece)
+            self._sent_whole = await self._send(piece)
             if not self._sent_whole:
                 break
-        if not self.status and not connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
-            await self._wait(connection, READ, "read")
+        if not self.status and not self._connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
+            await self._wait(READ, "read")
         while not self.status:
-            self._use_head(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
+            self._use_head(await self._receive(self._connection.sock.recv, _RECEIVE_BYTES))
 
-    async def _send(self, connection: Connection, piece: memoryview) -> bool:
+    async def _send(self, piece: memoryview) -> bool:
         """Send a piece; False if the server answered, or closed the connection, before it was sent."""
         if len(piece) > http1.SMALL_BODY_BYTES:
             await self._runtime.give_turn()
-            if self._has_answer(connection):
+            if self._has_answer():
                 return False
         while piece:
             events = READ | WRITE
             try:
-                piece = piece[connection.sock.send(piece) :]
+                piece = piece[self._connection.sock.send(piece) :]
                 if not piece:
                     break
-            except connection.blocked as error:
+            except self._connection.blocked as error:
                 events = READ | SSL_WANTS.get(error.errno or 0, WRITE)
             except (BrokenPipeError, ConnectionResetError):
                 return False  # the server may have said why before: reading the answer will show
             except OSError as error:
                 raise broken(self._origin, "write", error) from error
-            if await self._wait(connection, events, "write") & READ and self._has_answer(connection):
+            if await self._wait(events, "write") & READ and self._has_answer():
                 return False
         return True
 
-    def _has_answer(self, connection: Connection) -> bool:
+    def _has_answer(self) -> bool:
         """Whether the head of the answer came while the request is being sent."""
         try:
-            self._use_head(connection.sock.recv(_RECEIVE_BYTES))
-        except connection.blocked:
+            self._use_head(self._connection.sock.recv(_RECEIVE_BYTES))
+        except self._connection.blocked:
             return False
         except OSError as error:
             raise broken(self._origin, "read", error) from error
@@ -160,10 +158,10 @@ class SocketResponse:
             ConnectionProblem: the connection broke before the end of the body, or its chunks are malformed.
             RuntimeError: the response was closed, or is of the process that this one was forked from.
         """
-        connection = self._open()
+        self._require_open()
         self._deadline.clip(None)
         if self._is_chunked and not self._left:
-            await self._begin_chunk(connection)
+            await self._begin_chunk()
         if not self._left:
             return 0
         target = target[: self._left]
@@ -172,44 +170,43 @@ class SocketResponse:
             self._buffer = self._buffer[count:]
         else:
             await self._runtime.give_turn()
-            count = await self._receive(connection, connection.sock.recv_into, target)
-            if connection.is_tls and count:
-                count += self._more_records(connection, target[count:])
+            count = await self._receive(self._connection.sock.recv_into, target)
+            if self._connection.is_tls and count:
+                count += self._more_records(target[count:])
             if not count and not self._until_close:
                 raise self._ended()
         self._left = self._left - count if count else 0
         return count
 
-    @staticmethod
-    def _more_records(connection: Connection, target: memoryview) -> int:
+    def _more_records(self, target: memoryview) -> int:
         """What TLS has beyond its first record, of at most 16 KiB; the next call meets what is wrong."""
         count = 0
         with contextlib.suppress(OSError):
-            while count < len(target) and (more := connection.sock.recv_into(target[count:])):
+            while count < len(target) and (more := self._connection.sock.recv_into(target[count:])):
                 count += more
         return count
 
-    async def _begin_chunk(self, connection: Connection) -> None:
+    async def _begin_chunk(self) -> None:
         """Read to the data of the next chunk, or to the end of the body."""
-        if self._left == 0 and await self._line(connection):
+        if self._left == 0 and await self._line():
             raise http1.no_http(self._origin, "its answer has a chunk longer than it says")
-        size = http1.CHUNK_LINE.fullmatch(await self._line(connection))
+        size = http1.CHUNK_LINE.fullmatch(await self._line())
         if size is None:
             raise http1.no_http(self._origin, "its answer has a malformed chunk")
         self._left = int(size[1], 16)
         trailers = 0
-        while not self._left and (line := await self._line(connection)):
+        while not self._left and (line := await self._line()):
             trailers += len(line)
             if trailers > http1.MOST_HEAD_BYTES or not http1.TRAILER.fullmatch(line):
                 raise http1.no_http(self._origin, "its answer has malformed trailers")
         self._is_chunked = self._left > 0
 
-    async def _line(self, connection: Connection) -> bytes:
+    async def _line(self) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
             if len(self._buffer) > http1.MOST_HEAD_BYTES:
                 raise http1.no_http(self._origin, "its answer has a chunk with too long a line")
             await self._runtime.give_turn()
-            data = await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES)
+            data = await self._receive(self._connection.sock.recv, _RECEIVE_BYTES)
             if not data:
                 raise self._ended()
             self._buffer += data
@@ -222,39 +219,40 @@ class SocketResponse:
 
     async def close(self) -> None:
         """Keep the connection if the response was read to its end, close it otherwise."""
-        connection, self._connection = self._connection, None
-        if connection is not None and connection.is_inherited:
-            connection.sock.close()  # this process' descriptor; the call is the other process'
-        elif connection is not None:
-            read_whole = not (self._left or self._is_chunked or self._buffer)
-            self._pool.release(connection, reusable=self._keep_alive and self._sent_whole and read_whole)
+        if self._closed:
+            return
+        self._closed = True
+        if self._connection.is_inherited:
+            self._connection.sock.close()  # this process' descriptor; the call is the other process'
+            return
+        read_whole = not (self._left or self._is_chunked or self._buffer)
+        self._pool.release(self._connection, reusable=self._keep_alive and self._sent_whole and read_whole)
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    def _open(self) -> Connection:
-        if self._connection is None:
+    def _require_open(self) -> None:
+        if self._closed:
             raise RuntimeError("the answer has been closed")
         if self._connection.is_inherited:
             raise RuntimeError(
                 "this answer is of the process that asked for it, and this one was forked from that; ask again here"
             )
-        return self._connection
 
-    async def _receive(self, connection: Connection, operation: Callable[[A], R], argument: A) -> R:
+    async def _receive(self, operation: Callable[[A], R], argument: A) -> R:
         """What `recv` or `recv_into` gives, once there is something."""
         while True:
             try:
                 return operation(argument)
-            except connection.blocked as error:
+            except self._connection.blocked as error:
                 events = SSL_WANTS.get(error.errno or 0, READ)
             except OSError as error:
                 raise broken(self._origin, "read", error) from error
-            await self._wait(connection, events, "read")
+            await self._wait(events, "read")
 
-    async def _wait(self, connection: Connection, events: int, direction: Direction) -> int:
+    async def _wait(self, events: int, direction: Direction) -> int:
         timeout = self._origin.timeout
         seconds = self._deadline.clip(timeout.read if direction == "read" else timeout.write)
-        ready = await self._runtime.wait(connection.sock, events, seconds)
+        ready = await self._runtime.wait(self._connection.sock, events, seconds)
         if not ready:
             self._deadline.clip(None)
             raise timed_out(self._origin, direction)

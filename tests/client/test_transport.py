@@ -545,7 +545,7 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     with ours:
         connection = Connection(ours)
         response = SocketResponse(sender, connection, Deadline(None))
-        assert run_blocking(response._send(connection, memoryview(b"x"))) is False
+        assert run_blocking(response._send(memoryview(b"x"))) is False
 
 
 @pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)  # the two that wait: one second is enough
