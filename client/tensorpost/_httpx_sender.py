@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 
 from ._connection import broken, connect_failed, timed_out
-from ._connection_pool import CLOSED, all_in_use
+from ._connection_pool import all_in_use
 from ._http1 import Request
 from ._options import Limits
 from ._origin import Origin
@@ -47,7 +47,6 @@ class HttpxSender:
     ) -> None:
         kind = httpx.Client if isinstance(runtime, ThreadRuntime) else httpx.AsyncClient
         self._origin = origin
-        self._closed = False
         self._is_ours = http_client is None
         if http_client is None:
             most = httpx.Limits(**asdict(limits))
@@ -63,8 +62,6 @@ class HttpxSender:
 
     async def send(self, request: Request, deadline: Deadline) -> HttpxResponse:
         """See `SocketSender.send`."""
-        if self._closed:
-            raise RuntimeError(CLOSED)
         origin = self._origin
         headers = dict((*origin.fields, *request.fields))
         if request.body:
@@ -81,7 +78,6 @@ class HttpxSender:
 
     async def close(self) -> None:
         """Close all connections; a caller's own client stays open."""
-        self._closed = True
         if self._is_ours:
             await _result(self._http.close() if isinstance(self._http, httpx.Client) else self._http.aclose())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from . import problems
 from ._checks import headers_of, shown, text, whole_number
+from ._connection_pool import CLOSED
 from ._http1 import Request
 from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
 from ._origin import Origin
@@ -77,13 +78,18 @@ class Transport:
         self._runtime, self._limits, self._http_client = runtime, limits, http_client
         self.sender = self._new_sender()
         self._process, self._inherited = os.getpid(), list[Sender]()
+        self._closed = False
 
     async def close(self) -> None:
         """Close all connections; a caller's own httpx client stays open."""
-        await self._own_sender().close()
+        self._closed = True
+        if self._process == os.getpid():
+            await self.sender.close()
 
     def _own_sender(self) -> Sender:
         """The sender of this process: two processes that use one connection would get each other's answers."""
+        if self._closed:
+            raise RuntimeError(CLOSED)
         if self._process != os.getpid():
             self._inherited.append(self.sender)  # kept open, since the process that this one was forked from uses it
             self.sender, self._process = self._new_sender(), os.getpid()

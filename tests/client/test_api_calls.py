@@ -438,7 +438,7 @@ def test_an_endless_error_is_read_in_part_only(monkeypatch: pytest.MonkeyPatch) 
 OK = Scripted(body=frame())
 BUSY = problem(problems.TooBusy("full"), 429)
 DRAINING = problem(problems.NotReady("draining"), 503)
-GONE = problems.ConnectFailed("nobody")
+GONE = problems.ConnectFailed("no server")
 HUNG_UP = problems.ConnectionProblem("closed without an answer")
 
 

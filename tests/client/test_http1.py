@@ -1,4 +1,4 @@
-"""One HTTP exchange, fed as a network might: whole, byte by byte, and with bytes behind it that nobody asked for."""
+"""One HTTP exchange, fed as a network might: whole, byte by byte, and with bytes after its end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_answer_is_read(answer: bytes, status: int, body: bytes, reusable: bo
 
 
 @pytest.mark.parametrize(("answer", "status", "body", "reusable"), ANSWERS)
-def test_bytes_behind_an_answer_are_not_part_of_it_and_spoil_the_connection(
+def test_bytes_after_an_answer_are_not_part_of_it_and_spoil_the_connection(
     answer: bytes, status: int, body: bytes, reusable: bool
 ) -> None:
     assert read(answer + b"HTTP/1.1 200 OK\r\n") == (status, body, False)

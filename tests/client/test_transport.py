@@ -138,7 +138,7 @@ def test_a_connection_is_used_again_after_an_error_without_a_body(connect: Conne
 
 # httpx does take them for it, and that is for httpx to change.
 @pytest.mark.parametrize("connect", SOCKETS, indirect=True)
-def test_bytes_behind_an_answer_are_not_taken_for_the_next_one(connect: Connect) -> None:
+def test_bytes_after_an_answer_are_not_taken_for_the_next_one(connect: Connect) -> None:
     def handle(connection: socket.socket, number: int) -> None:
         while read_request(connection)[0]:
             connection.sendall(OK + OK.replace(b"200 OK", b"500 No"))
@@ -242,7 +242,7 @@ def test_an_answer_that_comes_drop_by_drop_is_read(connect: Connect) -> None:
         np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
 
 
-# ---- nobody, nothing, not in time ------------------------------------------------------------------------------------
+# ---- no server, no answer, not in time ------------------------------------------------------------------------------
 
 
 def test_no_server_is_a_failed_connection_after_the_retries(connect: Connect) -> None:

@@ -15,11 +15,9 @@ DEVICE = "the same concept for each device"
 
 CLASSES = {
     "TapTable": DEVICE,
-    "Call": "to be renamed",  # http/parse_call.py, forms/expression.py
     "Constant": "to be renamed",  # backends/directml/model.py, forms/expression.py
     "Loop": "to be renamed",  # backends/cuda/geometry.py, forms/copy_loops.py
     "NotCompiled": "to be renamed",  # backends/numba_/library.py, backends/numba_/expression_plan.py
-    "_Refused": "to be renamed",  # http/protocol.py, backends/directml/to_onnx.py
 }
 """Names that several classes have, each with its reason."""
 
