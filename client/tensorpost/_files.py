@@ -305,10 +305,7 @@ def destination(path: str) -> Generator[BinaryIO]:
                 yield file
             part.replace(target)
         except OSError as error:
-            if error.filename in (
-                None,
-                str(part),
-            ):  # a full disk has no name; the unfinished file's is unknown to callers
+            if error.filename in (None, str(part)):  # a full disk names no file, and the caller named the finished one
                 error.filename = path
             raise
         finally:
