@@ -5,15 +5,14 @@ Sources: the DML_ELEMENT_WISE_CLIP, CLIP1, THRESHOLD, CLIP_GRAD and CLIP_GRAD1 p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .elementwise_base import ElementWiseGradient, Unary
 from .fields import Float, Scalar
 from .movement import DataTypeOf, scalar_fits
-from .operator_desc import Given, OperatorDesc
+from .operator_desc import Given, Inferred, OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -55,9 +54,10 @@ class ElementWiseClip1OperatorDesc(Unary):
     max: Scalar
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the bounds' DataType too."""
-        return _with_bounds_type(super().inferred(given), given)
+        yield "min_max_data_type", given.tensor("input_tensor").data_type
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The bounds have the tensors' DataType, and fit it."""
@@ -107,19 +107,15 @@ class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
     max: Scalar
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the bounds' DataType too."""
-        return _with_bounds_type(super().inferred(given), given)
+        yield "min_max_data_type", given.tensor("input_tensor").data_type
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The bounds have the tensors' DataType, and fit it."""
         yield from super().operator_rules()
         yield from _bounds_fit(self, self.min_max_data_type, self.output_gradient_tensor)
-
-
-def _with_bounds_type(inferred: Mapping[str, Any], given: Given) -> Mapping[str, Any]:
-    source = given.tensor("input_tensor")
-    return inferred if source is None else {**inferred, "min_max_data_type": source.data_type}
 
 
 def _bounds_fit(desc: OperatorDesc, data_type: TensorDataType, output: BufferTensorDesc) -> Iterator[Violation]:

@@ -6,14 +6,14 @@ input is broadcast by strides of 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .base import Descriptor
 from .fields import Float
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
 __all__ = ["Binary", "ElementWise", "ElementWiseGradient", "ScaleBias", "Unary", "UnaryWithoutScale"]
@@ -45,14 +45,13 @@ class ElementWise(OperatorDesc):
     output_type: ClassVar[TensorDataType | None] = None
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output, if its type follows."""
         source = given.tensor(cls.typed_like)
         (output,) = cls.fields_of_kind("output")
-        if source is None:
-            return {}
         data_type = cls.output_type if output in cls.other_types else source.data_type
-        return {} if data_type is None else {output: packed(data_type, source.sizes)}
+        if data_type is not None:
+            yield output, packed(data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree in sizes, and in types but for those whose type is their own."""

@@ -68,9 +68,7 @@ def every_magnitude() -> NDArray[np.float32]:
     """One of some hundred float32 of each exponent, all special ones, and many where functions bend."""
     bits = np.arange(0, 1 << 32, 20_011, dtype=np.uint64).astype(np.uint32).view(np.float32)
     near = np.linspace(-12, 12, 100_001, dtype=np.float32)
-    near = np.concatenate(
-        [near, np.nextafter(np.float32([1, -1, 1]), np.float32([0, 0, 2])), np.float32([89.1, -89.5])]
-    )
+    ends = np.array([0.99999994, -0.99999994, 1.0000001, 89.1, -89.5], np.float32)
     special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 88.72283, 88.72284, -103.97, -103.98, 1], np.float32)
     return np.concatenate([bits, near, ends, special])
 
