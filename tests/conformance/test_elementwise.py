@@ -208,7 +208,8 @@ EXACT = {
 def _random(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if dtype.kind == "f":
         return (random.standard_normal(shape) * 2).astype(dtype)
-    return np.maximum(np.frombuffer(random.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape), 1)
+    numbers = np.frombuffer(random.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+    return np.where(numbers == 0, numbers.dtype.type(1), numbers)
 
 
 def _of_onnx(op_type: str, attributes: Mapping[str, Any], arrays: list[NDArray[Any]]) -> NDArray[Any]:
