@@ -34,7 +34,7 @@ from ..base import HostBackend
 from ..numpy_ import NumpyBackend, NumpyRun
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
-from .expression_plan import ExpressionPlanner, Instructions, NotCompiled, is_truth, numeric_operands
+from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .sum_plan import SumPlanner
 from .tap_tables import most_taps
@@ -229,7 +229,7 @@ def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make |
         return f"it rounds to float32 and float16 only, not {output}"
     try:
         instructions = Instructions.of(form.expression, len(inputs))
-    except NotCompiled as error:
+    except NoInstruction as error:
         return str(error)
     return lambda kernels: ExpressionPlanner(kernels, instructions)
 
