@@ -7,15 +7,15 @@ tables of the same taps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Box
+from .base import Box, BoxForm, Reads, extents
 
-__all__ = ["AxisMap", "CountsReads", "Taps", "Windowed", "read_along", "work_along"]
+__all__ = ["AxesForm", "AxisMap", "CountsReads", "Taps", "Windowed"]
 
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
@@ -34,7 +34,7 @@ class AxisMap(Protocol):
         ...
 
     def most_taps(self, start: int, stop: int) -> int:
-        """At least the k that `taps(start, stop)` would return, found without making the arrays."""
+        """An upper bound of the k that `taps(start, stop)` would return, found without computing the taps."""
         ...
 
     def taps(self, start: int, stop: int) -> Taps:
@@ -50,20 +50,20 @@ class AxisMap(Protocol):
 
 @runtime_checkable
 class CountsReads(Protocol):
-    """An axis map whose outputs differ much in their taps, so that the most of one says little about all."""
+    """An axis map whose outputs differ much in their numbers of taps, so that the largest says little about all."""
 
     @property
     def most_reads(self) -> int:
-        """At least the taps of all outputs together, without looking at any."""
+        """An upper bound of the taps of all outputs together, found without computing any."""
         ...
 
 
 @runtime_checkable
 class Windowed(AxisMap, Protocol):
-    """An axis map whose outputs may have more taps than memory should hold: it tells them a part at a time as well."""
+    """An axis map whose outputs may have more taps than memory should hold: they can be asked for a part at a time."""
 
     def widest(self) -> int:
-        """At least the taps of any output, found without looking at all of them; at most `input_size`."""
+        """An upper bound of the taps of one output, found without computing all; at most `input_size`."""
         ...
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
@@ -79,23 +79,37 @@ class Windowed(AxisMap, Protocol):
         ...
 
 
-def work_along(axes: Sequence[AxisMap | None], sizes: Sequence[int]) -> int:
-    """At most so many taps are read, axis after axis in any order, for an output of these sizes."""
-    if 0 in sizes:
-        return 0
-    larger = [max(size, axis.input_size) if axis else size for axis, size in zip(axes, sizes, strict=True)]
-    whole = math.prod(larger)
-    work = math.prod(sizes)
-    for axis, size, large in zip(axes, sizes, larger, strict=True):
-        if axis is not None:
-            reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
-            work += reads * (whole // large)
-    return work
+@dataclass(frozen=True, slots=True)
+class AxesForm(BoxForm):
+    """Base of forms of one input that is read along every axis through a map.
 
+    Attributes:
+        axes: one map per dimension; None copies that axis, index by index.
+    """
 
-def read_along(axes: Sequence[AxisMap | None], box: Box) -> Box:
-    """The box of the input that holds all taps of a box of the output."""
-    return tuple([span if axis is None else _reach(axis, *span) for axis, span in zip(axes, box, strict=True)])
+    axes: tuple[AxisMap | None, ...]
+
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`: the box of the input that holds all taps."""
+        del output
+        return (
+            tuple([span if axis is None else _reach(axis, *span) for axis, span in zip(self.axes, box, strict=True)]),
+        )
+
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`: the taps that are read, axis after axis in any order."""
+        del output
+        sizes = extents(box)
+        if 0 in sizes:
+            return 0
+        larger = [max(size, axis.input_size) if axis else size for axis, size in zip(self.axes, sizes, strict=True)]
+        whole = math.prod(larger)
+        work = math.prod(sizes)
+        for axis, size, large in zip(self.axes, sizes, larger, strict=True):
+            if axis is not None:
+                reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
+                work += reads * (whole // large)
+        return work
 
 
 def _reach(axis: AxisMap, start: int, stop: int) -> tuple[int, int]:

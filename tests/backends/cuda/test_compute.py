@@ -18,9 +18,9 @@ from tests.support.cuda_stand_in import stand_in
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost_server.forms import BoxFunction, Copies, Copy
+from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
-from tensorpost_server.operators.resample import LinearAxis
 from tensorpost_server.operators.tile import tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")
@@ -104,7 +104,7 @@ def test_an_extrapolation_value_is_laid_over_the_result(compute: Any, dtype: str
 
 def test_each_output_is_its_own(compute: Any):
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    form = Copies((2,), tuple((Copy.of((2, 3), source_start=(first, 0)),) for first in (0, 2)))
+    form = Copies((2,), tuple((Copy.of_box((2, 3), source_start=(first, 0)),) for first in (0, 2)))
     for output in (0, 1):
         out = compute.cupy.empty((2, 3), np.float32)
         compute.fill(form, [compute.cupy.asarray(x)], ((0, 2), (0, 3)), out, output)
