@@ -180,7 +180,7 @@ def test_gelu_is_one_instruction_near_the_exact_numbers(numba: NumbaBackend):
     x = np.concatenate([every_magnitude(), np.array([-11, -11.02, -3.4028235e38, 3.4028235e38], np.float32)])
     form = form_of(ActivationGeluOperatorDesc.completed({"InputTensor": BufferTensorDesc.packed(x.dtype, x.shape)}))
     assert isinstance(form, Pointwise)
-    assert len(expression_plan.Instructions.of(form.expression, 1).code) == 1
+    assert len(expression_plan.Instructions.compiled(form.expression, 1).code) == 1
     plan = plan_of(form, [slot("x", x)], slot("y", x), 70_000)
 
     result = np.frombuffer(computed(numba, plan, [x.tobytes()]), np.float32)

@@ -14,9 +14,7 @@ from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 __all__ = ["ExpressionPlanner", "Instructions", "NoInstruction", "is_truth", "numeric_operands"]
 
 PITCH, REGISTERS = 4 * 1024 + 192, 64  # these and the order of everything are those of kernels/expression_kernel.py
-BLOCK = 1024  # elements of a register at the most; half as many where FEW registers of them fill the first-level cache
-FEW = 6
-LONG_ROW, LONG_BLOCK = 256, 1 << 16  # elements of a row that is computed where it lies, and of a block of it
+LONG_ROW = 256  # elements from which on a row of float16 is computed by itself, where it lies
 SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + 64  # and what aligns the registers
 CODES = {
     name: code
@@ -57,7 +55,7 @@ class Instructions:
     registers: int = 0
 
     @classmethod
-    def of(cls, expression: Expression, inputs: int) -> Instructions:
+    def compiled(cls, expression: Expression, inputs: int) -> Instructions:
         """Instructions for an expression of this many inputs; equal parts are computed once.
 
         Raises:
@@ -209,7 +207,7 @@ class ExpressionPlanner:
         parameters = [
             len(walk), target.offset, 0, rows[0], columns[0], target.kind, rows[1], columns[1],
             len(sources), len(made.constants), len(made.code),
-            *self._block(buffers, columns),
+            self._computed_kind(buffers, columns),
         ]  # fmt: skip
         blocks = [(1, target.block), (2, SCRATCH)]
         for number, (source, begin) in enumerate(zip(sources, begins, strict=True)):
@@ -224,15 +222,11 @@ class ExpressionPlanner:
         plan.launch(self.kernels["expression"], parameters, blocks)
         return plan
 
-    def _block(self, buffers: Sequence[StridedBuffer], columns: Sequence[int]) -> tuple[int, int, int]:
-        """Elements and rows of a block, and the kind of its elements.
-
-        One instruction computes long rows where they lie, float16 too; for all else blocks are loaded into registers.
-        """
-        made, kind = self.instructions, buffers[0].kind
-        block = BLOCK if made.registers <= FEW else BLOCK // 2
-        in_place = all(b.kind == kind and step == b.item for b, step in zip(buffers, columns[1:], strict=True))
-        known = kind == KINDS["<f4"] or (kind == KINDS["<f2"] and made.constants_are_halves)
-        if len(made.code) == 1 and in_place and known and columns[0] >= LONG_ROW:
-            return block if made.constants else LONG_BLOCK, 1, kind
-        return block, max(1, block // columns[0]), KINDS["<f4"]
+    def _computed_kind(self, buffers: Sequence[StridedBuffer], columns: Sequence[int]) -> int:
+        """float16 where one instruction can read and write rows of it; for all else, blocks become float32 first."""
+        kind = KINDS["<f2"]
+        rows = all(b.kind == kind and step == b.item for b, step in zip(buffers, columns[1:], strict=True))
+        made = self.instructions
+        if rows and columns[0] >= LONG_ROW and len(made.code) == 1 and made.constants_are_halves:
+            return kind
+        return KINDS["<f4"]

@@ -43,7 +43,7 @@ G_COUNT, G_WIDTH, G_TARGET_STEP, G_SOURCE_STEP, G_INDEX = 4, 5, 6, 7, 8
 G_REPEAT, G_STRIDE, G_FIRST, G_LAST = 9, 10, 11, 12
 
 
-def _by_size(make, widths):
+def _for_sizes(make, widths):
     """A function of a size that runs what is made for the first width that is at most the size; widths fall, to 1."""
     width, *others = widths
     made = make(width)
@@ -54,16 +54,16 @@ def _by_size(make, widths):
             made(p, target, source)
 
         return smallest
-    smaller = _by_size(make, others)
+    smaller = _for_sizes(make, others)
 
     @inlined
-    def of_size(size, p, target, source):
+    def any_size(size, p, target, source):
         if size >= width:
             made(p, target, source)
         else:
             smaller(size, p, target, source)
 
-    return of_size
+    return any_size
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def long_runs(p, target, source):
             out += size
 
 
-runs_of_size = _by_size(_runs_of, (64, 32, 16, 8, 4, 2, 1))
+short_runs = _for_sizes(_runs_of, (64, 32, 16, 8, 4, 2, 1))
 
 
 def runs(p):
@@ -133,7 +133,7 @@ def runs(p):
         if size > 128:
             long_runs(p, target, source)
         else:
-            runs_of_size(size, p, target, source)
+            short_runs(size, p, target, source)
 
 
 # ---- transpose -------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def _moves_of(width):
     return moves
 
 
-moves_of_size = _by_size(_moves_of, (32, 16, 8, 4, 2, 1))
+short_moves = _for_sizes(_moves_of, (32, 16, 8, 4, 2, 1))
 
 
 @inlined
@@ -369,5 +369,5 @@ def gather(p):
             elif width >= 64:
                 moves_any(p, target, source)
             else:
-                moves_of_size(width, p, target, source)
+                short_moves(width, p, target, source)
             before = source

@@ -23,13 +23,14 @@ __all__ = ["INSTRUCTIONS", "expression"]
 E_OUTER, E_TARGET, E_SCRATCH = 0, 1, 2
 E_ROWS, E_COLUMNS, E_TARGET_KIND, E_TARGET_ROW, E_TARGET_STEP = 3, 4, 5, 6, 7
 E_INPUTS, E_CONSTANTS, E_INSTRUCTIONS = 8, 9, 10
-E_BLOCK, E_BLOCK_ROWS, E_COMPUTED_KIND, E_LISTS = 11, 12, 13, 14  # elements and rows of a block; F32, or F16 for rows
+E_COMPUTED_KIND, E_LISTS = 11, 12  # F32; F16 if one instruction computes rows of float16 where they lie
 # From E_LISTS on: inputs, INPUT numbers each; constants, the bits of one float32 each; instructions; outer axes, each
 # an extent, the target's stride and every input's.
 INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
 INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 
-PITCH = 4 * 1024 + 192  # bytes from one register to the next; a power of two would have them share cache sets
+BLOCK = 1024  # elements of a register
+PITCH = 4 * BLOCK + 192  # bytes from one register to the next; a power of two would have them share cache sets
 REGISTERS = 64
 LINE = 64  # bytes of a cache line
 """Scratch memory: where each register is, where each input's line begins, then the registers' own memory."""
@@ -37,39 +38,39 @@ AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
 
 
 def _unary(function):
-    def of_type(pointer, read, write):
+    def typed_loop(pointer, read, write):
         @inlined
-        def of_block(result, a, b, c, count):
+        def run_block(result, a, b, c, count):
             out, x = pointer(result), pointer(a)
             for i in range(count):
                 write(out, i, function(read(x, i)))
 
-        return of_block
+        return run_block
 
-    return of_type
+    return typed_loop
 
 
 def _binary(function):
-    def of_type(pointer, read, write):
+    def typed_loop(pointer, read, write):
         @inlined
-        def of_block(result, a, b, c, count):
+        def run_block(result, a, b, c, count):
             out, x, y = pointer(result), pointer(a), pointer(b)
             for i in range(count):
                 write(out, i, function(read(x, i), read(y, i)))
 
-        return of_block
+        return run_block
 
-    return of_type
+    return typed_loop
 
 
 def _where(pointer, read, write):
     @inlined
-    def of_block(result, a, b, c, count):
+    def run_block(result, a, b, c, count):
         out, condition, x, y = pointer(result), pointer(a), pointer(b), pointer(c)
         for i in range(count):
             write(out, i, float32_math.choice(read(condition, i), read(x, i), read(y, i)))
 
-    return of_block
+    return run_block
 
 
 def _number_of(truth):
@@ -134,7 +135,7 @@ def _dispatch(first, functions):
 
 
 run_f32, run_f16 = [
-    _dispatch(0, [of_type(*row_type) for of_type in INSTRUCTIONS.values()])
+    _dispatch(0, [typed_loop(*row_type) for typed_loop in INSTRUCTIONS.values()])
     for row_type in ((floats, read_f32, write_f32), (words2, read_f16, write_f16))
 ]
 
@@ -180,17 +181,17 @@ def expression(p):
     at_axes = at_instructions + INSTRUCTION * instructions
     rows, columns, kind = p[E_ROWS], p[E_COLUMNS], p[E_TARGET_KIND]
     item, target_row, target_step = size_of(kind), p[E_TARGET_ROW], p[E_TARGET_STEP]
-    block, block_rows, computed = p[E_BLOCK], p[E_BLOCK_ROWS], p[E_COMPUTED_KIND]
-    computed_item = size_of(computed)
+    computed = p[E_COMPUTED_KIND]
+    computed_item, block_rows = size_of(computed), 1 if computed == F16 else max(1, BLOCK // columns)
     for register in range(inputs + constants):
         where_is[register] = memory + PITCH * register
     for constant in range(constants):
         register = memory + PITCH * (inputs + constant)
         indices(register)[0] = p[at_constants + constant]
         if computed == F16:
-            fill_f16(register, floats(register)[0], block)
+            fill_f16(register, floats(register)[0], BLOCK)
         else:
-            fill(register, floats(register)[0], block)
+            fill(register, floats(register)[0], BLOCK)
     total = 1
     for axis in range(p[E_OUTER]):
         total *= p[at_axes + axis * (2 + inputs)]
@@ -209,9 +210,8 @@ def expression(p):
         row = 0
         while row < rows:
             count_rows = min(block_rows, rows - row)
-            column = 0
-            while column < columns:
-                width = min(block, columns - column)
+            for column in range(0, columns, BLOCK):
+                width = min(BLOCK, columns - column)
                 count = count_rows * width
                 for i in range(inputs):
                     entry = E_LISTS + INPUT * i
@@ -243,5 +243,4 @@ def expression(p):
                     else:
                         for one in range(count_rows):
                             store(kind, out + one * target_row, target_step, width, result + 4 * one * width)
-                column += width
             row += count_rows
