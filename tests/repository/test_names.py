@@ -16,7 +16,6 @@ CLASSES = {
     "TapTable": DEVICE,
     "Constant": "to be renamed",  # backends/directml/model.py, forms/expression.py
     "Loop": "to be renamed",  # backends/cuda/geometry.py, forms/copy_loops.py
-    "NotCompiled": "to be renamed",  # backends/numba_/library.py, backends/numba_/expression_plan.py
 }
 """Names that several classes have, each with its reason."""
 

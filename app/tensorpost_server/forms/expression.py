@@ -24,9 +24,9 @@ from .special import NUMPY_ONLY
 __all__ = [
     "FUNCTIONS",
     "Call",
-    "Constant",
     "Expression",
     "Function",
+    "Literal",
     "Operand",
     "call",
     "evaluate",
@@ -123,7 +123,7 @@ class Operand(Expression):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constant(Expression):
+class Literal(Expression):
     """A number of the type that the expression is computed in. 0.0 and -0.0 are not equal as constants; NaN is to NaN.
 
     Attributes:
@@ -133,7 +133,7 @@ class Constant(Expression):
     value: float | int | bool
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constant) and repr(self.value) == repr(other.value)
+        return isinstance(other, Literal) and repr(self.value) == repr(other.value)
 
     def __hash__(self) -> int:
         return hash(repr(self.value))
@@ -252,7 +252,7 @@ def call(function: str, *arguments: Value) -> Expression:
     """
     if function not in FUNCTIONS:
         raise KeyError(f"there is no function {function!r}; there are {', '.join(FUNCTIONS)}")
-    return Call(function, tuple([a if isinstance(a, Expression) else Constant(a) for a in arguments]))
+    return Call(function, tuple([a if isinstance(a, Expression) else Literal(a) for a in arguments]))
 
 
 def where(condition: Expression, if_true: Value, if_false: Value) -> Expression:
@@ -293,7 +293,7 @@ def evaluate(
                 return operands[index]
             out[...] = operands[index]
             return out
-        case Constant(value):
+        case Literal(value):
             if out is None:
                 return compute.type(value)
             out[...] = compute.type(value)

@@ -16,6 +16,7 @@ from tensorpost.descriptors import Activation, ConvolutionDirection, Convolution
 
 from ..forms import Box, BoxFunction
 from ..forms.base import go_on, whole_box
+from ..forms.float16 import widen
 from ..forms.pointwise import Pointwise
 from .registry import form_of, form_of_class
 
@@ -54,12 +55,11 @@ def _gemm(
 ) -> None:
     a, b = [xp.swapaxes(x, -1, -2) if turned else x for x, turned in zip(inputs[:2], transposed, strict=True)]
     *leading, rows, columns = [slice(*span) for span in box]
-    wide = "float32" if out.dtype.name == "float16" else out.dtype
     left, right = a[(*leading, rows, slice(None))], b[(*leading, slice(None), columns)]
-    made = xp.matmul(left.astype(wide, copy=False), right.astype(wide, copy=False))
+    made = xp.matmul(_wide(xp, left), _wide(xp, right))
     made *= made.dtype.type(alpha)
     if len(inputs) > 2:
-        made += inputs[2][(*leading, rows, columns)].astype(wide, copy=False) * made.dtype.type(beta)
+        made += _wide(xp, inputs[2][(*leading, rows, columns)]) * made.dtype.type(beta)
     _finish(xp, made, out, activation)
 
 
@@ -100,39 +100,55 @@ def _convolve(
     activation: Pointwise | None,
 ) -> None:
     x, window, *bias = inputs
-    wide = "float32" if out.dtype.name == "float16" else out.dtype
     (first, last), (channel, end), *spans = box
     summed = [(low, min(high, limit)) for (low, high), limit in zip(spans, limits, strict=True)]
     own = (window.shape[1] * groups if backward else window.shape[0]) // groups  # output channels of a group
-    made = xp.zeros(out.shape, wide)
-    x = x[first:last]
+    made = xp.zeros(out.shape, "float32" if out.dtype.name == "float16" else out.dtype)
+    move = _scattered if backward else _gathered
+    axes = [
+        [move(tap, size, span, *steps) for tap in range(taps)]
+        for taps, size, span, *steps in zip(
+            window.shape[2:], x.shape[2:], summed, strides, dilations, start, strict=True
+        )
+    ]
+    region = [_region([pair[0] for pair in axis if pair is not None]) for axis in axes]
     for group in range(channel // own, -(-end // own)):
         low, high = max(channel, group * own), min(end, (group + 1) * own)
         count = x.shape[1] // groups
-        source = x[:, group * count : (group + 1) * count].astype(wide, copy=False)
-        if backward:
-            weights = window[group * count : (group + 1) * count, low - group * own : high - group * own].swapaxes(0, 1)
-        else:
-            weights = window[low:high]
-        weights = weights.astype(wide, copy=False)
+        inside = slice(group * count, (group + 1) * count)
+        source = _wide(xp, x[(slice(first, last), inside, *region)])
+        weights = (
+            window[inside, low - group * own : high - group * own].swapaxes(0, 1) if backward else window[low:high]
+        )
+        weights = _wide(xp, weights)
         target = made[:, low - channel : high - channel]
-        for taps in itertools.product(*map(range, window.shape[2:])):
+        for taps in itertools.product(*map(enumerate, axes)):
             go_on()
-            sizes = zip(taps, window.shape[2:], strict=True)
-            at = tuple([size - 1 - tap if flipped else tap for tap, size in sizes])
-            pairs = [
-                (_scattered if backward else _gathered)(*numbers)
-                for numbers in zip(taps, x.shape[2:], summed, strides, dilations, start, strict=True)
-            ]
-            if any(pair is None for pair in pairs):
+            at = tuple([-1 - tap if flipped else tap for tap, _ in taps])
+            pairs = [pair for _, pair in taps if pair is not None]
+            if len(pairs) < len(taps):
                 continue
-            reads, writes = zip(*[pair for pair in pairs if pair is not None], strict=True)
+            reads = [
+                slice(read.start - around.start, read.stop - around.start, read.step)
+                for (read, _), around in zip(pairs, region, strict=True)
+            ]
             part = source[(slice(None), slice(None), *reads)]
             product = xp.matmul(weights[(slice(None), slice(None), *at)], part.reshape(*part.shape[:2], -1))
+            writes = [write for _, write in pairs]
             target[(slice(None), slice(None), *writes)] += product.reshape(-1, high - low, *part.shape[2:])
     if bias:
-        made += bias[0][:, channel:end].astype(wide, copy=False)
+        made += _wide(xp, bias[0][:, channel:end])
     _finish(xp, made, out, activation)
+
+
+def _wide(xp: ModuleType, x: Any) -> Any:
+    """The array in the type that it is multiplied in."""
+    return widen(xp, x) if x.dtype.name == "float16" else x
+
+
+def _region(reads: Sequence[slice]) -> slice:
+    """All entries of an axis from the first to the last one that is read."""
+    return slice(min([read.start for read in reads], default=0), max([read.stop for read in reads], default=0))
 
 
 def _gathered(

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...forms import Box, Pointwise
 from ...forms.base import extents
-from ...forms.expression import FUNCTIONS, Call, Constant, Expression, Operand, evaluate
+from ...forms.expression import FUNCTIONS, Call, Expression, Literal, Operand, evaluate
 from .geometry import LARGEST_COUNT, alignment, reciprocal
 from .launches import ArrayLayout, Launch, structure
 from .variants import Variant
@@ -277,7 +277,7 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
         match part:
             case Operand(index):
                 return f"x{index}"
-            case Constant(value):
+            case Literal(value):
                 constants.append(value)
                 text = f"p.constant[{len(constants) - 1}]"
                 return f"widen({text})" if computed_in == "bool" else text

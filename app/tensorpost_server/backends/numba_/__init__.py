@@ -6,7 +6,7 @@ are computed in float32. NumPy computes everything else, exactly as the numpy ba
 `auto` never has a reason to prefer that one.
 
 Copies are the same to the bit; sums are made of the same indices, the same float32 weights and in the same order of
-taps as NumPy's; exp, log, tanh and erf differ from NumPy's by a few units in the last place
+taps as NumPy's; exp, log, tanh, erf and GELU differ from NumPy's by a few units in the last place
 (`kernels/float32_math.py`), other functions are within 0.51 of the exact number (`kernels/float64_math.py`).
 """
 
@@ -35,7 +35,7 @@ from ..base import HostBackend
 from ..numpy_ import NumpyBackend, NumpyRun
 from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
-from .expression_plan import ExpressionPlanner, Instructions, NotCompiled, is_truth, numeric_operands
+from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
 from .sum_plan import SumPlanner
 from .tap_tables import most_taps
@@ -229,8 +229,8 @@ def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make |
     if output not in ("float32", "float16") and not (output == "uint8" and is_truth(form.expression)):
         return f"it rounds to float32 and float16 only, not {output}"
     try:
-        instructions = Instructions.of(form.expression, len(inputs))
-    except NotCompiled as error:
+        instructions = Instructions.compiled(form.expression, len(inputs))
+    except NoInstruction as error:
         return str(error)
     return lambda kernels: ExpressionPlanner(kernels, instructions)
 
@@ -255,7 +255,7 @@ def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool
         return f"sums of {LONG_SUM} or more elements are numpy's"
     if any(_density(axis) > DENSEST for axis in maps):
         return f"an axis that skips more than {DENSEST} entries between two is numpy's"
-    return lambda kernels: SumPlanner.of(kernels, axes, anchored=anchored)
+    return lambda kernels: SumPlanner.ordered(kernels, axes, anchored=anchored)
 
 
 def _density(axis: AxisMap) -> float:

@@ -8,29 +8,35 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...forms import Box
-from ...forms.expression import Call, Constant, Expression, Operand, is_boolean
-from .launch_plan import SCRATCH, Kernels, LaunchPlan, StridedBuffer
+from ...forms.expression import Call, Expression, Literal, Operand, call, is_boolean, maximum, operand
+from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
-__all__ = ["ExpressionPlanner", "Instructions", "NotCompiled", "is_truth", "numeric_operands"]
+__all__ = ["ExpressionPlanner", "Instructions", "NoInstruction", "is_truth", "numeric_operands"]
 
 PITCH, REGISTERS = 4 * 1024 + 192, 64  # these and the order of everything are those of kernels/expression_kernel.py
+LONG_ROW = 256  # elements from which on a row of float16 is computed by itself, where it lies
 SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + 64  # and what aligns the registers
 CODES = {
     name: code
     for code, name in enumerate(
         (
-            "add", "subtract", "multiply", "divide", "negative", "absolute", "maximum", "minimum", "exp", "log",
+            "add", "subtract", "multiply", "divide", "negative", "absolute", "maximum", "minimum", "exp", "gelu", "log",
             "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint", "less", "less_equal", "equal", "not_equal",
             "where", "expm1", "log1p", "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh",
             "arctan2", "power", "sin", "cos", "tan", "fmod",
         )
     )
 }  # fmt: skip
+LAST_SHORT = CODES["where"]  # instructions up to this one compute rows of float16 too
 _TURNED = {"greater": "less", "greater_equal": "less_equal"}
+_X = operand(0)
+_FINITE = maximum(_X, -3.4028234663852886e38)
+FUSED = {"gelu": _FINITE * 0.5 * (1.0 + call("erf", _FINITE * 0.7071067811865476))}
+"""Formulas of one operand that are one instruction."""
 _OF_TRUTH = {"bitwise_and": "minimum", "bitwise_or": "maximum", "bitwise_xor": "not_equal"}  # of 1 and 0
 
 
-class NotCompiled(Exception):
+class NoInstruction(Exception):
     """The kernel cannot compute the expression; the message says why."""
 
 
@@ -51,11 +57,11 @@ class Instructions:
     registers: int = 0
 
     @classmethod
-    def of(cls, expression: Expression, inputs: int) -> Instructions:
+    def compiled(cls, expression: Expression, inputs: int) -> Instructions:
         """Instructions for an expression of this many inputs; equal parts are computed once.
 
         Raises:
-            NotCompiled: there is no instruction for a function, or there are too few registers.
+            NoInstruction: there is no instruction for a function, or there are too few registers.
         """
         found = cls(inputs)
         order: list[Call] = []
@@ -67,7 +73,7 @@ class Instructions:
             if uses[part] > 1:
                 return
             match part:
-                case Constant(value):
+                case Literal(value):
                     constants[part] = inputs + len(constants)
                     found.constants.append(int(np.float32(value).view(np.int32)))
                 case Call(_, arguments):
@@ -99,8 +105,15 @@ class Instructions:
                 if isinstance(argument, Call) and uses[argument] == 0:
                     free.append(registers[argument])
         if found.registers > REGISTERS:
-            raise NotCompiled(f"the expression needs {found.registers} registers")
+            raise NoInstruction(f"the expression needs {found.registers} registers")
         return found
+
+    @property
+    def constants_are_halves(self) -> bool:
+        """Whether float16 holds every constant."""
+        values = np.array(self.constants, np.int32).view(np.float32)
+        with np.errstate(over="ignore"):
+            return np.array_equal(values.astype(np.float16), values, equal_nan=True)
 
 
 def _register(part: Expression, registers: dict[Expression, int]) -> int:
@@ -119,16 +132,32 @@ def _plain(expression: Expression) -> Expression:
     """The expression in the functions that have instructions."""
     if not isinstance(expression, Call):
         return expression
+    for name, formula in FUSED.items():
+        found: list[Expression] = []
+        if _is_of(formula, expression, found):
+            return Call(name, (_plain(found[0]),))
     name, arguments = expression.function, tuple([_plain(argument) for argument in expression.arguments])
     if name in _TURNED:
         return Call(_TURNED[name], arguments[::-1])
     if all(map(is_truth, expression.arguments)):
         if name == "invert":
-            return Call("subtract", (Constant(1), *arguments))
+            return Call("subtract", (Literal(1), *arguments))
         name = _OF_TRUTH.get(name, name)
     if name not in CODES:
-        raise NotCompiled(f"it has no loop for {name}")
+        raise NoInstruction(f"it has no loop for {name}")
     return Call(name, arguments)
+
+
+def _is_of(formula: Expression, expression: Expression, found: list[Expression]) -> bool:
+    """Whether the expression is the formula of some operand, which is then all that is found."""
+    match formula, expression:
+        case Operand(), _:
+            found.append(expression)
+            return found[0] == expression
+        case Call(name, parts), Call(other, arguments) if name == other:
+            return all(_is_of(part, argument, found) for part, argument in zip(parts, arguments, strict=True))
+        case _:
+            return formula == expression
 
 
 def numeric_operands(expression: Expression) -> frozenset[int]:
@@ -180,6 +209,7 @@ class ExpressionPlanner:
         parameters = [
             len(walk), target.offset, 0, rows[0], columns[0], target.kind, rows[1], columns[1],
             len(sources), len(made.constants), len(made.code),
+            self._computed_kind(buffers, columns),
         ]  # fmt: skip
         blocks = [(1, target.block), (2, SCRATCH)]
         for number, (source, begin) in enumerate(zip(sources, begins, strict=True)):
@@ -193,3 +223,13 @@ class ExpressionPlanner:
         plan = LaunchPlan(scratch=SCRATCH_OF_ADDRESSES + PITCH * made.registers)
         plan.launch(self.kernels["expression"], parameters, blocks)
         return plan
+
+    def _computed_kind(self, buffers: Sequence[StridedBuffer], columns: Sequence[int]) -> int:
+        """float16 where one instruction can read and write rows of it; for all else, blocks become float32 first."""
+        kind = KINDS["<f2"]
+        rows = all(b.kind == kind and step == b.item for b, step in zip(buffers, columns[1:], strict=True))
+        made = self.instructions
+        short = len(made.code) == 1 and made.code[0][0] <= LAST_SHORT
+        if rows and columns[0] >= LONG_ROW and short and made.constants_are_halves:
+            return kind
+        return KINDS["<f4"]

@@ -69,7 +69,7 @@ class SumPlanner:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, kernels: Kernels, maps: tuple[AxisMap | None, ...], *, anchored: bool) -> SumPlanner:
+    def ordered(cls, kernels: Kernels, maps: tuple[AxisMap | None, ...], *, anchored: bool) -> SumPlanner:
         """The order is the numpy backend's, so that sums come out the same: see `Separable`.
 
         Shrinking axes come first, then growing ones, of these the last one first; among equals the earlier one.
@@ -85,7 +85,7 @@ class SumPlanner:
 
     @property
     def last(self) -> int:
-        """The mapped dimension that can be the columns: the one with the fewest behind it."""
+        """The mapped dimension that can be the columns: the innermost one."""
         return max(self.order)
 
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
@@ -139,14 +139,14 @@ class SumPlanner:
 
     def _channels(self, source: StridedBuffer, target: StridedBuffer, box: Box) -> int:
         """Elements side by side that can be taken as columns together with the dimension before them; else 1."""
-        behind = len(box) - 1
-        if self.last != behind - 1:
+        axis = len(box) - 1
+        if self.last != axis - 1:
             return 1
-        start, stop = box[behind]
+        start, stop = box[axis]
         count = stop - start
         side_by_side = all(
-            place.strides[behind] == place.item and place.strides[behind - 1] == place.item * count
-            for place in (source, target)
+            buffer.strides[axis] == buffer.item and buffer.strides[axis - 1] == buffer.item * count
+            for buffer in (source, target)
         )
         return count if start == 0 and 1 < count <= FEW_CHANNELS and side_by_side else 1
 
@@ -240,7 +240,7 @@ class SumPlanner:
 
 
 def _plain_columns(outside: list[tuple[int, int, int]], target: StridedBuffer, source: StridedBuffer) -> _Columns:
-    """Nothing happens along the innermost axes, so as many as lie behind each other are one row. Takes them away."""
+    """Nothing happens along the innermost axes, so as many as lie one after the other are one row. Takes them away."""
     count, step, source_step = 1, target.item, source.item
     while outside and (outside[-1][0] == 1 or outside[-1][1:] == (count * step, count * source_step)):
         count *= outside.pop()[0]

@@ -43,6 +43,29 @@ G_COUNT, G_WIDTH, G_TARGET_STEP, G_SOURCE_STEP, G_INDEX = 4, 5, 6, 7, 8
 G_REPEAT, G_STRIDE, G_FIRST, G_LAST = 9, 10, 11, 12
 
 
+def _for_sizes(make, widths):
+    """A function of a size that runs what is made for the first width that is at most the size; widths fall, to 1."""
+    width, *others = widths
+    made = make(width)
+    if not others:
+
+        @inlined
+        def smallest(size, p, target, source):
+            made(p, target, source)
+
+        return smallest
+    smaller = _for_sizes(make, others)
+
+    @inlined
+    def any_size(size, p, target, source):
+        if size >= width:
+            made(p, target, source)
+        else:
+            smaller(size, p, target, source)
+
+    return any_size
+
+
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 ROWS = 64
@@ -88,9 +111,6 @@ def _runs_of(width):
     return runs
 
 
-runs_1, runs_2, runs_4, runs_8, runs_16, runs_32, runs_64 = map(_runs_of, (1, 2, 4, 8, 16, 32, 64))
-
-
 @inlined
 def long_runs(p, target, source):
     """Runs of any length."""
@@ -102,6 +122,9 @@ def long_runs(p, target, source):
             out += size
 
 
+short_runs = _for_sizes(_runs_of, (64, 32, 16, 8, 4, 2, 1))
+
+
 def runs(p):
     """Rows that are a run of bytes of the source, repeated."""
     size = p[R_SIZE]
@@ -109,20 +132,8 @@ def runs(p):
         target, source = row_addresses(p, p[P_OUTER] - 1, number)
         if size > 128:
             long_runs(p, target, source)
-        elif size >= 64:
-            runs_64(p, target, source)
-        elif size >= 32:
-            runs_32(p, target, source)
-        elif size >= 16:
-            runs_16(p, target, source)
-        elif size >= 8:
-            runs_8(p, target, source)
-        elif size >= 4:
-            runs_4(p, target, source)
-        elif size >= 2:
-            runs_2(p, target, source)
         else:
-            runs_1(p, target, source)
+            short_runs(size, p, target, source)
 
 
 # ---- transpose -------------------------------------------------------------------------------------------------------
@@ -325,7 +336,7 @@ def _moves_of(width):
     return moves
 
 
-moves_1, moves_2, moves_4, moves_8, moves_16, moves_32 = map(_moves_of, (1, 2, 4, 8, 16, 32))
+short_moves = _for_sizes(_moves_of, (32, 16, 8, 4, 2, 1))
 
 
 @inlined
@@ -357,16 +368,6 @@ def gather(p):
                 picks_8(p, target, source)
             elif width >= 64:
                 moves_any(p, target, source)
-            elif width >= 32:
-                moves_32(p, target, source)
-            elif width >= 16:
-                moves_16(p, target, source)
-            elif width >= 8:
-                moves_8(p, target, source)
-            elif width >= 4:
-                moves_4(p, target, source)
-            elif width >= 2:
-                moves_2(p, target, source)
             else:
-                moves_1(p, target, source)
+                short_moves(width, p, target, source)
             before = source

@@ -5,7 +5,9 @@
 
 A register is a block of float32. The inputs' registers come first, then the constants', then those of results. Every
 instruction is a loop over one block, so the choice of the instruction costs nothing beside it, and one kernel serves
-every expression. An input or output that is a row of float32 already is used where it lies.
+every expression. An input or output that is a row of float32 already is used where it lies. The instructions of
+`SHORT` exist a second time for an expression of one instruction on rows of float16: they widen and round in registers
+of the CPU.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from __future__ import annotations
 from numba import types
 
 from . import float32_math, float64_math
-from .memory import floats, indices, inlined, longs
-from .row_types import F16, F32, load, store
+from .memory import float_to_half, floats, indices, inlined, longs, words2
+from .row_types import F16, F32, load, read_f16, read_f32, store, write_f16, write_f32
 
 __all__ = ["INSTRUCTIONS", "expression"]
 
 # Parameters.
 E_OUTER, E_TARGET, E_SCRATCH = 0, 1, 2
 E_ROWS, E_COLUMNS, E_TARGET_KIND, E_TARGET_ROW, E_TARGET_STEP = 3, 4, 5, 6, 7
-E_INPUTS, E_CONSTANTS, E_INSTRUCTIONS, E_LISTS = 8, 9, 10, 11
+E_INPUTS, E_CONSTANTS, E_INSTRUCTIONS = 8, 9, 10
+E_COMPUTED_KIND, E_LISTS = 11, 12  # F32; F16 if one instruction computes rows of float16 where they lie
 # From E_LISTS on: inputs, INPUT numbers each; constants, the bits of one float32 each; instructions; outer axes, each
 # an extent, the target's stride and every input's.
 INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
@@ -36,23 +39,39 @@ AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
 
 
 def _unary(function):
-    @inlined
-    def of_block(result, a, b, c, count):
-        out, x = floats(result), floats(a)
-        for i in range(count):
-            out[i] = function(x[i])
+    def typed_loop(pointer, read, write):
+        @inlined
+        def run_block(result, a, b, c, count):
+            out, x = pointer(result), pointer(a)
+            for i in range(count):
+                write(out, i, function(read(x, i)))
 
-    return of_block
+        return run_block
+
+    return typed_loop
 
 
 def _binary(function):
-    @inlined
-    def of_block(result, a, b, c, count):
-        out, x, y = floats(result), floats(a), floats(b)
-        for i in range(count):
-            out[i] = function(x[i], y[i])
+    def typed_loop(pointer, read, write):
+        @inlined
+        def run_block(result, a, b, c, count):
+            out, x, y = pointer(result), pointer(a), pointer(b)
+            for i in range(count):
+                write(out, i, function(read(x, i), read(y, i)))
 
-    return of_block
+        return run_block
+
+    return typed_loop
+
+
+def _where(pointer, read, write):
+    @inlined
+    def run_block(result, a, b, c, count):
+        out, condition, x, y = pointer(result), pointer(a), pointer(b), pointer(c)
+        for i in range(count):
+            write(out, i, float32_math.choice(read(condition, i), read(x, i), read(y, i)))
+
+    return run_block
 
 
 def _number_of(truth):
@@ -65,14 +84,7 @@ def _number_of(truth):
     return number
 
 
-@inlined
-def where(result, a, b, c, count):
-    out, condition, x, y = floats(result), floats(a), floats(b), floats(c)
-    for i in range(count):
-        out[i] = float32_math.choice(condition[i], x[i], y[i])
-
-
-INSTRUCTIONS = {
+SHORT = {
     "add": _binary(inlined(lambda x, y: x + y)),
     "subtract": _binary(inlined(lambda x, y: x - y)),
     "multiply": _binary(inlined(lambda x, y: x * y)),
@@ -82,6 +94,7 @@ INSTRUCTIONS = {
     "maximum": _binary(float32_math.maximum),
     "minimum": _binary(float32_math.minimum),
     "exp": _unary(float32_math.exp),
+    "gelu": _unary(float32_math.gelu),
     "log": _unary(float32_math.log),
     "sqrt": _unary(float32_math.sqrt),
     "tanh": _unary(float32_math.tanh),
@@ -94,19 +107,24 @@ INSTRUCTIONS = {
     "less_equal": _binary(_number_of(inlined(lambda x, y: x <= y))),
     "equal": _binary(_number_of(inlined(lambda x, y: x == y))),
     "not_equal": _binary(_number_of(inlined(lambda x, y: x != y))),
-    "where": where,
-    "expm1": _unary(float64_math.expm1),
-    "log1p": _unary(float64_math.log1p),
-    "arcsin": _unary(float64_math.arcsin),
-    "arccos": _unary(float64_math.arccos),
-    "arctan": _unary(float64_math.arctan),
-    "sinh": _unary(float64_math.sinh),
-    "cosh": _unary(float64_math.cosh),
-    "arcsinh": _unary(float64_math.arcsinh),
-    "arccosh": _unary(float64_math.arccosh),
-    "arctanh": _unary(float64_math.arctanh),
-    "arctan2": _binary(float64_math.arctan2),
-    "power": _binary(float64_math.power),
+    "where": _where,
+}
+"""Loops over rows of a type, by the functions' names in `forms.expression`: those as short as a conversion."""
+
+INSTRUCTIONS = {
+    **{name: typed_loop(floats, read_f32, write_f32) for name, typed_loop in SHORT.items()},
+    "expm1": _unary(float64_math.expm1)(floats, read_f32, write_f32),
+    "log1p": _unary(float64_math.log1p)(floats, read_f32, write_f32),
+    "arcsin": _unary(float64_math.arcsin)(floats, read_f32, write_f32),
+    "arccos": _unary(float64_math.arccos)(floats, read_f32, write_f32),
+    "arctan": _unary(float64_math.arctan)(floats, read_f32, write_f32),
+    "sinh": _unary(float64_math.sinh)(floats, read_f32, write_f32),
+    "cosh": _unary(float64_math.cosh)(floats, read_f32, write_f32),
+    "arcsinh": _unary(float64_math.arcsinh)(floats, read_f32, write_f32),
+    "arccosh": _unary(float64_math.arccosh)(floats, read_f32, write_f32),
+    "arctanh": _unary(float64_math.arctanh)(floats, read_f32, write_f32),
+    "arctan2": _binary(float64_math.arctan2)(floats, read_f32, write_f32),
+    "power": _binary(float64_math.power)(floats, read_f32, write_f32),
     "sin": float64_math.sin,
     "cos": float64_math.cos,
     "tan": float64_math.tan,
@@ -138,7 +156,8 @@ def _dispatch(first, functions):
     return run
 
 
-run_instruction = _dispatch(0, list(INSTRUCTIONS.values()))
+run_f32 = _dispatch(0, [*INSTRUCTIONS.values()])
+run_f16 = _dispatch(0, [typed_loop(words2, read_f16, write_f16) for typed_loop in SHORT.values()])
 
 
 @inlined
@@ -146,6 +165,13 @@ def fill(result, value, count):
     out = floats(result)
     for i in range(count):
         out[i] = value
+
+
+@inlined
+def fill_f16(result, value, count):
+    out = words2(result)
+    for i in range(count):
+        out[i] = float_to_half(value)
 
 
 @inlined
@@ -175,16 +201,20 @@ def expression(p):
     at_axes = at_instructions + INSTRUCTION * instructions
     rows, columns, kind = p[E_ROWS], p[E_COLUMNS], p[E_TARGET_KIND]
     item, target_row, target_step = size_of(kind), p[E_TARGET_ROW], p[E_TARGET_STEP]
+    computed = p[E_COMPUTED_KIND]
+    computed_item, block_rows = size_of(computed), 1 if computed == F16 else max(1, BLOCK // columns)
     for register in range(inputs + constants):
         where_is[register] = memory + PITCH * register
     for constant in range(constants):
-        value = floats(memory + PITCH * (inputs + constant))
-        indices(memory + PITCH * (inputs + constant))[0] = p[at_constants + constant]
-        fill(memory + PITCH * (inputs + constant), value[0], BLOCK)
+        register = memory + PITCH * (inputs + constant)
+        indices(register)[0] = p[at_constants + constant]
+        if computed == F16:
+            fill_f16(register, floats(register)[0], BLOCK)
+        else:
+            fill(register, floats(register)[0], BLOCK)
     total = 1
     for axis in range(p[E_OUTER]):
         total *= p[at_axes + axis * (2 + inputs)]
-    most_rows = max(1, BLOCK // columns)
     for number in range(total):
         target, rest = p[E_TARGET], number
         for i in range(inputs):
@@ -199,7 +229,7 @@ def expression(p):
                 lines[i] += at * p[axis + 2 + i]
         row = 0
         while row < rows:
-            count_rows = min(most_rows, rows - row)
+            count_rows = min(block_rows, rows - row)
             for column in range(0, columns, BLOCK):
                 width = min(BLOCK, columns - column)
                 count = count_rows * width
@@ -207,12 +237,14 @@ def expression(p):
                     entry = E_LISTS + INPUT * i
                     source_kind, row_step, step = p[entry + I_KIND], p[entry + I_ROW], p[entry + I_STEP]
                     first = lines[i] + row * row_step + column * step
-                    if source_kind == F32 and step == 4 and (count_rows == 1 or row_step == 4 * width):
+                    in_place = source_kind == computed and step == computed_item
+                    if in_place and (count_rows == 1 or row_step == computed_item * width):
                         where_is[i] = first
                     elif row == 0 or row_step != 0 or width != columns:
                         load_block(source_kind, first, row_step, step, count_rows, width, where_is[i])
                 out = target + row * target_row + column * target_step
-                direct = kind == F32 and target_step == 4 and (count_rows == 1 or target_row == 4 * width)
+                in_place = kind == computed and target_step == item
+                direct = in_place and (count_rows == 1 or target_row == item * width)
                 result = out
                 for instruction in range(instructions):
                     entry = at_instructions + INSTRUCTION * instruction
@@ -220,14 +252,11 @@ def expression(p):
                     if direct and instruction == instructions - 1:
                         result = out
                     where_is[p[entry + N_RESULT]] = result
-                    run_instruction(
-                        p[entry + N_CODE],
-                        result,
-                        where_is[p[entry + N_A]],
-                        where_is[p[entry + N_B]],
-                        where_is[p[entry + N_C]],
-                        count,
-                    )
+                    code, first, second = p[entry + N_CODE], where_is[p[entry + N_A]], where_is[p[entry + N_B]]
+                    if computed == F16:
+                        run_f16(code, result, first, second, where_is[p[entry + N_C]], count)
+                    else:
+                        run_f32(code, result, first, second, where_is[p[entry + N_C]], count)
                 if not direct:
                     if count_rows == 1 or target_row == item * width:
                         store(kind, out, target_step, count, result)
