@@ -309,8 +309,8 @@ def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Cal
     [
         (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", copy_kernels.COPY),
         (variants.units_variant(4, wide=False), "Unit", copy_kernels.UNIT),
-        (variants.rows_variant(4, wide=False), "Rows", copy_kernels.ROWS),
-        (variants.transpose_variant(4, 4, wide=False), "Transpose", copy_kernels.TRANSPOSE),
+        (variants.rows_variant(4, 4), "Rows", copy_kernels.ROWS[4]),
+        (variants.transpose_variant(4, wide=False), "Transpose", copy_kernels.TRANSPOSE),
         (variants.gather_variant(4), "Gather", resample_kernels.GATHER),
         (variants.blend_variant("float32", 2, 2, 1), "Tiles", staged_resample.TILES),
         (variants.pass_variant("float32", "float32"), "Pass", resample_kernels.PASS),

@@ -206,82 +206,159 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 
 #ifdef ROWS
-// Rows that are contiguous in the input and in the output but not aligned alike. The words are the output's, aligned; what
-// goes into one is shifted together out of two aligned words of the input. A row's first and last words are copied item by
-// item, so that nothing outside of a row is read or written.
+// Rows of the output that are parts of PARTS inputs side by side, with the fill value wherever no part is; any alignment.
+// Some lanes of a warp write a chunk of a row. The words are the output's, aligned; what goes into one is shifted together
+// out of two aligned words of the input. Words that a part only begins or ends in are copied item by item, so that nothing
+// outside of a row is read or written.
 
 #define THREADS 128
 #define FOUR 4
+#define MOST_ROW_AXES 6
+
+struct RowAxis {
+  u32 extent, magic, shift, unused;
+  i64 target;
+};
+
+struct PartAxis {
+  u32 low, extent;  // where the part is in the output
+  i64 source;
+};
+
+struct Part {
+  u32 begin, end;  // bytes of the row
+  i64 source;      // from the input's first element to what would be byte 0 of row 0
+  PartAxis axis[MOST_ROW_AXES];
+};
 
 struct Rows {
-  u32 count;      // words of all rows
-  Divisor words;  // of a row, those that it only begins or ends in included
-  u32 row;        // bytes
-  u32 axes;       // loops over rows, innermost first
-  Axis axis[MOST_AXES];
+  u32 count;       // chunks of all rows
+  Divisor chunks;  // of a row
+  u32 chunk;       // words
+  u32 lanes;       // log2; of a chunk
+  u32 row;         // bytes
+  u32 axes;        // loops over rows, innermost first
+  u32 parts;       // in the order of the row
+  u32 filled;
+  u32 fill[4];     // a word of the fill value
+  RowAxis axis[MOST_ROW_AXES];
+  Part part[PARTS];
 };
 
 typedef WordOf<ITEM>::type Item;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    copy_rows(const u8 *__restrict__ input, u8 *__restrict__ output, const Rows p) {
-  const u32 first = blockIdx.x * (THREADS * FOUR) + threadIdx.x;
-  const u8 *source[FOUR];
-  u8 *target[FOUR];
-  int byte[FOUR];  // of the row, where the word begins
-  uint4 low[FOUR], high[FOUR];
-  bool whole[FOUR];
+// Bytes `begin` to `end` of a row; the input has bytes `low` to `high` of it.
+__device__ __forceinline__ void copy_bytes(const u8 *from, u8 *to, int begin, int end, int low, int high, u32 lanes) {
+  const int skew = (int)(reinterpret_cast<u64>(to) & 15), lane = (int)(threadIdx.x & ((1u << lanes) - 1));
+  const int first = ((begin + skew) & ~15) - skew + lane * 16, step = 16 << lanes;
+  const int shift = (int)(reinterpret_cast<u64>(from + first) & 15);
+  const int least = max(begin, low + shift), most = min(end - 16, high + shift - (shift ? 32 : 16));
+  uint4 left[FOUR], right[FOUR];
 #pragma unroll
   for (int i = 0; i < FOUR; ++i) {
-    const u32 index = first + i * THREADS;
-    u32 row = divide(index, p.words);
-    const u32 word = index - row * p.words.value;
-    offset from = 0, to = 0;
-    for (u32 a = 0; a < p.axes; ++a) {
-      const u32 quotient = divide(row, p.axis[a].magic, p.axis[a].shift);
-      const offset at = (offset)(row - quotient * p.axis[a].extent);
-      from += at * (offset)p.axis[a].source;
-      to += at * (offset)p.axis[a].target;
-      row = quotient;
-    }
-    byte[i] = (int)(word * 16 - (u32)(reinterpret_cast<u64>(output + to) & 15));
-    source[i] = input + from + byte[i];
-    target[i] = output + to + byte[i];
-    if (index >= p.count) byte[i] = (int)p.row;  // no byte of it is in the row
-    const int skew = (int)(reinterpret_cast<u64>(source[i]) & 15);
-    whole[i] = byte[i] >= skew && byte[i] - skew + (skew ? 32 : 16) <= (int)p.row;
-    if (whole[i]) {
-      low[i] = read<uint4>(source[i] - skew);
-      if (skew) high[i] = read<uint4>(source[i] - skew + 16);
+    const int at = first + i * step;
+    if (at >= least && at <= most) {
+      left[i] = read<uint4>(from + at - shift);
+      if (shift) right[i] = read<uint4>(from + at - shift + 16);
     }
   }
 #pragma unroll
   for (int i = 0; i < FOUR; ++i) {
-    if (whole[i]) {
-      write(target[i], shifted(low[i], high[i], (u32)(reinterpret_cast<u64>(source[i]) & 15)));
+    const int at = first + i * step;
+    if (at >= least && at <= most) {
+      write(to + at, shift ? shifted(left[i], right[i], (u32)shift) : left[i]);
     } else {
-      for (int at = max(0, -byte[i]); at < min(16, (int)p.row - byte[i]); at += ITEM)
-        write(target[i] + at, read<Item>(source[i] + at));
+      for (int byte = max(begin, at); byte < min(end, at + 16); byte += ITEM) write(to + byte, read<Item>(from + byte));
     }
   }
+}
+
+__device__ __forceinline__ void fill_bytes(const u32 *fill, u8 *to, int begin, int end, u32 lanes) {
+  const int skew = (int)(reinterpret_cast<u64>(to) & 15), lane = (int)(threadIdx.x & ((1u << lanes) - 1));
+  for (int at = ((begin + skew) & ~15) - skew + lane * 16; at < end; at += 16 << lanes) {
+    if (at >= begin && at + 16 <= end) {
+      write(to + at, make_uint4(fill[0], fill[1], fill[2], fill[3]));
+    } else {
+      for (int byte = max(begin, at); byte < min(end, at + 16); byte += ITEM)
+        write(to + byte, reinterpret_cast<const Item *>(fill)[((byte + skew) & 15) / ITEM]);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+#if PARTS == 1
+    copy_rows(const u8 *__restrict__ input0, u8 *__restrict__ output, const Rows p) {
+#else
+    copy_rows(const u8 *__restrict__ input0, const u8 *__restrict__ input1, const u8 *__restrict__ input2,
+              const u8 *__restrict__ input3, u8 *__restrict__ output, const Rows p) {
+#endif
+  const u32 number = (blockIdx.x * THREADS + threadIdx.x) >> p.lanes;
+  if (number >= p.count) return;
+  const u32 row = divide(number, p.chunks), chunk = number - row * p.chunks.value;
+  u8 *to = output;
+  u32 rest = row;
+  for (u32 a = 0; a < p.axes; ++a) {
+    const u32 quotient = divide(rest, p.axis[a].magic, p.axis[a].shift);
+    to += (i64)(rest - quotient * p.axis[a].extent) * p.axis[a].target;
+    rest = quotient;
+  }
+  const int skew = (int)(reinterpret_cast<u64>(to) & 15);
+  int begin = max(0, (int)(chunk * p.chunk * 16) - skew);
+  const int end = min((int)p.row, (int)((chunk + 1) * p.chunk * 16) - skew);
+  for (u32 n = 0; n < p.parts; ++n) {
+    const int low = (int)p.part[n].begin, high = (int)p.part[n].end, stop = min(end, high);
+    if (max(begin, low) >= stop) continue;
+#if PARTS == 1
+    const u8 *from = input0 + p.part[n].source;
+#else
+    const u8 *from = (n == 0 ? input0 : n == 1 ? input1 : n == 2 ? input2 : input3) + p.part[n].source;
+#endif
+    bool inside = true;
+    rest = row;
+    for (u32 a = 0; a < p.axes; ++a) {
+      const u32 quotient = divide(rest, p.axis[a].magic, p.axis[a].shift);
+      const u32 at = rest - quotient * p.axis[a].extent;
+      inside = inside && at - p.part[n].axis[a].low < p.part[n].axis[a].extent;
+      from += (i64)at * p.part[n].axis[a].source;
+      rest = quotient;
+    }
+    if (!inside) continue;
+    if (p.filled && begin < low) fill_bytes(p.fill, to, begin, low, p.lanes);
+    copy_bytes(from, to, max(begin, low), stop, low, high, p.lanes);
+    begin = stop;
+  }
+  if (p.filled && begin < end) fill_bytes(p.fill, to, begin, end, p.lanes);
 }
 #endif
 
 #ifdef TRANSPOSED
 // Where the axis `a` is contiguous in the output and another one, `b`, in the input. A block copies a tile: it reads lines
-// along b into shared memory, and writes lines along a, both in words of WORD bytes with PER_WORD items of ITEM bytes. The
-// steps in shared memory let neighbouring threads use different banks. Where a tile's lines follow each other in memory, a
-// word may begin in one and end in the next; then items that are neighbours there are neighbours in shared memory too.
+// along b into shared memory and writes lines along a, both in aligned words of PER_WORD items. Where lines are not aligned,
+// every line has its own skew: the tile begins and ends with whole words of each line of the output, and so reads up to
+// `overlap` lines of the tile before it. Short lines that follow each other in memory are one long line (`joined`).
 
 #define THREADS 256
 #define AHEAD 4
-#define PER_WORD ((u32)(WORD / ITEM))
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 4
+#endif
+#define PER_WORD (16 / ITEM)
+
+struct Side {
+  u32 words;       // of a line, at most
+  Divisor groups;  // of a line
+  u32 shift;       // a group is 2^shift words of as many lines as fill a warp
+  u32 joined;
+};
 
 struct Transpose {
   u32 extent_a, extent_b;
   Divisor tiles_a, tiles_b;  // blocks: along a first, then along b, then the other loops
-  Divisor tile_a, tile_b;    // items
+  u32 tile_a, tile_b;        // items
   u32 step_a, step_b;        // items of shared memory
+  u32 overlap;               // lines along b
+  u32 margin;                // items along b before the tile's first that a word may begin with
+  Side read, written;
   u32 axes;
   i64 source_a, target_b;    // bytes from line to line
   Axis axis[MOST_AXES];
@@ -289,20 +366,36 @@ struct Transpose {
 
 typedef WordOf<ITEM>::type Item;
 union Items {
-  WordOf<WORD>::type word;
+  uint4 word;
   Item item[PER_WORD];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+struct Place {
+  u32 line;
+  u32 word;
+};
+
+// The word of a thread in the group with this number.
+__device__ __forceinline__ Place place_of(u32 number, const Side &side) {
+  const u32 lane = threadIdx.x & 31, band = divide(number, side.groups);
+  return {(band << (5 - side.shift)) + (lane >> side.shift),
+          ((number - band * side.groups.value) << side.shift) + (lane & ((1u << side.shift) - 1))};
+}
+
+__device__ __forceinline__ u32 groups_of(u32 lines, const Side &side) {
+  return ((lines + (32u >> side.shift) - 1) >> (5 - side.shift)) * side.groups.value;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     transpose(const u8 *__restrict__ input, u8 *__restrict__ output, const Transpose p) {
   SHARED_MEMORY(uint4, shared);
   Item *const tile = reinterpret_cast<Item *>(shared);
   const u32 row = divide(blockIdx.x, p.tiles_a);
   u32 rest = divide(row, p.tiles_b);
-  const u32 first_a = (blockIdx.x - row * p.tiles_a.value) * p.tile_a.value;
-  const u32 first_b = (row - rest * p.tiles_b.value) * p.tile_b.value;
-  const u32 height = min(p.tile_a.value, p.extent_a - first_a), width = min(p.tile_b.value, p.extent_b - first_b);
-  offset source = (offset)first_a * (offset)p.source_a + (offset)first_b * ITEM;
+  const u32 first_a = (blockIdx.x - row * p.tiles_a.value) * p.tile_a, low_a = first_a - min(first_a, p.overlap);
+  const u32 first_b = (row - rest * p.tiles_b.value) * p.tile_b;
+  const u32 height = min(first_a + p.tile_a, p.extent_a) - low_a, width = min(p.tile_b, p.extent_b - first_b);
+  offset source = (offset)low_a * (offset)p.source_a + (offset)first_b * ITEM;
   offset target = (offset)first_b * (offset)p.target_b + (offset)first_a * ITEM;
   for (u32 a = 0; a < p.axes; ++a) {
     const u32 quotient = divide(rest, p.axis[a].magic, p.axis[a].shift);
@@ -311,47 +404,64 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     rest = quotient;
   }
 
-  const u32 loads = height * p.tile_b.value;
-  for (u32 next = threadIdx.x * PER_WORD; next < loads; next += AHEAD * THREADS * PER_WORD) {
+  // Items of a line, counted from the tile's first: where the row begins, the tile ends, the row ends.
+  const u32 rows = p.read.joined ? 1 : height, reads = groups_of(rows, p.read);
+  const int row_start = -(int)first_b, end = (int)(p.read.joined ? height * width : width);
+  const int row_end = p.read.joined ? end : (int)(p.extent_b - first_b);
+  const u8 *from;
+  int at, place;
+  const auto locate = [&](u32 number) {
+    const Place one = place_of(number, p.read);
+    from = input + source + (offset)one.line * (offset)p.source_a;
+    at = (int)(one.word * PER_WORD - (u32)(reinterpret_cast<u64>(from) & 15) / ITEM);
+    if (number >= reads || one.line >= rows) at = end;  // no item of the tile
+    from += at * ITEM;
+    place = (int)(one.line * p.step_a) + (at + (int)p.margin) * (int)p.step_b;
+  };
+  for (u32 next = threadIdx.x / 32; next < reads; next += AHEAD * THREADS / 32) {
     Items word[AHEAD];
-    u32 place[AHEAD], count[AHEAD];
+    int first[AHEAD];
+    bool whole[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const u32 number = next + i * THREADS * PER_WORD, line = divide(number, p.tile_b);
-      const u32 at = number - line * p.tile_b.value;
-      const u8 *const from = input + source + (offset)line * (offset)p.source_a + (offset)(at * ITEM);
-      place[i] = line * p.step_a + at * p.step_b;
-      count[i] = number < loads && at < width ? min(loads - number, PER_WORD) : 0;
-      if (count[i] == PER_WORD) {
-        word[i].word = read<decltype(word[i].word)>(from);
-      } else {
-#pragma unroll
-        for (u32 k = 0; k + 1 < PER_WORD; ++k)
-          if (k < count[i]) word[i].item[k] = read<Item>(from + k * ITEM);
-      }
+      locate(next + i * (THREADS / 32));
+      first[i] = place;
+      whole[i] = at >= row_start && at < end && at + PER_WORD <= row_end;
+      if (whole[i]) word[i].word = read<uint4>(from);
     }
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i)
+    for (int i = 0; i < AHEAD; ++i) {
+      if (whole[i]) {
 #pragma unroll
-      for (u32 k = 0; k < PER_WORD; ++k)
-        if (k < count[i]) tile[place[i] + k * p.step_b] = word[i].item[k];
+        for (int k = 0; k < PER_WORD; ++k) tile[first[i] + k * (int)p.step_b] = word[i].item[k];
+      } else {
+        locate(next + i * (THREADS / 32));
+        for (int k = max(0, row_start - at); k < min(PER_WORD, end - at); ++k)
+          tile[place + k * (int)p.step_b] = read<Item>(from + k * ITEM);
+      }
+    }
   }
   __syncthreads();
 
-  const u32 stores = width * p.tile_a.value;
+  const u32 columns = p.written.joined ? 1 : width, writes = groups_of(columns, p.written);
+  const int column_start = -(int)first_a;
+  const int column_end = (int)(p.written.joined ? width * p.extent_a : p.extent_a - first_a);
 #pragma unroll 2
-  for (u32 number = threadIdx.x * PER_WORD; number < stores; number += THREADS * PER_WORD) {
-    const u32 line = divide(number, p.tile_a), at = number - line * p.tile_a.value;
-    if (at >= height) continue;
-    u8 *const to = output + target + (offset)line * (offset)p.target_b + (offset)(at * ITEM);
-    const Item *const place = tile + (line * p.step_b + at * p.step_a);
-    if (number + PER_WORD <= stores) {
+  for (u32 number = threadIdx.x / 32; number < writes; number += THREADS / 32) {
+    const Place one = place_of(number, p.written);
+    if (one.line >= columns || one.word >= p.written.words) continue;
+    u8 *to = output + target + (offset)one.line * (offset)p.target_b;
+    const int at = (int)(one.word * PER_WORD - (u32)(reinterpret_cast<u64>(to) & 15) / ITEM);
+    to += at * ITEM;
+    const Item *const place = tile + (int)((one.line + p.margin) * p.step_b) + (at + (int)(first_a - low_a)) * (int)p.step_a;
+    if (at >= column_start && at + PER_WORD <= column_end) {
       Items word;
 #pragma unroll
-      for (u32 k = 0; k < PER_WORD; ++k) word.item[k] = place[k * p.step_a];
+      for (int k = 0; k < PER_WORD; ++k) word.item[k] = place[k * (int)p.step_a];
       write(to, word.word);
     } else {
-      for (u32 k = 0; k < stores - number; ++k) write(to + k * ITEM, place[k * p.step_a]);
+      for (int k = max(0, column_start - at); k < min(PER_WORD, column_end - at); ++k)
+        write(to + k * ITEM, place[k * (int)p.step_a]);
     }
   }
 }

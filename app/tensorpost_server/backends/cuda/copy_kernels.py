@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...forms import Box, Copies
-from ...forms.base import extents, whole_box
-from ...forms.copies import Move, byte_loops, moves
+from ...forms.base import extents
+from ...forms.copies import Move, byte_loops, moves, uncovered
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
 from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
 from .variants import Variant, copy_variant, rows_variant, transpose_variant, units_variant
@@ -31,7 +31,8 @@ from .variants import Variant, copy_variant, rows_variant, transpose_variant, un
 __all__ = ["COPY", "MOST_LOOPS", "ROWS", "TRANSPOSE", "UNIT", "plan_copies"]
 
 MOST_LOOPS = 20  # MOST_AXES of copy.cu; Tile of DirectML's 8 dimensions needs 16
-MOST_FILLS = 32  # boxes of fill value; with more of them, everything is filled before the copies are made
+MOST_ROW_AXES = 6  # of copy.cu: loops over rows
+MOST_PARTS = 4  # of a row
 VECTOR = 16  # bytes; the widest access there is
 COPY_THREADS, WORDS = 128, 4  # of copy_words and copy_rows: threads of a block, words of a thread
 UNIT_THREADS = 256  # of copy_units
@@ -43,15 +44,11 @@ LEAST_ROW = 256  # bytes; below it too many of a row's words would be at its end
 SEGMENT = 4096  # vectors of a run that a block writes before it looks for the next job
 REUSE = 16  # bytes that a block writes for each byte of the unit that it lays, if there is so much work
 TRANSPOSE_THREADS = 256
-TILE = {
-    1: 128,
-    2: 64,
-    4: 64,
-    8: 32,
-    16: 32,
-}  # items of a line of a tile, by bytes of an item: lines of 128 bytes or more
-WIDEST_WORD = 8  # bytes that a thread of a transpose moves at once; items are exchanged one by one in shared memory
+TILE = {1: 128, 2: 128, 4: 64, 8: 32, 16: 32}  # items of a line of a tile, by bytes of an item
+MOST_TILE = 48 << 10  # bytes of shared memory, more than which no device gives without being asked
 LEAST_TILE = 64  # items; below it there is nothing to win
+JOINED_LINE = 128  # bytes; shorter lines that follow each other are read or written together
+GROUP = 2  # log2 of the words of a line that a warp of a transpose takes, so that it uses all banks of shared memory
 
 COPY = np.dtype(
     [
@@ -71,15 +68,32 @@ UNIT = np.dtype(
     align=True,
 )  # fmt: skip
 """`Unit` of copy.cu."""
-ROWS = np.dtype(
-    [("count", "<u4"), ("words", DIVISOR), ("row", "<u4"), ("axes", "<u4"), ("axis", AXIS, (MOST_LOOPS,))], align=True
+_ROW_AXIS = np.dtype(
+    [("extent", "<u4"), ("magic", "<u4"), ("shift", "<u4"), ("unused", "<u4"), ("target", "<i8")], align=True
 )
-"""`Rows` of copy.cu."""
+_PART_AXIS = np.dtype([("low", "<u4"), ("extent", "<u4"), ("source", "<i8")], align=True)
+_PART = np.dtype(
+    [("begin", "<u4"), ("end", "<u4"), ("source", "<i8"), ("axis", _PART_AXIS, (MOST_ROW_AXES,))], align=True
+)
+ROWS = {
+    parts: np.dtype(
+        [
+            ("count", "<u4"), ("chunks", DIVISOR), ("chunk", "<u4"), ("lanes", "<u4"), ("row", "<u4"), ("axes", "<u4"),
+            ("parts", "<u4"), ("filled", "<u4"), ("fill", "<u4", (4,)), ("axis", _ROW_AXIS, (MOST_ROW_AXES,)),
+            ("part", _PART, (parts,)),
+        ],
+        align=True,
+    )
+    for parts in (1, MOST_PARTS)
+}  # fmt: skip
+"""`Rows` of copy.cu, by the parts that a row may have."""
+_SIDE = np.dtype([("words", "<u4"), ("groups", DIVISOR), ("shift", "<u4"), ("joined", "<u4")], align=True)
 TRANSPOSE = np.dtype(
     [
-        ("extent_a", "<u4"), ("extent_b", "<u4"), ("tiles_a", DIVISOR), ("tiles_b", DIVISOR), ("tile_a", DIVISOR),
-        ("tile_b", DIVISOR), ("step_a", "<u4"), ("step_b", "<u4"), ("axes", "<u4"), ("source_a", "<i8"),
-        ("target_b", "<i8"), ("axis", AXIS, (MOST_LOOPS,)),
+        ("extent_a", "<u4"), ("extent_b", "<u4"), ("tiles_a", DIVISOR), ("tiles_b", DIVISOR), ("tile_a", "<u4"),
+        ("tile_b", "<u4"), ("step_a", "<u4"), ("step_b", "<u4"), ("overlap", "<u4"), ("margin", "<u4"),
+        ("read", _SIDE), ("written", _SIDE), ("axes", "<u4"), ("source_a", "<i8"), ("target_b", "<i8"),
+        ("axis", AXIS, (MOST_LOOPS,)),
     ],
     align=True,
 )  # fmt: skip
@@ -115,6 +129,41 @@ class _Start:
         return self.target_address + self.target
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the rows of one launch have of one input.
+
+    Attributes:
+        input: which input.
+        begin: its first byte in a row.
+        end: one past its last.
+        source: bytes from the input's first element to where byte 0 of row 0 would be.
+        axes: for each loop over rows, innermost first: the first row that has the part, how many do, and bytes between
+            them in the input.
+    """
+
+    input: int
+    begin: int
+    end: int
+    source: int
+    axes: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of the output.
+
+    Attributes:
+        row: bytes of a row.
+        loops: over rows: how many and bytes between them, innermost first.
+        parts: in the order of the row.
+    """
+
+    row: int
+    loops: tuple[tuple[int, int], ...]
+    parts: tuple[_Part, ...]
+
+
 def plan_copies(
     form: Copies, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, output: int = 0
 ) -> list[Launch] | None:
@@ -131,9 +180,12 @@ def plan_copies(
         None if there are more loops than a kernel has room for.
     """
     item, found, parts = out.dtype.itemsize, list[Launch](), list(moves(form, box, output))
-    if form.fill_value is not None:
-        element = form.fill_element(out.dtype).tobytes()
-        for part in _uncovered(extents(box), parts, out.strides):
+    element = None if form.fill_value is None else form.fill_element(out.dtype).tobytes()
+    rows = _plan_rows(parts, element, inputs, extents(box), out)
+    if rows is not None:
+        return rows
+    if element is not None:
+        for part in uncovered(box, parts):
             loops = [Loop(stop - start, stride, 0) for (start, stop), stride in zip(part, out.strides, strict=True)]
             target = sum(start * stride for (start, _), stride in zip(part, out.strides, strict=True))
             nest = merged(loops)
@@ -151,45 +203,6 @@ def plan_copies(
             return None
         found += _plan_nest(nest, natural, _Start(move.input, source, target, x.address, out.address))
     return found
-
-
-def _uncovered(sizes: Sequence[int], parts: Sequence[Move], strides: Sequence[int]) -> list[Box]:
-    """Boxes that together hold all that no move writes to; the whole where that is too many boxes."""
-    whole = whole_box(sizes)
-    found = [whole]
-    for move in parts:
-        covered = _covered(move)
-        if covered is None:
-            return [whole]
-        found = [rest for box in found for rest in _without(box, covered, strides)]
-        if len(found) > MOST_FILLS:
-            return [whole]
-    return found
-
-
-def _covered(move: Move) -> Box | None:
-    """The box that a move writes to; None if it leaves out elements between those it writes."""
-    ends = list(move.target_start)
-    for loop in reversed(move.loops):
-        axis, step = loop.target
-        if step != ends[axis] - move.target_start[axis] + 1:
-            return None
-        ends[axis] += (loop.extent - 1) * step
-    return tuple([(start, end + 1) for start, end in zip(move.target_start, ends, strict=True)])
-
-
-def _without(box: Box, hole: Box, strides: Sequence[int]) -> Iterator[Box]:
-    """The parts of a box outside of a hole, cut along the axis with the largest stride first."""
-    if any(max(start, low) >= min(stop, high) for (start, stop), (low, high) in zip(box, hole, strict=True)):
-        yield box
-        return
-    left = list(box)
-    for axis in sorted(range(len(box)), key=lambda axis: -strides[axis]):
-        (start, stop), (low, high) = left[axis], hole[axis]
-        for part in ((start, low), (high, stop)):
-            if part[0] < part[1]:
-                yield (*left[:axis], part, *left[axis + 1 :])
-        left[axis] = (max(start, low), min(stop, high))
 
 
 def _halves(nest: list[Loop], item: int, start: _Start) -> list[tuple[list[Loop], _Start]] | None:
@@ -242,9 +255,12 @@ def _plan_nest(nest: list[Loop], item: int, start: _Start) -> Iterator[Launch]:
         return
     same = alignment([row, start.source_at, *(loop.source for loop in outer)])
     if min(word, same) < VECTOR and row >= LEAST_ROW and all(loop.source for loop in outer):
-        rows_of_words = _rows(nest, min(word, same, 8), start)
-        if rows_of_words is not None:
-            yield rows_of_words
+        axes = tuple([(0, loop.extent, loop.source) for loop in reversed(outer)])
+        parts = (_Part(start.input, 0, row, start.source, axes),)
+        rows = _Rows(row, tuple([(loop.extent, loop.target) for loop in reversed(outer)]), parts)
+        launch = _launch_rows(rows, None, min(word, same, 8), start.target)
+        if launch is not None:
+            yield launch
             return
     if word == VECTOR:
         words = Loop(row // VECTOR, VECTOR, VECTOR)
@@ -350,17 +366,135 @@ def _units(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     return _launch(variant, units * blocks, UNIT_THREADS, parameters, start, shared)
 
 
-def _rows(nest: list[Loop], item: int, start: _Start) -> Launch | None:
-    """Rows, the innermost loop, in words of the output; None if there are too many words."""
-    row = nest[-1].extent * nest[-1].target
-    words = -(-(VECTOR - item + row) // VECTOR)
-    count, block = words * math.prod(loop.extent for loop in nest[:-1]), COPY_THREADS * WORDS
-    if count + block > LARGEST_COUNT:
+def _plan_rows(
+    moves: Sequence[Move], element: bytes | None, inputs: Sequence[ArrayLayout], sizes: Sequence[int], out: ArrayLayout
+) -> list[Launch] | None:
+    """Several moves of long rows, and the fill value between them, together; None if they are not that.
+
+    One launch in place of many, and every word of the output written once.
+    """
+    if len(moves) + (element is not None) < 2:
         return None
-    outer = [axis_row(loop) for loop in reversed(nest[:-1])]
-    parameters = structure(ROWS, count=count, words=divisor_row(words), row=row, axes=len(outer), axis=outer)
-    variant = rows_variant(item, wide=not fits_in_32_bits(nest))
-    return _launch(variant, -(-count // block), COPY_THREADS, parameters, start)
+    rows = _rows_of(moves, inputs, sizes, out)
+    if rows is None or min(part.end - part.begin for part in rows.parts) < LEAST_ROW:
+        return None
+    if element is not None and alignment([len(element), out.address, *out.strides]) < len(element):
+        return None
+    places = [out.address, *(stride for _, stride in rows.loops)]
+    for part in rows.parts:
+        address = inputs[part.input].address + part.source
+        places += [part.begin, part.end, address, *(stride for _, _, stride in part.axes)]
+    item = alignment([rows.row, *places], 8)
+    launches: list[Launch] = []
+    for at in range(0, len(rows.parts), MOST_PARTS):
+        group = rows.parts[at : at + MOST_PARTS]
+        begin, end = (group[0].begin, group[-1].end) if len(group) < len(rows.parts) else (0, rows.row)
+        moved = [
+            replace(part, begin=part.begin - begin, end=part.end - begin, source=part.source + begin) for part in group
+        ]
+        launch = _launch_rows(_Rows(end - begin, rows.loops, tuple(moved)), element, item, begin)
+        if launch is None:
+            return None
+        launches.append(launch)
+    return launches
+
+
+def _rows_of(
+    moves: Sequence[Move], inputs: Sequence[ArrayLayout], sizes: Sequence[int], out: ArrayLayout
+) -> _Rows | None:
+    """The moves as parts of rows, as long as possible; None if one of them repeats, reverses or spreads elements.
+
+    With more parts than a launch has room for, all rows have all parts and nothing else.
+    """
+    boxes = [_strided_box(move, inputs[move.input].strides) for move in moves]
+    found = [box for box in boxes if box is not None]
+    if len(found) < len(boxes) or not found or min(out.strides, default=1) < 1:
+        return None
+    axes = sorted((axis for axis, size in enumerate(sizes) if size > 1), key=lambda axis: -out.strides[axis])
+    row = out.dtype.itemsize
+    spans = [(0, row)] * len(found)
+    # An axis joins the row where rows follow each other in the output, and what is in them does in every input.
+    while axes and out.strides[axes[-1]] == row and sizes[axes[-1]] * row <= LARGEST_COUNT:
+        ranges = [box[axes[-1]] for box in found]
+        if any(span != (0, row) for span in spans) or any(n > 1 and stride != row for _, n, stride in ranges):
+            break
+        spans = [(low * row, (low + n) * row) for low, n, _ in ranges]
+        row *= sizes[axes.pop()]
+    loops: list[tuple[int, int]] = []
+    ranges: list[list[tuple[int, int, int]]] = [[] for _ in found]
+    for axis in reversed(axes):
+        size, stride = sizes[axis], out.strides[axis]
+        outer = [box[axis] for box in found]
+        if (
+            loops
+            and stride == loops[-1][0] * loops[-1][1]
+            and all(
+                each[-1][:2] == (0, loops[-1][0]) and (n == 1 or step == loops[-1][0] * each[-1][2])
+                for each, (_, n, step) in zip(ranges, outer, strict=True)
+            )
+        ):  # one loop with the one inside it
+            inner = loops[-1][0]
+            loops[-1] = (inner * size, loops[-1][1])
+            for each, (low, n, _) in zip(ranges, outer, strict=True):
+                each[-1] = (low * inner, n * inner, each[-1][2])
+        else:
+            loops.append((size, stride))
+            for each, one in zip(ranges, outer, strict=True):
+                each.append(one)
+    parts: list[_Part] = []
+    for move, (begin, end), each in zip(moves, spans, ranges, strict=True):
+        first = sum(at * stride for at, stride in zip(move.source_start, inputs[move.input].strides, strict=True))
+        source = first - begin - sum(low * stride for low, _, stride in each)
+        parts.append(_Part(move.input, begin, end, source, tuple(each)))
+    whole = all(one[:2] == (0, size) for each in ranges for one, (size, _) in zip(each, loops, strict=True))
+    if len(parts) > MOST_PARTS and not (whole and sum(part.end - part.begin for part in parts) == row):
+        return None
+    return _Rows(row, tuple(loops), tuple(sorted(parts, key=lambda part: part.begin)))
+
+
+def _strided_box(move: Move, strides: Sequence[int]) -> list[tuple[int, int, int]] | None:
+    """First coordinate, extent and bytes of the input, for each axis of the output; None if the move is no such box."""
+    found = [(at, 1, 0) for at in move.target_start]
+    for loop in move.loops:
+        (axis, step), stride = loop.target, sum(own * strides[axis] for axis, own in loop.source)
+        if loop.extent > 1 and (step != 1 or stride < 1 or found[axis][1] > 1):
+            return None
+        found[axis] = (found[axis][0], loop.extent, stride)
+    return found
+
+
+def _launch_rows(rows: _Rows, element: bytes | None, item: int, target: int) -> Launch | None:
+    """The rows in words of the output; None if there are too many loops or words."""
+    most = 1 if len(rows.parts) == 1 else MOST_PARTS
+    words = -(-(VECTOR - item + rows.row) // VECTOR)
+    chunks = -(-words // (WORDS * 32))
+    chunk = -(-words // chunks)
+    lanes = (-(-chunk // WORDS) - 1).bit_length()
+    count = chunks * math.prod(extent for extent, _ in rows.loops)
+    if len(rows.loops) > MOST_ROW_AXES or (count << lanes) + COPY_THREADS > LARGEST_COUNT:
+        return None
+    parameters = structure(
+        ROWS[most],
+        count=count,
+        chunks=divisor_row(chunks),
+        chunk=chunk,
+        lanes=lanes,
+        row=rows.row,
+        axes=len(rows.loops),
+        parts=len(rows.parts),
+        filled=element is not None,
+        fill=np.frombuffer(element * (VECTOR // len(element)), "<u4") if element else (),
+        axis=[(*divisor_row(extent), 0, stride) for extent, stride in rows.loops],
+        part=[
+            (part.begin, part.end, part.source, [*part.axes, *[(0, 0, 0)] * (MOST_ROW_AXES - len(part.axes))])
+            for part in rows.parts
+        ],
+    )
+    sources = [(part.input, 0) for part in rows.parts]
+    sources += sources[:1] * (most - len(sources))
+    return Launch(
+        rows_variant(item, most), -(-(count << lanes) // COPY_THREADS), COPY_THREADS, parameters, tuple(sources), target
+    )
 
 
 def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
@@ -368,44 +502,71 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     a, b = nest[-1], next((loop for loop in nest[:-1] if loop.source == item), None)
     if b is None or a.target != item or a.extent * b.extent < LEAST_TILE:
         return None
-    others = [loop for loop in nest[:-1] if loop is not b]
+    others, per_word = [loop for loop in nest[:-1] if loop is not b], VECTOR // item
+    aligned_source = alignment([start.source_at, a.source, *(loop.source for loop in others)]) == VECTOR
+    aligned_target = alignment([start.target_at, b.target, *(loop.target for loop in others)]) == VECTOR
+    short = JOINED_LINE // item
+    joined_target = not aligned_target and a.extent < short and b.target == a.extent * item
+    joined_source = not aligned_source and b.extent < short and a.source == b.extent * item
+    joined_source = joined_source and not (joined_target and a.extent <= b.extent)
+    joined_target = joined_target and not joined_source
+    margin = 0 if aligned_source else per_word - 1
     tile_a, tile_b = _tile(a.extent, b.extent, TILE[item])
-    # Whether a tile's lines follow each other in memory.
-    follow_source = tile_b == b.extent and a.source == b.extent * item
-    follow_target = tile_a == a.extent and b.target == a.extent * item
-    places = [start.source_at, start.target_at, *(stride for one in others for stride in (one.source, one.target))]
-    word = alignment(places, WIDEST_WORD)
-    while word > item:
-        per_word = word // item
-        crosses_a, crosses_b = tile_a % per_word > 0, tile_b % per_word > 0
-        whole_source = follow_source or (b.extent % per_word == 0 and a.source % word == 0)
-        whole_target = follow_target or (a.extent % per_word == 0 and b.target % word == 0)
-        if whole_source and whole_target and not (crosses_a and crosses_b):
-            break
-        word //= 2
+    if tile_b < b.extent and margin and tile_b > per_word:
+        tile_b -= per_word  # so that a line has no more words than an aligned one
+    overlap = 0 if aligned_target or tile_a == a.extent else per_word - 1
+    if overlap:
+        tile_a = max(tile_a // per_word - 1, 1) * per_word
+    # Lines of shared memory begin in different banks, an odd number of them apart.
+    line = -(-(tile_b + margin) // per_word) * per_word + margin
+    step = (-(-line * item // 4) | 1) * 4 // item if item < 8 else line | 1
+    if not (joined_source or joined_target):
+        most = MOST_TILE // (step * item) - overlap
+        if most < tile_a:
+            tile_a = most // per_word * per_word
+            overlap = 0 if aligned_target else per_word - 1
+    height = min(a.extent, tile_a + overlap)
+    read_items = (height * tile_b if joined_source else tile_b) + margin
+    written_items = tile_a * tile_b if joined_target else tile_a
+    if not overlap and not aligned_target:
+        written_items += per_word - 1
+    if joined_target:
+        step_a, step_b, shared = 1, a.extent, line * a.extent
+    elif joined_source:
+        step_a, step_b, shared = b.extent, 1, read_items + per_word + margin
     else:
-        word, crosses_a, crosses_b = item, False, False
-    step_a, step_b = (1, tile_a) if crosses_a else (tile_b if crosses_b else tile_b | 1, 1)
-    tiles_a, tiles_b = -(-a.extent // tile_a), -(-b.extent // tile_b)
+        step_a, step_b, shared = step, 1, height * step
+    tiles_a = -(-(a.extent + overlap) // tile_a)
+    tiles_b = -(-b.extent // tile_b)
     parameters = structure(
         TRANSPOSE,
         extent_a=a.extent,
         extent_b=b.extent,
         tiles_a=divisor_row(tiles_a),
         tiles_b=divisor_row(tiles_b),
-        tile_a=divisor_row(tile_a),
-        tile_b=divisor_row(tile_b),
+        tile_a=tile_a,
+        tile_b=tile_b,
         step_a=step_a,
         step_b=step_b,
+        overlap=overlap,
+        margin=margin,
+        read=_side(read_items, per_word, joined_source),
+        written=_side(written_items, per_word, joined_target),
         axes=len(others),
         source_a=a.source,
         target_b=b.target,
         axis=[axis_row(loop) for loop in reversed(others)],
     )
     grid = tiles_a * tiles_b * math.prod(loop.extent for loop in others)
-    variant = transpose_variant(item, word, wide=not fits_in_32_bits(nest))
-    shared = item * ((tile_a - 1) * step_a + (tile_b - 1) * step_b + 1)
-    return _launch(variant, grid, TRANSPOSE_THREADS, parameters, start, shared)
+    variant = transpose_variant(item, wide=not fits_in_32_bits(nest))
+    return _launch(variant, grid, TRANSPOSE_THREADS, parameters, start, shared * item)
+
+
+def _side(items: int, per_word: int, joined: bool) -> tuple[Any, ...]:
+    """How the lines of one side of a tile are shared out to warps, as `Side` of copy.cu."""
+    words = -(-items // per_word)
+    shift = 5 if joined else min(GROUP, (words - 1).bit_length())
+    return (words, divisor_row(-(-words >> shift)), shift, joined)
 
 
 def _tile(extent_a: int, extent_b: int, most: int) -> tuple[int, int]:

@@ -266,6 +266,7 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
         return None
     empty = [np.empty(0, name) for name in types]
     constants: list[float | int | bool] = []
+    places: dict[str, int] = {}
 
     def type_name(part: Expression) -> str:
         return np.asarray(evaluate(np, part, empty, compute)).dtype.name
@@ -275,8 +276,10 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
             case Operand(index):
                 return f"x{index}"
             case Constant(value):
-                constants.append(value)
-                text = f"p.constant[{len(constants) - 1}]"
+                if repr(value) not in places:  # which tells -0.0 from 0.0
+                    places[repr(value)] = len(constants)
+                    constants.append(value)
+                text = f"p.constant[{places[repr(value)]}]"
                 return f"widen({text})" if computed_in == "bool" else text
             case Call(name, arguments):
                 return _converted(_called(name, arguments, written, type_name), type_name(part), name)
