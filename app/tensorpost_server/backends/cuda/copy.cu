@@ -21,10 +21,10 @@ __device__ __forceinline__ uint4 shifted(const uint4 low, const uint4 high, u32 
 
 #ifdef STORE
 // Words of STORE bytes, each loaded whole, in pieces of LOAD bytes, or (SPLAT) as one element of LOAD bytes repeated; with
-// LOAD 0 the fill value, which no input is read for. A thread holds FOUR words and writes each of them to `walk` places along one repeating loop.
+// LOAD 0 the fill value, which no input is read for. A thread holds WORDS words and writes each of them to `walk` places along one repeating loop.
 
 #define THREADS 128
-#define FOUR 4
+#define WORDS 2
 
 struct Copy {
   u32 count;   // words times parts of the repeating loop
@@ -64,11 +64,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #else
     copy_words(u8 *__restrict__ output, const Copy p) {
 #endif
-  const u32 first = blockIdx.x * (THREADS * FOUR) + threadIdx.x;
-  u32 rest[FOUR];
-  offset source[FOUR], target[FOUR];
+  const u32 first = blockIdx.x * (THREADS * WORDS) + threadIdx.x;
+  u32 rest[WORDS];
+  offset source[WORDS], target[WORDS];
 #pragma unroll
-  for (int i = 0; i < FOUR; ++i) {
+  for (int i = 0; i < WORDS; ++i) {
     rest[i] = first + i * THREADS;
     source[i] = target[i] = 0;
   }
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 extent = p.axis[a].extent, magic = p.axis[a].magic, shift = p.axis[a].shift;
     const offset step_source = (offset)p.axis[a].source, step_target = (offset)p.axis[a].target;
 #pragma unroll
-    for (int i = 0; i < FOUR; ++i) {
+    for (int i = 0; i < WORDS; ++i) {
       const u32 quotient = divide(rest[i], magic, shift);
       const offset at = (offset)(rest[i] - quotient * extent);
       source[i] += at * step_source;
@@ -93,10 +93,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int i = 0; i < 4; ++i) fill.part[i] = p.fill[i];
 #endif
   // What is left of the index is the part of the repeating loop.
-  Word word[FOUR];
-  u32 copies[FOUR];
+  Word word[WORDS];
+  u32 copies[WORDS];
 #pragma unroll
-  for (int i = 0; i < FOUR; ++i) {
+  for (int i = 0; i < WORDS; ++i) {
     copies[i] = 0;
     if (first + i * THREADS < p.count) {
 #if LOAD
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   for (u32 copy = 0; copy < p.walk; ++copy) {
 #pragma unroll
-    for (int i = 0; i < FOUR; ++i)
+    for (int i = 0; i < WORDS; ++i)
       if (copy < copies[i]) write(output + target[i] + (offset)copy * (offset)p.stride, word[i]);
   }
 }
@@ -212,7 +212,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // outside of a row is read or written.
 
 #define THREADS 128
-#define FOUR 4
+#define WORDS 2
+#define LINE 128  // bytes that the words of a group of lanes begin at a multiple of
 #define MOST_ROW_AXES 6
 
 struct RowAxis {
@@ -249,13 +250,13 @@ typedef WordOf<ITEM>::type Item;
 
 // Bytes `begin` to `end` of a row; the input has bytes `low` to `high` of it.
 __device__ __forceinline__ void copy_bytes(const u8 *from, u8 *to, int begin, int end, int low, int high, u32 lanes) {
-  const int skew = (int)(reinterpret_cast<u64>(to) & 15), lane = (int)(threadIdx.x & ((1u << lanes) - 1));
-  const int first = ((begin + skew) & ~15) - skew + lane * 16, step = 16 << lanes;
+  const int skew = (int)(reinterpret_cast<u64>(to) & (LINE - 1)), lane = (int)(threadIdx.x & ((1u << lanes) - 1));
+  const int first = ((begin + skew) & -LINE) - skew + lane * 16, step = 16 << lanes;
   const int shift = (int)(reinterpret_cast<u64>(from + first) & 15);
   const int least = max(begin, low + shift), most = min(end - 16, high + shift - (shift ? 32 : 16));
-  uint4 left[FOUR], right[FOUR];
+  uint4 left[WORDS], right[WORDS];
 #pragma unroll
-  for (int i = 0; i < FOUR; ++i) {
+  for (int i = 0; i < WORDS; ++i) {
     const int at = first + i * step;
     if (at >= least && at <= most) {
       left[i] = read<uint4>(from + at - shift);
@@ -263,11 +264,12 @@ __device__ __forceinline__ void copy_bytes(const u8 *from, u8 *to, int begin, in
     }
   }
 #pragma unroll
-  for (int i = 0; i < FOUR; ++i) {
+  for (int i = 0; i < WORDS; ++i) {
     const int at = first + i * step;
     if (at >= least && at <= most) {
       write(to + at, shift ? shifted(left[i], right[i], (u32)shift) : left[i]);
     } else {
+#pragma unroll 1
       for (int byte = max(begin, at); byte < min(end, at + 16); byte += ITEM) write(to + byte, read<Item>(from + byte));
     }
   }
@@ -279,6 +281,7 @@ __device__ __forceinline__ void fill_bytes(const u32 *fill, u8 *to, int begin, i
     if (at >= begin && at + 16 <= end) {
       write(to + at, make_uint4(fill[0], fill[1], fill[2], fill[3]));
     } else {
+#pragma unroll 1
       for (int byte = max(begin, at); byte < min(end, at + 16); byte += ITEM)
         write(to + byte, reinterpret_cast<const Item *>(fill)[((byte + skew) & 15) / ITEM]);
     }
@@ -302,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     to += (i64)(rest - quotient * p.axis[a].extent) * p.axis[a].target;
     rest = quotient;
   }
-  const int skew = (int)(reinterpret_cast<u64>(to) & 15);
+  const int skew = (int)(reinterpret_cast<u64>(to) & (LINE - 1));
   int begin = max(0, (int)(chunk * p.chunk * 16) - skew);
   const int end = min((int)p.row, (int)((chunk + 1) * p.chunk * 16) - skew);
   for (u32 n = 0; n < p.parts; ++n) {
@@ -348,7 +351,7 @@ struct Side {
   u32 words;       // of a line, at most
   Divisor groups;  // of a line
   u32 shift;       // a group is 2^shift words of as many lines as fill a warp
-  u32 joined;
+  u32 joined;      // all lines of the tile are one, which has the same order in shared memory
 };
 
 struct Transpose {
@@ -389,7 +392,6 @@ __device__ __forceinline__ u32 groups_of(u32 lines, const Side &side) {
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     transpose(const u8 *__restrict__ input, u8 *__restrict__ output, const Transpose p) {
   SHARED_MEMORY(uint4, shared);
-  Item *const tile = reinterpret_cast<Item *>(shared);
   const u32 row = divide(blockIdx.x, p.tiles_a);
   u32 rest = divide(row, p.tiles_b);
   const u32 first_a = (blockIdx.x - row * p.tiles_a.value) * p.tile_a, low_a = first_a - min(first_a, p.overlap);
@@ -403,6 +405,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     target += (offset)(rest - quotient * p.axis[a].extent) * (offset)p.axis[a].target;
     rest = quotient;
   }
+
+  // Words of a joined line are words of shared memory too.
+  const u32 lead = p.read.joined      ? (u32)(reinterpret_cast<u64>(input + source) & 15) / ITEM
+                   : p.written.joined ? (u32)(reinterpret_cast<u64>(output + target) & 15) / ITEM
+                                      : 0;
+  Item *const tile = reinterpret_cast<Item *>(shared) + lead;
 
   // Items of a line, counted from the tile's first: where the row begins, the tile ends, the row ends.
   const u32 rows = p.read.joined ? 1 : height, reads = groups_of(rows, p.read);
@@ -431,7 +439,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      if (whole[i]) {
+      if (whole[i] && p.read.joined) {
+        *reinterpret_cast<uint4 *>(tile + first[i]) = word[i].word;
+      } else if (whole[i]) {
 #pragma unroll
         for (int k = 0; k < PER_WORD; ++k) tile[first[i] + k * (int)p.step_b] = word[i].item[k];
       } else {
@@ -456,8 +466,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const Item *const place = tile + (int)((one.line + p.margin) * p.step_b) + (at + (int)(first_a - low_a)) * (int)p.step_a;
     if (at >= column_start && at + PER_WORD <= column_end) {
       Items word;
+      if (p.written.joined) {
+        word.word = *reinterpret_cast<const uint4 *>(place);
+      } else {
 #pragma unroll
-      for (int k = 0; k < PER_WORD; ++k) word.item[k] = place[k * (int)p.step_a];
+        for (int k = 0; k < PER_WORD; ++k) word.item[k] = place[k * (int)p.step_a];
+      }
       write(to, word.word);
     } else {
       for (int k = max(0, column_start - at); k < min(PER_WORD, column_end - at); ++k)

@@ -34,7 +34,8 @@ MOST_LOOPS = 20  # MOST_AXES of copy.cu; Tile of DirectML's 8 dimensions needs 1
 MOST_ROW_AXES = 6  # of copy.cu: loops over rows
 MOST_PARTS = 4  # of a row
 VECTOR = 16  # bytes; the widest access there is
-COPY_THREADS, WORDS = 128, 4  # of copy_words and copy_rows: threads of a block, words of a thread
+LINE = 128  # bytes of the device's cache
+COPY_THREADS, WORDS = 128, 2  # of copy_words and copy_rows: threads of a block, words of a thread
 UNIT_THREADS = 256  # of copy_units
 LONGEST_WALK = 16  # places that a thread of copy_words writes a word to
 MOST_UNIT = 16 << 10  # bytes; 8 blocks of one multiprocessor have room for them
@@ -44,11 +45,14 @@ LEAST_ROW = 256  # bytes; below it too many of a row's words would be at its end
 SEGMENT = 4096  # vectors of a run that a block writes before it looks for the next job
 REUSE = 16  # bytes that a block writes for each byte of the unit that it lays, if there is so much work
 TRANSPOSE_THREADS = 256
-TILE = {1: 128, 2: 128, 4: 64, 8: 32, 16: 32}  # items of a line of a tile, by bytes of an item
+TILE = {1: (128, 128), 2: (64, 128), 4: (64, 64), 8: (32, 32), 16: (32, 32)}
+"""Items of a tile along the output's lines and along the input's, by bytes of an item."""
+UNALIGNED_TILE = TILE | {2: (128, 128)}  # the larger a tile, the less is read twice
 MOST_TILE = 48 << 10  # bytes of shared memory, more than which no device gives without being asked
 LEAST_TILE = 64  # items; below it there is nothing to win
 JOINED_LINE = 128  # bytes; shorter lines that follow each other are read or written together
-GROUP = 2  # log2 of the words of a line that a warp of a transpose takes, so that it uses all banks of shared memory
+GROUP = 3  # log2 of the words of a line that a warp of a transpose takes, so that it uses all banks of shared memory
+LEAST_LINES = 8  # of a tile; with fewer, a warp takes words of one line
 
 COPY = np.dtype(
     [
@@ -466,9 +470,9 @@ def _strided_box(move: Move, strides: Sequence[int]) -> list[tuple[int, int, int
 def _launch_rows(rows: _Rows, element: bytes | None, item: int, target: int) -> Launch | None:
     """The rows in words of the output; None if there are too many loops or words."""
     most = 1 if len(rows.parts) == 1 else MOST_PARTS
-    words = -(-(VECTOR - item + rows.row) // VECTOR)
+    words = -(-(LINE - item + rows.row) // VECTOR)
     chunks = -(-words // (WORDS * 32))
-    chunk = -(-words // chunks)
+    chunk = -(-words // (chunks * LINE // VECTOR)) * LINE // VECTOR
     lanes = (-(-chunk // WORDS) - 1).bit_length()
     count = chunks * math.prod(extent for extent, _ in rows.loops)
     if len(rows.loops) > MOST_ROW_AXES or (count << lanes) + COPY_THREADS > LARGEST_COUNT:
@@ -510,8 +514,9 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     joined_source = not aligned_source and b.extent < short and a.source == b.extent * item
     joined_source = joined_source and not (joined_target and a.extent <= b.extent)
     joined_target = joined_target and not joined_source
-    margin = 0 if aligned_source else per_word - 1
-    tile_a, tile_b = _tile(a.extent, b.extent, TILE[item])
+    margin = 0 if aligned_source else per_word  # a whole word, so that words of shared memory stay aligned
+    tiles = TILE if aligned_source and aligned_target else UNALIGNED_TILE
+    tile_a, tile_b = _tile(a.extent, b.extent, *tiles[item], per_word)
     if tile_b < b.extent and margin and tile_b > per_word:
         tile_b -= per_word  # so that a line has no more words than an aligned one
     overlap = 0 if aligned_target or tile_a == a.extent else per_word - 1
@@ -531,9 +536,9 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     if not overlap and not aligned_target:
         written_items += per_word - 1
     if joined_target:
-        step_a, step_b, shared = 1, a.extent, line * a.extent
+        step_a, step_b, shared = 1, a.extent, line * a.extent + per_word
     elif joined_source:
-        step_a, step_b, shared = b.extent, 1, read_items + per_word + margin
+        step_a, step_b, shared = b.extent, 1, read_items + 2 * per_word
     else:
         step_a, step_b, shared = step, 1, height * step
     tiles_a = -(-(a.extent + overlap) // tile_a)
@@ -550,8 +555,8 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
         step_b=step_b,
         overlap=overlap,
         margin=margin,
-        read=_side(read_items, per_word, joined_source),
-        written=_side(written_items, per_word, joined_target),
+        read=_side(height, read_items, per_word, joined_source),
+        written=_side(tile_b, written_items, per_word, joined_target),
         axes=len(others),
         source_a=a.source,
         target_b=b.target,
@@ -562,21 +567,26 @@ def _transpose(nest: list[Loop], item: int, start: _Start) -> Launch | None:
     return _launch(variant, grid, TRANSPOSE_THREADS, parameters, start, shared * item)
 
 
-def _side(items: int, per_word: int, joined: bool) -> tuple[Any, ...]:
+def _side(lines: int, items: int, per_word: int, joined: bool) -> tuple[Any, ...]:
     """How the lines of one side of a tile are shared out to warps, as `Side` of copy.cu."""
     words = -(-items // per_word)
-    shift = 5 if joined else min(GROUP, (words - 1).bit_length())
+    shift = min(5 if joined or lines < LEAST_LINES else GROUP, (words - 1).bit_length())
     return (words, divisor_row(-(-words >> shift)), shift, joined)
 
 
-def _tile(extent_a: int, extent_b: int, most: int) -> tuple[int, int]:
-    """The items of a tile along both axes: a square, or as many where one axis is short; of 32 or more, multiples."""
-    a, b = min(most, extent_a), min(most, extent_b)
-    if a < most:
-        b = min(extent_b, most * most // a // 32 * 32)
-    elif b < most:
-        a = min(extent_a, most * most // b // 32 * 32)
+def _tile(extent_a: int, extent_b: int, most_a: int, most_b: int, per_word: int) -> tuple[int, int]:
+    """The items of a tile along both axes: where one axis is short, as many, in words that fill warps."""
+    a, b, most = min(most_a, extent_a), min(most_b, extent_b), most_a * most_b
+    if a < most_a:
+        b = min(extent_b, _rounded(most // a, per_word))
+    elif b < most_b:
+        a = min(extent_a, _rounded(most // b, per_word))
     return a, b
+
+
+def _rounded(items: int, per_word: int) -> int:
+    unit = 32 * per_word if items >= 32 * per_word else 32
+    return items // unit * unit
 
 
 def _launch(
