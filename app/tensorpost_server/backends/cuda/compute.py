@@ -26,7 +26,7 @@ from .launches import ArrayLayout
 from .tap_tables import ByteCache, TapTable, array_of
 from .variants import Variant
 
-__all__ = ["clear_caches", "compile_variant", "fill"]
+__all__ = ["clear_caches", "fill"]
 
 cupy: Any = importlib.import_module("cupy")  # it has no type stubs: whatever is CuPy's is Any in this module
 
@@ -130,14 +130,6 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
         call.function(call.grid, call.block, (*places, call.parameters), shared_mem=call.shared)
     if isinstance(form, OnnxResize):
         form.extrapolate(box, out)
-
-
-def compile_variant(variant: Variant) -> Any:
-    """The variant's kernel, compiled for the current device. The compiler's message is part of what it raises."""
-    function = _function(cupy.cuda.runtime.getDevice(), variant)
-    if not variant.prelude:
-        function.compile()  # others have been when they are made
-    return function
 
 
 def clear_caches() -> None:

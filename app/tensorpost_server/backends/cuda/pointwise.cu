@@ -8,7 +8,6 @@
 //   ELEMENTS    neighbouring outputs of a word; WORDS: words of a thread
 #include "common.cuh"
 
-#define MOST_AXES 20
 #define THREADS 128
 #define PACKED 0  // a word of neighbouring elements, aligned
 #define ONE 1     // the same element for the whole word

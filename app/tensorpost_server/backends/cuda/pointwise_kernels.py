@@ -22,16 +22,14 @@ from ...forms import Box, Pointwise
 from ...forms.base import extents
 from ...forms.expression import FUNCTIONS, Call, Constant, Expression, Operand, evaluate
 from .geometry import LARGEST_COUNT, alignment, reciprocal
-from .launches import ArrayLayout, Launch, structure
+from .launches import MOST_LOOPS, VECTOR, ArrayLayout, Launch, structure
 from .variants import Variant
 
 __all__ = ["plan_pointwise", "structure_type"]
 
-VECTOR = 16  # bytes; the widest access there is
 THREADS = 128  # of pointwise.cu
 WORDS = 2  # of a thread: with the device full of threads, enough loads are under way
 SINGLES = 4  # words of a thread that are one element each
-MOST_LOOPS = 20  # MOST_AXES of pointwise.cu
 MOST_OPERANDS = 8
 
 STORED = {

@@ -123,8 +123,8 @@ def plan_resample(
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
     """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
     found: list[Dimension] = []
-    there = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
-    for inner in sorted(there, key=lambda dimension: -abs(dimension.target)):
+    kept = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
+    for inner in sorted(kept, key=lambda dimension: -abs(dimension.target)):
         outer = found[-1] if found else None
         copied = outer is not None and outer.span is None and inner.span is None
         if (

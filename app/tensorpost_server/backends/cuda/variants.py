@@ -78,13 +78,13 @@ def units_variant(item: int, *, wide: bool) -> Variant:
 
 
 def rows_variant(item: int, parts: int) -> Variant:
-    """Makes rows of up to so many parts, 1 or 4, all aligned to so many bytes; see copy.cu."""
-    return _variant("copy.cu", "copy_rows", ROWS=1, ITEM=item, PARTS=parts)
+    """Makes rows of up to so many parts, 1 or 4, all aligned to so many bytes; see rows.cu."""
+    return _variant("rows.cu", "copy_rows", ITEM=item, PARTS=parts)
 
 
 def transpose_variant(item: int, *, wide: bool) -> Variant:
-    """Transposes items of `item` bytes; see copy.cu."""
-    return _variant("copy.cu", "transpose", TRANSPOSED=1, ITEM=item, WIDE=int(wide))
+    """Transposes items of `item` bytes; see transpose.cu."""
+    return _variant("transpose.cu", "transpose", ITEM=item, WIDE=int(wide))
 
 
 _COPIES = [
