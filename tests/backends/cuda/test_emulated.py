@@ -149,24 +149,24 @@ def every_copy() -> Iterator[Call]:
     """Copies that together need every kernel of copy.cu."""
     for item, dtype in ((1, "uint8"), (2, "uint16"), (4, "uint32"), (8, "uint64"), (16, "complex128")):
         vector = 16 // item
-        whole = Copies((2,), ((Copy.of((6, vector * 2)),),))
+        whole = Copies((2,), ((Copy.of_box((6, vector * 2)),),))
         for skip in range(0 if item == 16 else 1):
             yield copied(whole, at((6, vector * 2), dtype, skip, gap=vector), (6, vector * 2))
         if item < 16:
             # The output is aligned and the input is not; then neither is, and rows are long.
             yield copied(whole, at((6, vector * 2), dtype, 1, gap=vector), (6, vector * 2))
             long = 600 // item + 1
-            yield copied(Copies((2,), ((Copy.of((3, long)),),)), at((3, long), dtype, 1, gap=3), (3, long), skip=1)
-            halves = tuple(Copy.of((3, long), target_start=(0, first)) for first in (0, long))
+            yield copied(Copies((2,), ((Copy.of_box((3, long)),),)), at((3, long), dtype, 1, gap=3), (3, long), skip=1)
+            halves = tuple(Copy.of_box((3, long), target_start=(0, first)) for first in (0, long))
             yield copied(Copies((2,), (halves,)), at((3, long), dtype), (3, 2 * long))
             yield copied(tile((7, 3), (1, 300)), at((7, 3), dtype), (7, 900))
             yield copied(tile((4, 1), (1, vector * 3)), at((4, 1), dtype), (4, vector * 3))
             yield copied(
-                Copies((2,), ((Copy.of((6, 5), source_steps=(1, -1), source_start=(0, 4)),),)),
+                Copies((2,), ((Copy.of_box((6, 5), source_steps=(1, -1), source_start=(0, 4)),),)),
                 at((6, 5), dtype),
                 (6, 5),
             )
-        yield copied(Copies((2,), ((Copy.of((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
+        yield copied(Copies((2,), ((Copy.of_box((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
         yield copied(Copies((2,), ((),), 7), at((1, 1), dtype), (3, 5), skip=1 if item < 16 else 0)
         for rows, columns in ((40, 40), (44, 44), (42, 42), (37, 37), (3, 88), (88, 3), (6, 88), (90, 6), (3, 5000)):
             loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
@@ -212,17 +212,17 @@ def rows_calls(dtype: str, skip: int) -> Iterator[Call]:
         arrays = [random.integers(0, 99, shape).astype(dtype) for shape in shapes]
         starts = np.cumsum([0, *(shape[axis] for shape in shapes)])
         copies = [
-            Copy.of(shape, target_start=[int(start) if i == axis else 0 for i in range(len(shape))], input=number)
+            Copy.of_box(shape, target_start=[int(start) if i == axis else 0 for i in range(len(shape))], input=number)
             for number, (shape, start) in enumerate(zip(shapes, starts, strict=False))
         ]
         yield case(Copies((len(shapes[0]),) * len(shapes), (tuple(copies),)), arrays, np.concatenate(arrays, axis))
     x = random.integers(0, 99, (2, 3, 5, 520)).astype(dtype)
     for pads in ((0, 0, 1, 1), (0, 0, 3, 64), (0, 0, 0, 5), (0, 0, 2, 0), (1, 2, 1, 7)):
-        padded = Copies((4,), ((Copy.of(x.shape, target_start=pads),),), 7)
+        padded = Copies((4,), ((Copy.of_box(x.shape, target_start=pads),),), 7)
         yield case(padded, [x], np.pad(x, [(pad, pad) for pad in pads], constant_values=7))
     for steps in ((1, 1, 1, 1), (1, 1, 2, 1)):
         sliced = x[:, 1:, 1 :: steps[2], 3:]
-        copy = Copy.of(sliced.shape, source_start=(0, 1, 1, 3), source_steps=steps)
+        copy = Copy.of_box(sliced.shape, source_start=(0, 1, 1, 3), source_steps=steps)
         yield case(Copies((4,), ((copy,),)), [x], sliced.copy())
 
 

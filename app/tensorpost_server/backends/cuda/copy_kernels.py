@@ -20,7 +20,7 @@ import numpy as np
 
 from ...forms import Box, Copies
 from ...forms.base import extents
-from ...forms.copies import byte_loops, moves, uncovered
+from ...forms.copy_loops import byte_loops, uncovered
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
 from .launches import ENOUGH_BLOCKS, MOST_LOOPS, VECTOR, ArrayLayout, Launch, NestStart, nest_launch, structure
 from .row_kernels import plan_parts, plan_row_nest
@@ -72,7 +72,7 @@ def plan_copies(
     Returns:
         None if there are more loops than a kernel has room for.
     """
-    item, found, parts = out.dtype.itemsize, list[Launch](), list(moves(form, box, output))
+    item, found, parts = out.dtype.itemsize, list[Launch](), list(form.within(box, output))
     element = None if form.fill_value is None else form.fill_element(out.dtype).tobytes()
     rows = plan_parts(parts, element, inputs, extents(box), out)
     if rows is not None:

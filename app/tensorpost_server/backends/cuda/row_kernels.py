@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...forms.copies import Move
+from ...forms import Copy
 from .geometry import DIVISOR, LARGEST_COUNT, Loop, alignment, divisor_row
 from .launches import VECTOR, ArrayLayout, Launch, NestStart, structure
 from .variants import rows_variant
@@ -105,22 +105,22 @@ def plan_row_nest(nest: Sequence[Loop], item: int, start: NestStart) -> Launch |
 
 
 def plan_parts(
-    moves: Sequence[Move], element: bytes | None, inputs: Sequence[ArrayLayout], sizes: Sequence[int], out: ArrayLayout
+    copies: Sequence[Copy], element: bytes | None, inputs: Sequence[ArrayLayout], sizes: Sequence[int], out: ArrayLayout
 ) -> list[Launch] | None:
-    """Several moves, or moves and a fill value, together; None if they do not make long rows.
+    """Several copies, or copies and a fill value, together; None if they do not make long rows.
 
     Args:
-        moves: all into one box.
-        element: the fill value; None if the moves write all of the box.
+        copies: all into one box.
+        element: the fill value; None if the copies write all of the box.
         inputs: the input arrays.
         sizes: of the box.
         out: the array that holds it.
     """
-    if len(moves) + (element is not None) < 2:
+    if len(copies) + (element is not None) < 2:
         return None
     if element is not None and alignment([len(element), out.address, *out.strides]) < len(element):
         return None
-    rows = _rows(moves, inputs, sizes, out)
+    rows = _rows(copies, inputs, sizes, out)
     if rows is None or min(part.end - part.begin for part in rows.parts) < LEAST_ROW:
         return None
     places = [rows.row, out.address, *(stride for _, stride in rows.loops)]
@@ -136,10 +136,12 @@ def plan_parts(
     return found
 
 
-def _rows(moves: Sequence[Move], inputs: Sequence[ArrayLayout], sizes: Sequence[int], out: ArrayLayout) -> _Rows | None:
-    """The moves as parts of rows, as long as possible; None if one of them repeats, reverses or spreads elements."""
-    found = [ranges for move in moves if (ranges := _ranges(move, inputs[move.input].strides)) is not None]
-    if not found or len(found) < len(moves) or min(out.strides, default=1) < 1:
+def _rows(
+    copies: Sequence[Copy], inputs: Sequence[ArrayLayout], sizes: Sequence[int], out: ArrayLayout
+) -> _Rows | None:
+    """The copies as parts of rows, as long as possible; None if one of them repeats, reverses or spreads elements."""
+    found = [ranges for copy in copies if (ranges := _ranges(copy, inputs[copy.input].strides)) is not None]
+    if not found or len(found) < len(copies) or min(out.strides, default=1) < 1:
         return None
     axes = sorted((axis for axis, size in enumerate(sizes) if size > 1), key=lambda axis: -out.strides[axis])
     row = out.dtype.itemsize
@@ -153,18 +155,18 @@ def _rows(moves: Sequence[Move], inputs: Sequence[ArrayLayout], sizes: Sequence[
         row *= sizes[axes.pop()]
     loops = tuple([(sizes[axis], out.strides[axis]) for axis in reversed(axes)])
     parts: list[_Part] = []
-    for move, (begin, end), ranges in zip(moves, spans, found, strict=True):
-        first = sum(at * stride for at, stride in zip(move.source_start, inputs[move.input].strides, strict=True))
+    for copy, (begin, end), ranges in zip(copies, spans, found, strict=True):
+        first = sum(at * stride for at, stride in zip(copy.source_start, inputs[copy.input].strides, strict=True))
         outer = tuple([ranges[axis] for axis in reversed(axes)])
         source = first - begin - sum(one.low * one.source for one in outer)
-        parts.append(_Part(move.input, begin, end, source, outer))
+        parts.append(_Part(copy.input, begin, end, source, outer))
     return _Rows(row, loops, tuple(sorted(parts, key=lambda part: part.begin)))
 
 
-def _ranges(move: Move, strides: Sequence[int]) -> list[_Range] | None:
-    """What a move writes along each axis of the output; None unless that is one range, from elements apart."""
-    found = [_Range(at, 1, 0) for at in move.target_start]
-    for loop in move.loops:
+def _ranges(copy: Copy, strides: Sequence[int]) -> list[_Range] | None:
+    """What a copy writes along each axis of the output; None unless that is a box of different elements."""
+    found = [_Range(at, 1, 0) for at in copy.target_start]
+    for loop in copy.loops:
         (axis, step), source = loop.target, sum(own * strides[axis] for axis, own in loop.source)
         if loop.extent > 1 and (step != 1 or source < 1 or found[axis].extent > 1):
             return None
