@@ -6,6 +6,7 @@ Few types, since every variant takes the C++ compiler some tenths of a second. t
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,7 +50,7 @@ from tensorpost_server.backends.cuda import (
     variants,
 )
 from tensorpost_server.backends.cuda.launch_plan import plan
-from tensorpost_server.backends.cuda.launches import ArrayLayout
+from tensorpost_server.backends.cuda.launches import ArrayLayout, NestStart
 from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
@@ -90,6 +91,7 @@ def run(emulator: Emulator, call: Call, used: set[variants.Variant] | None = Non
     sources, kept = [address(x) for x in inputs], list[Any]()
     for step in steps:
         assert step.launch.variant.prelude or step.launch.variant in variants.VARIANTS
+        assert step.launch.shared <= 48 << 10, "more than any device gives without being asked"
         if used is not None:
             used.add(step.launch.variant)
         arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
@@ -250,6 +252,16 @@ def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, s
         agree(replace(case, want=x.view.T), run(emulator, case, used), exactly=True)
 
     assert {variant.kernel for variant in used} == {"transpose"}
+
+
+@pytest.mark.parametrize("item", [1, 2, 4, 8, 16])
+def test_tiles_of_any_transpose_have_room(item: int):
+    sizes, gaps = (2, 3, 8, 17, 40, 64, 129, 1000, 5000), (0, 1, 16)
+    for a, b, gap_a, gap_b, skip in itertools.product(sizes, sizes, gaps, gaps, (0, item)):
+        nest = [geometry.ByteLoop(b, (a + gap_a) * item, item), geometry.ByteLoop(a, item, (b + gap_b) * item)]
+        launch = transpose_kernels.plan_transpose(nest, item, NestStart(0, 0, 0, skip % 16, skip % 16))
+        assert (launch is None) == (a * b < transpose_kernels.LEAST_TILE)
+        assert launch is None or launch.shared <= 48 << 10, "more than any device gives without being asked"
 
 
 # ---- pointwise -------------------------------------------------------------------------------------------------------

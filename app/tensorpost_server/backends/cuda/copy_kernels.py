@@ -21,7 +21,7 @@ import numpy as np
 from ...forms import Box, Copies
 from ...forms.base import extents
 from ...forms.copy_loops import byte_loops, uncovered
-from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
+from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
 from .launches import ENOUGH_BLOCKS, MOST_LOOPS, VECTOR, ArrayLayout, Launch, NestStart, nest_launch, structure
 from .row_kernels import plan_parts, plan_row_nest
 from .transpose_kernels import plan_transpose
@@ -79,7 +79,7 @@ def plan_copies(
         return rows
     if element is not None:
         for part in uncovered(box, parts):
-            loops = [Loop(stop - start, stride, 0) for (start, stop), stride in zip(part, out.strides, strict=True)]
+            loops = [ByteLoop(stop - start, stride, 0) for (start, stop), stride in zip(part, out.strides, strict=True)]
             target = sum(start * stride for (start, _), stride in zip(part, out.strides, strict=True))
             nest = merged(loops)
             if alignment([item, out.address, *out.strides]) < item or len(nest) > MOST_LOOPS:
@@ -91,14 +91,14 @@ def plan_copies(
         strides = itertools.chain.from_iterable(loop[1:] for loop in loops)
         natural = alignment([item, x.address, out.address, source, target, *strides])
         # An element that is not where its size would have it is copied in parts.
-        nest = merged([*(Loop(*loop) for loop in loops), Loop(item // natural, natural, natural)])
+        nest = merged([*(ByteLoop(*loop) for loop in loops), ByteLoop(item // natural, natural, natural)])
         if len(nest) > MOST_LOOPS:
             return None
         found += _plan_nest(nest, natural, NestStart(move.input, source, target, x.address, out.address))
     return found
 
 
-def _halves(nest: list[Loop], item: int, start: NestStart) -> list[tuple[list[Loop], NestStart]] | None:
+def _halves(nest: list[ByteLoop], item: int, start: NestStart) -> list[tuple[list[ByteLoop], NestStart]] | None:
     """Two halves of a nest of 2^31 bytes or more: neither indices nor a run's bytes may leave 31 bits."""
     if math.prod(loop.extent for loop in nest) * item <= LARGEST_COUNT:
         return None
@@ -113,7 +113,7 @@ def _halves(nest: list[Loop], item: int, start: NestStart) -> list[tuple[list[Lo
     ]
 
 
-def _plan_fill(nest: list[Loop], element: bytes, start: NestStart) -> Iterator[Launch]:
+def _plan_fill(nest: list[ByteLoop], element: bytes, start: NestStart) -> Iterator[Launch]:
     item = len(element)
     if halves := _halves(nest, item, start):
         for half in halves:
@@ -123,16 +123,16 @@ def _plan_fill(nest: list[Loop], element: bytes, start: NestStart) -> Iterator[L
     if nest and nest[-1].target == item:
         row = nest[-1].extent * item
         word = alignment([row, start.target_at, *(loop.target for loop in nest[:-1])])
-        nest = _without_ones([*nest[:-1], Loop(row // word, word, 0)])
+        nest = _without_ones([*nest[:-1], ByteLoop(row // word, word, 0)])
     yield _words(nest, word, 0, False, start, element * (VECTOR // item))
 
 
-def _plan_nest(nest: list[Loop], item: int, start: NestStart) -> Iterator[Launch]:
+def _plan_nest(nest: list[ByteLoop], item: int, start: NestStart) -> Iterator[Launch]:
     if halves := _halves(nest, item, start):
         for half in halves:
             yield from _plan_nest(half[0], item, half[1])
         return
-    innermost = nest[-1] if nest else Loop(1, item, item)
+    innermost = nest[-1] if nest else ByteLoop(1, item, item)
     outer = nest[:-1]
     if innermost.target != item or innermost.source not in (0, item):
         yield plan_transpose(nest, item, start) or _words(nest, item, item, False, start)
@@ -141,39 +141,39 @@ def _plan_nest(nest: list[Loop], item: int, start: NestStart) -> Iterator[Launch
     word = alignment([row, start.target_at, *(loop.target for loop in outer)])
     if innermost.source == 0:
         if word == VECTOR:
-            rows = Loop(row // VECTOR, VECTOR, 0)
+            rows = ByteLoop(row // VECTOR, VECTOR, 0)
             yield _words(_without_ones([*outer, rows]), VECTOR, item, item < VECTOR, start)
         else:
             yield _units(nest, item, start) or _words(nest, item, item, False, start)
         return
     same = alignment([row, start.source_at, *(loop.source for loop in outer)])
     if min(word, same) < VECTOR:
-        launch = plan_row_nest([*outer, Loop(row, 1, 1)], min(word, same), start)
+        launch = plan_row_nest([*outer, ByteLoop(row, 1, 1)], min(word, same), start)
         if launch is not None:
             yield launch
             return
     if word == VECTOR:
-        words = Loop(row // VECTOR, VECTOR, VECTOR)
+        words = ByteLoop(row // VECTOR, VECTOR, VECTOR)
         yield _words(_without_ones([*outer, words]), VECTOR, same, False, start)
         return
     wider = min(word, same)
     if wider > item:
-        nest, item = _without_ones([*outer, Loop(row // wider, wider, wider)]), wider
+        nest, item = _without_ones([*outer, ByteLoop(row // wider, wider, wider)]), wider
     yield _units(nest, item, start) or _words(nest, item, item, False, start)
 
 
-def _without_ones(nest: list[Loop]) -> list[Loop]:
+def _without_ones(nest: list[ByteLoop]) -> list[ByteLoop]:
     return [loop for loop in nest if loop.extent != 1]
 
 
-def _words(nest: list[Loop], store: int, load: int, splat: bool, start: NestStart, fill: bytes = b"") -> Launch:
+def _words(nest: list[ByteLoop], store: int, load: int, splat: bool, start: NestStart, fill: bytes = b"") -> Launch:
     """Words of `store` bytes.
 
     The innermost repeating loop is walked, so that what is read is written several times; but never the loop over the
     words of a row, which must stay neighbours in a warp.
     """
     repeating = [loop for loop in nest[:-1] if loop.source == 0]
-    walked = repeating[-1] if repeating else Loop(1, 0, 0)
+    walked = repeating[-1] if repeating else ByteLoop(1, 0, 0)
     others = [loop for loop in nest if loop is not walked]
     words, block = math.prod(loop.extent for loop in others), COPY_THREADS * WORDS
     walk = min(walked.extent, LONGEST_WALK)
@@ -194,16 +194,16 @@ def _words(nest: list[Loop], store: int, load: int, splat: bool, start: NestStar
     return nest_launch(variant, -(-count // block), COPY_THREADS, parameters, start)
 
 
-def _units(nest: list[Loop], item: int, start: NestStart) -> Launch | None:
+def _units(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
     """A unit laid once and written often; None if no part of the output is contiguous for `LEAST_RUN` bytes."""
-    size, inner, outer = item, list[Loop](), list(nest)
+    size, inner, outer = item, list[ByteLoop](), list(nest)
     while outer and outer[-1].target == size and size * outer[-1].extent <= MOST_UNIT:
         if outer[-1].source == 0 and size >= LEAST_PERIOD:
             break  # what repeats the unit writes it again, and need not be laid
         size *= outer[-1].extent
         inner.append(outer.pop())
     run = last_run = size
-    chunk: Loop | None = None
+    chunk: ByteLoop | None = None
     if outer and outer[-1].target == size:
         if outer[-1].source == 0:
             run = last_run = size * outer.pop().extent
@@ -214,7 +214,7 @@ def _units(nest: list[Loop], item: int, start: NestStart) -> Launch | None:
             turns = -(-loop.extent // parts)
             parts = -(-loop.extent // turns)
             inner.append(replace(loop, extent=turns))
-            chunk = Loop(parts, turns * loop.target, turns * loop.source)
+            chunk = ByteLoop(parts, turns * loop.target, turns * loop.source)
             run = turns * size
             last_run = (loop.extent - (parts - 1) * turns) * size
             size = run

@@ -151,7 +151,7 @@ def _plan(
         [_access(stride, item) for stride, item in zip(inner.strides, items, strict=True)],
         elements,
         words,
-        wide=_reach(loops) + VECTOR > LARGEST_COUNT,
+        wide=_largest_offset(loops) + VECTOR > LARGEST_COUNT,
     )
     rows = [(inner.extent // elements, [stride * elements for stride in inner.strides])]
     rows += [(loop.extent, list(loop.strides)) for loop in reversed(outer)]
@@ -190,7 +190,7 @@ def _access(stride: int, item: int) -> str:
     return "PACKED" if stride == item else "ONE" if stride == 0 else "APART"
 
 
-def _reach(loops: Sequence[_Loop]) -> int:
+def _largest_offset(loops: Sequence[_Loop]) -> int:
     """The largest distance in bytes between an operand's first element and any other."""
     if not loops:
         return 0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...forms import Copy
-from .geometry import DIVISOR, LARGEST_COUNT, Loop, alignment, divisor_row
+from .geometry import DIVISOR, LARGEST_COUNT, ByteLoop, alignment, divisor_row
 from .launches import VECTOR, ArrayLayout, Launch, NestStart, structure
 from .variants import rows_variant
 
@@ -87,7 +87,7 @@ class _Rows:
     parts: tuple[_Part, ...]
 
 
-def plan_row_nest(nest: Sequence[Loop], item: int, start: NestStart) -> Launch | None:
+def plan_row_nest(nest: Sequence[ByteLoop], item: int, start: NestStart) -> Launch | None:
     """Rows of one input, the innermost loop; None if they are short or repeated, or there are too many of them.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .geometry import AXIS, DIVISOR, Loop, alignment, axis_row, divisor_row, fits_in_32_bits
+from .geometry import AXIS, DIVISOR, ByteLoop, alignment, axis_row, divisor_row, fits_in_32_bits
 from .launches import MOST_LOOPS, VECTOR, Launch, NestStart, nest_launch, structure
 from .variants import transpose_variant
 
@@ -35,7 +35,7 @@ TRANSPOSE = np.dtype(
 """`Transpose` of transpose.cu."""
 
 
-def plan_transpose(nest: list[Loop], item: int, start: NestStart) -> Launch | None:
+def plan_transpose(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
     """A transpose by tiles; None if no two axes are contiguous, one on either side, or a tile would be tiny."""
     a, b = nest[-1], next((loop for loop in nest[:-1] if loop.source == item), None)
     if b is None or a.target != item or a.extent * b.extent < LEAST_TILE:
@@ -58,11 +58,9 @@ def plan_transpose(nest: list[Loop], item: int, start: NestStart) -> Launch | No
     # Lines of shared memory begin in different banks, an odd number of them apart.
     line = -(-(tile_b + margin) // per_word) * per_word + margin
     step = (-(-line * item // 4) | 1) * 4 // item if item < 8 else line | 1
-    if not (joined_source or joined_target):
-        most = MOST_TILE // (step * item) - overlap
-        if most < tile_a:
-            tile_a = most // per_word * per_word
-            overlap = 0 if aligned_target else per_word - 1
+    if not (joined_source or joined_target) and min(a.extent, tile_a + overlap) * step * item > MOST_TILE:
+        tile_a = (MOST_TILE // (step * item) - per_word) // per_word * per_word
+        overlap = 0 if aligned_target else per_word - 1
     height = min(a.extent, tile_a + overlap)
     read_items = (height * tile_b if joined_source else tile_b) + margin
     written_items = tile_a * tile_b if joined_target else tile_a
