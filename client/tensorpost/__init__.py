@@ -1,7 +1,7 @@
 """tensorpost: POST a DirectML operator and a tensor, get the result back as raw bytes.
 
 The descriptors, data types and errors are plain values that need no network. Every name here is loaded when it is first
-asked for, so that nobody waits for what they do not use: Pydantic and NumPy for the descriptors, sockets for the
+asked for, so that an import takes no time for what is not used: Pydantic and NumPy for the descriptors, sockets for the
 clients, httpx for proxies and `HttpxTransport`.
 """
 

@@ -305,7 +305,10 @@ def destination(path: str) -> Generator[BinaryIO]:
                 yield file
             part.replace(target)
         except OSError as error:
-            if error.filename in (None, str(part)):  # a full disk names none, and nobody asked for the unfinished one
+            if error.filename in (
+                None,
+                str(part),
+            ):  # a full disk has no name; the unfinished file's is unknown to callers
                 error.filename = path
             raise
         finally:

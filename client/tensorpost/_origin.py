@@ -1,4 +1,4 @@
-"""Where a server is, and what goes with every connection to it."""
+"""The origin of a server: its address, and the settings of every connection to it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Origin:
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         if port == 0:
-            raise InvalidParameter(f"base_url {base_url[:100]!r} has port 0, on which nobody listens{hint}")
+            raise InvalidParameter(f"base_url {base_url[:100]!r} has port 0, on which no server can listen{hint}")
         host, port = _in_ascii(url.hostname, base_url), port or _DEFAULT_PORTS[url.scheme]
         return cls(url.scheme, host, port, url.path.rstrip("/"), headers, timeout, tls, uds)
 
@@ -83,7 +83,7 @@ class Origin:
 
     @property
     def address(self) -> Address:
-        """What a socket is connected to."""
+        """The address that a socket connects to."""
         return (self.host, self.port) if self.uds is None else self.uds
 
     @property

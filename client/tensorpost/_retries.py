@@ -1,4 +1,4 @@
-"""When a call is worth repeating, and how long to wait first. Pure: the waiting is done by whoever asked."""
+"""When a call is worth repeating, and how long to wait first. Pure: the caller waits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RetryPolicy:
     Attributes:
         retries: attempts after the first.
         patience_seconds: the most time to spend waiting between the attempts of one call, all together.
-        spread: a number from 0 to 1 for each wait, so that many clients do not come back at once.
+        spread: a number from 0 to 1 for each wait, so that many clients do not retry at the same time.
     """
 
     retries: int

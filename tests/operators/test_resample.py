@@ -489,7 +489,7 @@ def test_the_gradient_is_the_adjoint(case: tuple[Any, NDArray[Any]]) -> None:
     forward = (Resample2OperatorDesc if isinstance(desc, ResampleGrad1OperatorDesc) else Resample1OperatorDesc)(
         input_tensor=desc.output_gradient_tensor,
         output_tensor=desc.input_gradient_tensor,
-        **{name: getattr(desc, name) for name in type(desc).attribute_fields()},
+        **{name: getattr(desc, name) for name in type(desc).fields_of_kind("attribute")},
     )
     x = np.random.default_rng(3).standard_normal(desc.output_gradient_tensor.sizes).astype(np.float32)
     y, back = run(forward, x), run(desc, g)

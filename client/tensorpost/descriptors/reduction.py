@@ -69,11 +69,7 @@ class ReduceOperatorDesc(OperatorDesc):
         """The output has the input's rank, and one element along each axis."""
         yield from self.same_type_and_rank(*(["input_tensor"] if self.function.is_index else []))
         yield from self.count_is_length("axis_count", "axes")
-        rank = len(self.input_tensor.sizes)
-        for index, axis in enumerate(self.axes):
-            if axis >= rank or axis in self.axes[:index]:
-                message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
-                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}, each once")
+        yield from self.axes_are_distinct(len(self.input_tensor.sizes))
         wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
         yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
 
@@ -83,7 +79,7 @@ class ReduceOperatorDesc(OperatorDesc):
 
 
 class TopK1OperatorDesc(OperatorDesc):
-    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and where they stand.
+    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and their positions.
 
     Attributes:
         input_tensor: tensor to read.

@@ -43,7 +43,7 @@ def slot(name: str, array: NDArray[Any], strides: tuple[int, ...] | None = None)
 
 
 def plan_of(form: Form, inputs: list[Slot], output: Slot, slice_bytes: int = 1 << 20) -> Plan:
-    """As `make_plan`, for a form that no operation stands behind."""
+    """As `make_plan`, for a form without an operation."""
     operation: Operation = None  # type: ignore[assignment] # pyright: ignore[reportAssignmentType] # backends never look
     return Plan(operation, form, tuple(inputs), (output,), cut(output.layout, slice_bytes), 1)
 
