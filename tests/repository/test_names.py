@@ -17,11 +17,9 @@ CLASSES = {
     "TapTable": DEVICE,
     "Call": "to be renamed",  # _arrays.py, http/parse_call.py, forms/expression.py
     "Constant": "to be renamed",  # backends/directml/model.py, forms/expression.py
-    "Loop": "to be renamed",  # backends/cuda/geometry.py, forms/copy_loops.py
     "NotCompiled": "to be renamed",  # backends/numba_/library.py, backends/numba_/expression_plan.py
     "Session": "to be renamed",  # _session.py, backends/directml/sessions.py
     "_Body": "to be renamed",  # httpx_transport.py, _httpx_sender.py
-    "_Call": "to be renamed",  # _cli.py, backends/cuda/compute.py
 }
 """Names that several classes have, each with its reason."""
 
