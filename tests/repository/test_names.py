@@ -14,8 +14,6 @@ DEVICE = "the same concept for each device"
 
 CLASSES = {
     "TapTable": DEVICE,
-    "Constant": "to be renamed",  # backends/directml/model.py, forms/expression.py
-    "Loop": "to be renamed",  # backends/cuda/geometry.py, forms/copy_loops.py
 }
 """Names that several classes have, each with its reason."""
 

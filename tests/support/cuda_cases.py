@@ -22,8 +22,8 @@ from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.tile import tile
 
 __all__ = ["CONVERSIONS", "EXPRESSIONS", "FUNCTION_TYPES", "TOLERANCES", "Call", "Strided", "agree", "choice_of_halves"]
-__all__ += ["conversion", "copy_calls", "function_cases", "is_exact", "packed", "pointwise_calls", "resample_calls"]
-__all__ += ["tile_calls"]
+__all__ += ["conversion", "copy_calls", "erf_of_every_half", "function_cases", "is_exact", "packed", "pointwise_calls"]
+__all__ += ["resample_calls", "tile_calls"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,6 +346,14 @@ def conversion(stored: str, computed_in: str, result: str) -> Call:
     form = Pointwise(_X, (computed_in,), computed_in)
     want = x.astype(computed_in).astype(result)
     return Call(form, (packed(x),), ((0, x.size),), packed(np.zeros(x.shape, result)), want)
+
+
+def erf_of_every_half() -> Call:
+    """erf in float32 of all numbers of float16, rounded to float16; the exact value by the C library."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    exact = np.array([math.erf(value) for value in x.tolist()]).astype(np.float16)
+    form = Pointwise(call("erf", operand(0)), ("float32",), "float32")
+    return Call(form, (packed(x),), ((0, x.size),), packed(np.zeros_like(x)), exact)
 
 
 def choice_of_halves() -> Call:

@@ -35,6 +35,7 @@ static struct {
 } emulated;
 
 static inline void __syncthreads() { swapcontext(&emulated.threads[emulated.current], &emulated.scheduler); }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {

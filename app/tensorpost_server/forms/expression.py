@@ -200,7 +200,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "log": Function("log", "log({0})"),
     "sqrt": Function("sqrt", "sqrt({0})"),
     "tanh": Function("tanh", "tanh({0})"),
-    "erf": Function(NUMPY_ONLY["erf"], "erf({0})"),
+    "erf": Function(NUMPY_ONLY["erf"], "tp_erf({0})"),
     "floor": Function("floor", "floor({0})"),
     "ceil": Function("ceil", "ceil({0})"),
     "trunc": Function("trunc", "trunc({0})"),

@@ -6,8 +6,10 @@ Few types, since every variant takes the C++ compiler some tenths of a second. t
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.support.cuda_cases import (
     choice_of_halves,
     conversion,
     copy_calls,
+    erf_of_every_half,
     function_cases,
     is_exact,
     packed,
@@ -40,12 +43,14 @@ from tensorpost_server.backends.cuda import (
     geometry,
     pointwise_kernels,
     resample_kernels,
+    row_kernels,
     staged_resample,
     tap_tables,
+    transpose_kernels,
     variants,
 )
 from tensorpost_server.backends.cuda.launch_plan import plan
-from tensorpost_server.backends.cuda.launches import ArrayLayout
+from tensorpost_server.backends.cuda.launches import ArrayLayout, NestStart
 from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
@@ -86,6 +91,7 @@ def run(emulator: Emulator, call: Call, used: set[variants.Variant] | None = Non
     sources, kept = [address(x) for x in inputs], list[Any]()
     for step in steps:
         assert step.launch.variant.prelude or step.launch.variant in variants.VARIANTS
+        assert step.launch.shared <= 48 << 10, "more than any device gives without being asked"
         if used is not None:
             used.add(step.launch.variant)
         arrays = {name: array_of(part.table).view(np.uint8)[part.first :] for name, part in step.tables.items()}
@@ -110,6 +116,7 @@ def test_copies(emulator: Emulator, call: Call):
 def test_copies_with_wide_offsets(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_kernels, "fits_in_32_bits", lambda _: False)  # as beyond 2 GiB
+        patch.setattr(transpose_kernels, "fits_in_32_bits", lambda _: False)
         agree(call, run(emulator, call), exactly=True)
 
 
@@ -118,6 +125,7 @@ def test_copies_with_wide_offsets(emulator: Emulator, call: Call):
 def test_copies_in_several_launches(emulator: Emulator, call: Call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_kernels, "LARGEST_COUNT", 1000)  # as beyond 2 GiB
+        patch.setattr(row_kernels, "LARGEST_COUNT", 1000)
         agree(call, run(emulator, call), exactly=True)
 
 
@@ -151,6 +159,8 @@ def every_copy() -> Iterator[Call]:
             yield copied(whole, at((6, vector * 2), dtype, 1, gap=vector), (6, vector * 2))
             long = 600 // item + 1
             yield copied(Copies((2,), ((Copy.of_box((3, long)),),)), at((3, long), dtype, 1, gap=3), (3, long), skip=1)
+            halves = tuple(Copy.of_box((3, long), target_start=(0, first)) for first in (0, long))
+            yield copied(Copies((2,), (halves,)), at((3, long), dtype), (3, 2 * long))
             yield copied(tile((7, 3), (1, 300)), at((7, 3), dtype), (7, 900))
             yield copied(tile((4, 1), (1, vector * 3)), at((4, 1), dtype), (4, vector * 3))
             yield copied(
@@ -170,10 +180,88 @@ def test_every_copying_kernel_is_used(emulator: Emulator, monkeypatch: pytest.Mo
     used: set[variants.Variant] = set()
     for fits in (True, False):
         monkeypatch.setattr(copy_kernels, "fits_in_32_bits", lambda _, fits=fits: fits)
+        monkeypatch.setattr(transpose_kernels, "fits_in_32_bits", lambda _, fits=fits: fits)
         for copy in every_copy():
             agree(copy, run(emulator, copy, used), exactly=True)
 
-    assert {str(v) for v in variants.VARIANTS if v.file == "copy.cu"} == {str(v) for v in used}
+    assert {str(v) for v in variants.VARIANTS if v.file in ("copy.cu", "rows.cu", "transpose.cu")} == set(
+        map(str, used)
+    )
+
+
+def row_major(array: NDArray[Any], skip: int) -> Strided:
+    """A packed array that begins `skip` elements behind an aligned address."""
+    strides = tuple([stride // array.itemsize for stride in array.strides])
+    return Strided(np.concatenate([np.zeros(skip, array.dtype), array.ravel()]), skip, array.shape, strides)
+
+
+def rows_calls(dtype: str, skip: int) -> Iterator[Call]:
+    """Joins, paddings and slices of long rows, with what NumPy makes of them."""
+    random = np.random.default_rng(4)
+
+    def case(form: Copies, inputs: list[NDArray[Any]], expected: NDArray[Any]) -> Call:
+        out = row_major(np.zeros_like(expected), skip)
+        whole = tuple((0, size) for size in expected.shape)
+        return Call(form, tuple(row_major(x, skip) for x in inputs), whole, out, expected)
+
+    for axis, shapes in (
+        (0, [(40, 300), (30, 300)]),
+        (1, [(9, 300), (9, 513)]),
+        (1, [(2, 5, 301), (2, 7, 301), (2, 3, 301)]),
+        (1, [(3, 257 + 40 * i) for i in range(9)]),
+        (2, [(2, 3, 4000), (2, 3, 1000)]),
+    ):
+        arrays = [random.integers(0, 99, shape).astype(dtype) for shape in shapes]
+        starts = np.cumsum([0, *(shape[axis] for shape in shapes)])
+        copies = [
+            Copy.of_box(shape, target_start=[int(start) if i == axis else 0 for i in range(len(shape))], input=number)
+            for number, (shape, start) in enumerate(zip(shapes, starts, strict=False))
+        ]
+        yield case(Copies((len(shapes[0]),) * len(shapes), (tuple(copies),)), arrays, np.concatenate(arrays, axis))
+    x = random.integers(0, 99, (2, 3, 5, 520)).astype(dtype)
+    for pads in ((0, 0, 1, 1), (0, 0, 3, 64), (0, 0, 0, 5), (0, 0, 2, 0), (1, 2, 1, 7)):
+        padded = Copies((4,), ((Copy.of_box(x.shape, target_start=pads),),), 7)
+        yield case(padded, [x], np.pad(x, [(pad, pad) for pad in pads], constant_values=7))
+    for steps in ((1, 1, 1, 1), (1, 1, 2, 1)):
+        sliced = x[:, 1:, 1 :: steps[2], 3:]
+        copy = Copy.of_box(sliced.shape, source_start=(0, 1, 1, 3), source_steps=steps)
+        yield case(Copies((4,), ((copy,),)), [x], sliced.copy())
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64", "complex128"])
+def test_joins_paddings_and_slices_are_made_in_rows(emulator: Emulator, dtype: str, skip: int):
+    used: set[variants.Variant] = set()
+    for case in rows_calls(dtype, skip):
+        agree(case, run(emulator, case, used), exactly=True)
+
+    kernels = {variant.kernel for variant in used}
+    assert kernels == {"copy_rows"} if dtype != "complex128" else kernels <= {"copy_rows", "copy_words"}
+
+
+@pytest.mark.parametrize(("skip", "gap"), [(0, 0), (1, 0), (0, 3), (1, 3)])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64", "complex128"])
+def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, skip: int, gap: int):
+    sizes = ((40, 40), (37, 37), (3, 5000), (5000, 3), (6, 88), (256, 136), (300, 301), (1000, 2), (8, 300), (129, 121))
+    used: set[variants.Variant] = set()
+    for rows, columns in sizes:
+        loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
+        form = Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),))
+        x = at((columns, rows), dtype, skip, gap)
+        case = copied(form, x, (rows, columns), skip)
+        agree(replace(case, want=x.view.T), run(emulator, case, used), exactly=True)
+
+    assert {variant.kernel for variant in used} == {"transpose"}
+
+
+@pytest.mark.parametrize("item", [1, 2, 4, 8, 16])
+def test_tiles_of_any_transpose_have_room(item: int):
+    sizes, gaps = (2, 3, 8, 17, 40, 64, 129, 1000, 5000), (0, 1, 16)
+    for a, b, gap_a, gap_b, skip in itertools.product(sizes, sizes, gaps, gaps, (0, item)):
+        nest = [geometry.ByteLoop(b, (a + gap_a) * item, item), geometry.ByteLoop(a, item, (b + gap_b) * item)]
+        launch = transpose_kernels.plan_transpose(nest, item, NestStart(0, 0, 0, skip % 16, skip % 16))
+        assert (launch is None) == (a * b < transpose_kernels.LEAST_TILE)
+        assert launch is None or launch.shared <= 48 << 10, "more than any device gives without being asked"
 
 
 # ---- pointwise -------------------------------------------------------------------------------------------------------
@@ -206,6 +294,12 @@ def test_types_are_converted_as_numpy_converts_them(emulator: Emulator, stored: 
     case = conversion(stored, computed_in, result)
 
     agree(case, run(emulator, case), exactly=True)
+
+
+def test_erf_of_every_half(emulator: Emulator):
+    case = erf_of_every_half()
+
+    agree(case, run(emulator, case), exactly=False, tolerance=1)
 
 
 def test_a_choice_between_halves_keeps_every_bit(emulator: Emulator):
@@ -309,8 +403,9 @@ def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Cal
     [
         (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", copy_kernels.COPY),
         (variants.units_variant(4, wide=False), "Unit", copy_kernels.UNIT),
-        (variants.rows_variant(4, wide=False), "Rows", copy_kernels.ROWS),
-        (variants.transpose_variant(4, 4, wide=False), "Transpose", copy_kernels.TRANSPOSE),
+        (variants.rows_variant(4, 1), "Rows", row_kernels.ROWS[1]),
+        (variants.rows_variant(4, 4), "Rows", row_kernels.ROWS[4]),
+        (variants.transpose_variant(4, wide=False), "Transpose", transpose_kernels.TRANSPOSE),
         (variants.gather_variant(4), "Gather", resample_kernels.GATHER),
         (variants.blend_variant("float32", 2, 2, 1), "Tiles", staged_resample.TILES),
         (variants.pass_variant("float32", "float32"), "Pass", resample_kernels.PASS),

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tensorpost_server.backends.cuda import geometry
-from tensorpost_server.backends.cuda.geometry import Loop, divide, merged, reciprocal
+from tensorpost_server.backends.cuda.geometry import ByteLoop, divide, merged, reciprocal
 
 
 def test_division_by_every_small_number_of_every_small_number():
@@ -40,7 +40,7 @@ def test_what_a_kernel_cannot_divide_by_is_refused(divisor: int):
         reciprocal(divisor)
 
 
-def offsets(loops: list[Loop]) -> list[tuple[int, int]]:
+def offsets(loops: list[ByteLoop]) -> list[tuple[int, int]]:
     """Output and input offset of every turn, in the order of the output's memory."""
     turns = itertools.product(*(range(loop.extent) for loop in loops))
     found = [
@@ -55,27 +55,27 @@ def offsets(loops: list[Loop]) -> list[tuple[int, int]]:
 
 @given(
     st.lists(
-        st.builds(Loop, st.integers(1, 4), st.sampled_from([1, 2, 4, 8, 16, 64]), st.sampled_from([0, 1, 2, 4, 8])),
+        st.builds(ByteLoop, st.integers(1, 4), st.sampled_from([1, 2, 4, 8, 16, 64]), st.sampled_from([0, 1, 2, 4, 8])),
         max_size=5,
     )
 )
 @settings(max_examples=300, deadline=None)
-def test_merged_loops_copy_the_same(loops: list[Loop]):
+def test_merged_loops_copy_the_same(loops: list[ByteLoop]):
     assert offsets(merged(loops)) == offsets(loops)
 
 
 @pytest.mark.parametrize(
     ("loops", "count"),
     [
-        ([Loop(2, 12, 12), Loop(3, 4, 4)], 1),
-        ([Loop(3, 4, 4), Loop(2, 12, 12)], 1),  # the order of the axes does not matter, memory's does
-        ([Loop(2, 12, 0), Loop(3, 4, 0)], 1),
-        ([Loop(2, 12, 0), Loop(3, 4, 4)], 2),
-        ([Loop(2, 16, 12), Loop(3, 4, 4)], 2),
-        ([Loop(1, 5, 7)], 0),
+        ([ByteLoop(2, 12, 12), ByteLoop(3, 4, 4)], 1),
+        ([ByteLoop(3, 4, 4), ByteLoop(2, 12, 12)], 1),  # the order of the axes does not matter, memory's does
+        ([ByteLoop(2, 12, 0), ByteLoop(3, 4, 0)], 1),
+        ([ByteLoop(2, 12, 0), ByteLoop(3, 4, 4)], 2),
+        ([ByteLoop(2, 16, 12), ByteLoop(3, 4, 4)], 2),
+        ([ByteLoop(1, 5, 7)], 0),
     ],
 )
-def test_loops_are_merged_where_both_sides_follow(loops: list[Loop], count: int):
+def test_loops_are_merged_where_both_sides_follow(loops: list[ByteLoop], count: int):
     assert len(merged(loops)) == count
 
 

@@ -29,7 +29,7 @@ from .pinned import PinnedMemory
 
 __all__ = ["CudaBackend", "CudaRun"]
 
-THREADS = 2
+WORKER_THREADS = 2
 """One slice is computed while another is on the bus; a third would only wait."""
 
 SMALLEST_PART = 64 * 1024
@@ -85,7 +85,11 @@ class CudaBackend:
     inline = False
 
     def __init__(
-        self, index: int = 0, threads: int = THREADS, memory_bytes: int | None = None, pinned_bytes: int = 64 << 20
+        self,
+        index: int = 0,
+        threads: int = WORKER_THREADS,
+        memory_bytes: int | None = None,
+        pinned_bytes: int = 64 << 20,
     ) -> None:
         self.cupy = cupy = _cupy()
         compute: Any = importlib.import_module(f"{__package__}.compute")  # it needs CuPy to be imported
@@ -97,7 +101,7 @@ class CudaBackend:
                 "(the variable CUDA_VISIBLE_DEVICES decides which)"
             )
         self.index = index
-        self.threads = max(threads, THREADS)
+        self.threads = max(threads, WORKER_THREADS)
         self.device = f"cuda:{index}"
         self._lost: str | None = None
         self._lanes = threading.local()
@@ -132,7 +136,7 @@ class CudaBackend:
                     index,
                     cls(
                         index,
-                        options.threads.get(cls.name, THREADS),
+                        options.threads.get(cls.name, WORKER_THREADS),
                         options.cuda_memory_bytes,
                         options.cuda_pinned_bytes,
                     ),

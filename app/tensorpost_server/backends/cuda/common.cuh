@@ -16,6 +16,8 @@ typedef i64 offset;
 typedef int offset;
 #endif
 
+#define MOST_AXES 20  // loops of a nest
+
 // One loop of a nest. extent and its reciprocal divide an index; the strides are bytes.
 struct Axis {
   u32 extent, magic, shift, unused;
@@ -45,3 +47,18 @@ template <class T> __device__ __forceinline__ T read(const u8 *at) { return __ld
 
 // Outputs are written once and read by nobody soon: keep them out of the way of what is read again.
 template <class T> __device__ __forceinline__ void write(u8 *at, T value) { __stcs(reinterpret_cast<T *>(at), value); }
+
+// 16 bytes that begin `at & 15` bytes behind the first of two vectors.
+__device__ __forceinline__ uint4 shifted(const uint4 low, const uint4 high, u32 at) {
+  u32 w0 = low.x, w1 = low.y, w2 = low.z, w3 = low.w, w4 = high.x, w5 = high.y, w6 = high.z, w7 = high.w;
+  if (at & 8) w0 = w2, w1 = w3, w2 = w4, w3 = w5, w4 = w6, w5 = w7;
+  if (at & 4) w0 = w1, w1 = w2, w2 = w3, w3 = w4, w4 = w5;
+#if !defined(ITEM) || ITEM < 4
+  const u32 bits = (at & 3) * 8;
+  w0 = __funnelshift_r(w0, w1, bits);
+  w1 = __funnelshift_r(w1, w2, bits);
+  w2 = __funnelshift_r(w2, w3, bits);
+  w3 = __funnelshift_r(w3, w4, bits);
+#endif
+  return make_uint4(w0, w1, w2, w3);
+}

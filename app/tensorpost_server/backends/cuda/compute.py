@@ -26,7 +26,7 @@ from .launches import ArrayLayout
 from .tap_tables import ByteCache, TapTable, array_of
 from .variants import Variant
 
-__all__ = ["clear_caches", "compile_variant", "fill"]
+__all__ = ["clear_caches", "fill"]
 
 cupy: Any = importlib.import_module("cupy")  # it has no type stubs: whatever is CuPy's is Any in this module
 
@@ -39,7 +39,7 @@ _Layout = tuple[Any, tuple[int, ...], int]  # the fields of ArrayLayout, which t
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _BoundLaunch:
     """A launch with everything but the arrays.
 
     Attributes:
@@ -132,14 +132,6 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
         form.extrapolate(box, out)
 
 
-def compile_variant(variant: Variant) -> Any:
-    """The variant's kernel, compiled for the current device. The compiler's message is part of what it raises."""
-    function = _function(cupy.cuda.runtime.getDevice(), variant)
-    if not variant.prelude:
-        function.compile()  # others have been when they are made
-    return function
-
-
 def clear_caches() -> None:
     """Forget all plans and tables, and so give back the device memory that they hold."""
     _calls.cache_clear()
@@ -167,14 +159,14 @@ def _tables(device: int) -> ByteCache[Any]:
 
 
 @functools.cache
-def _calls(device: int) -> ByteCache[tuple[_Call, ...] | None]:
+def _calls(device: int) -> ByteCache[tuple[_BoundLaunch, ...] | None]:
     del device
     return ByteCache(KEPT_BYTES)
 
 
 def _make_calls(
     device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_Layout], out: _Layout
-) -> tuple[int, tuple[_Call, ...] | None]:
+) -> tuple[int, tuple[_BoundLaunch, ...] | None]:
     if any(start == stop for start, stop in box):
         return CALL_BYTES, ()
     steps = plan(form, [ArrayLayout(*x) for x in inputs], box, ArrayLayout(*out), output)
@@ -184,7 +176,7 @@ def _make_calls(
     return CALL_BYTES * (1 + len(calls)) + sum(table.nbytes for call in calls for table in call.tables), calls
 
 
-def _call(device: int, stream: int, step: Step) -> _Call:
+def _call(device: int, stream: int, step: Step) -> _BoundLaunch:
     launch, tables = step.launch, list[Any]()
     parameters = launch.parameters.copy()
     for name, part in step.tables.items():
@@ -193,7 +185,7 @@ def _call(device: int, stream: int, step: Step) -> _Call:
     # Without its fields, which CuPy would have NumPy describe to it at every launch.
     parameters = parameters.view(f"V{parameters.nbytes}")
     function, grid, block = _function(device, launch.variant), (launch.grid,), (launch.block,)
-    return _Call(
+    return _BoundLaunch(
         function, grid, block, launch.shared, launch.sources, launch.target, parameters, step.made, tuple(tables)
     )
 

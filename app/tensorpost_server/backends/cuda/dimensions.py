@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .geometry import Loop, alignment, axis_row
+from .geometry import ByteLoop, alignment, axis_row
 from .launches import Launch
 from .tap_tables import Reach, Span, Taps, TapTable, reach_of
 from .variants import Variant
@@ -107,7 +107,7 @@ class Planes:
         lists: the table of indices of all loops; None if no loop is resampled.
     """
 
-    loops: list[Loop]
+    loops: list[ByteLoop]
     first: list[int]
     lists: TablePart | None
 
@@ -144,7 +144,7 @@ def planes_of(dimensions: list[Dimension]) -> Planes | None:
             first.append(length + dimension.start)
             spans.append(dimension.span)
             length += outputs_of(dimension.span)
-    loops = [Loop(dimension.extent, dimension.target, dimension.source) for dimension in reversed(dimensions)]
+    loops = [ByteLoop(dimension.extent, dimension.target, dimension.source) for dimension in reversed(dimensions)]
     return Planes(loops, first, TablePart(TapTable(tuple(spans), "indices")) if spans else None)
 
 

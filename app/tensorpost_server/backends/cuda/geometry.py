@@ -16,14 +16,13 @@ __all__ = [
     "AXIS",
     "DIVISOR",
     "LARGEST_COUNT",
-    "Loop",
+    "ByteLoop",
     "alignment",
     "axis_row",
     "divide",
     "divisor_row",
     "fits_in_32_bits",
     "merged",
-    "reach",
     "reciprocal",
 ]
 
@@ -60,7 +59,7 @@ def divide(number: int, magic: int, shift: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ByteLoop:
     """One loop of a nest that copies.
 
     Attributes:
@@ -74,13 +73,13 @@ class Loop:
     source: int
 
 
-def merged(loops: Iterable[Loop]) -> list[Loop]:
+def merged(loops: Iterable[ByteLoop]) -> list[ByteLoop]:
     """The same copies by as few loops as possible, in the order of the output's memory, innermost last."""
-    found: list[Loop] = []
+    found: list[ByteLoop] = []
     for loop in sorted((loop for loop in loops if loop.extent != 1), key=lambda loop: -abs(loop.target)):
         outer = found[-1] if found else None
         if outer and outer.target == loop.extent * loop.target and outer.source == loop.extent * loop.source:
-            found[-1] = Loop(outer.extent * loop.extent, loop.target, loop.source)
+            found[-1] = ByteLoop(outer.extent * loop.extent, loop.target, loop.source)
         else:
             found.append(loop)
     return found
@@ -91,21 +90,14 @@ def alignment(numbers: Iterable[int], most: int = 16) -> int:
     return math.gcd(most, *numbers)
 
 
-def reach(loops: Iterable[Loop]) -> tuple[int, int]:
-    """The largest distances in bytes, in the output and in the input, between any element and the first one."""
-    loops = list(loops)
-    return (
-        sum((loop.extent - 1) * abs(loop.target) for loop in loops),
-        sum((loop.extent - 1) * abs(loop.source) for loop in loops),
-    )
+def fits_in_32_bits(loops: Sequence[ByteLoop], room: int = 16) -> bool:
+    """Whether signed 32-bit numbers hold every offset, with some room for the access at the largest one."""
+    target = sum((loop.extent - 1) * abs(loop.target) for loop in loops)
+    source = sum((loop.extent - 1) * abs(loop.source) for loop in loops)
+    return max(target, source) + room <= LARGEST_COUNT
 
 
-def fits_in_32_bits(loops: Sequence[Loop], room: int = 16) -> bool:
-    """Whether signed 32-bit numbers hold every offset, with some room for one access behind it."""
-    return max(reach(loops)) + room <= LARGEST_COUNT
-
-
-def axis_row(loop: Loop) -> tuple[Any, ...]:
+def axis_row(loop: ByteLoop) -> tuple[Any, ...]:
     """A loop as an element of `AXIS`."""
     return (loop.extent, *reciprocal(loop.extent), 0, loop.source, loop.target)
 

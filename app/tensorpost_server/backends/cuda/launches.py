@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from .variants import Variant
 
-__all__ = ["ENOUGH_BLOCKS", "ArrayLayout", "Launch", "structure"]
+__all__ = ["ENOUGH_BLOCKS", "MOST_LOOPS", "VECTOR", "ArrayLayout", "Launch", "NestStart", "nest_launch", "structure"]
 
+VECTOR = 16  # bytes; the widest access there is
+MOST_LOOPS = 20  # MOST_AXES of common.cuh; Tile of DirectML's 8 dimensions needs 16
 ENOUGH_BLOCKS = 8 * 132
 """Blocks that fill the largest device known here (an H100 or H200, 132 multiprocessors) several times over.
 
@@ -43,9 +45,9 @@ class Launch:
         grid: blocks.
         block: threads of a block.
         parameters: the kernel's structure, as an array without dimensions.
-        sources: for each array that is read, which input it is and how many bytes behind the input's first element the
+        sources: for each array that is read, which input it is and how many bytes after the input's first element the
             launch's offsets count from.
-        target: bytes behind the output's first element where offsets count from.
+        target: bytes after the output's first element where offsets count from.
         shared: bytes of shared memory, beyond what the kernel declares.
     """
 
@@ -68,3 +70,40 @@ def structure(dtype: np.dtype[Any], **fields: Any) -> NDArray[Any]:
             made[name] = value
     made.setflags(write=False)
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class NestStart:
+    """Where a nest of loops that copies begins.
+
+    Attributes:
+        input: which input.
+        source: bytes from the input's first element.
+        target: bytes from the output's first element.
+        source_address: of the input's first element, modulo 16.
+        target_address: of the output's.
+    """
+
+    input: int
+    source: int
+    target: int
+    source_address: int
+    target_address: int
+
+    @property
+    def source_at(self) -> int:
+        """Address that the nest reads first, modulo 16."""
+        return self.source_address + self.source
+
+    @property
+    def target_at(self) -> int:
+        """Address that the nest writes first, modulo 16."""
+        return self.target_address + self.target
+
+
+def nest_launch(
+    variant: Variant, grid: int, block: int, parameters: NDArray[Any], start: NestStart, shared: int = 0
+) -> Launch:
+    """A launch of a kernel that reads at most one input; the arguments are those of `Launch`."""
+    sources = ((start.input, start.source),) if start.input >= 0 else ()
+    return Launch(variant, grid, block, parameters, sources, start.target, shared)

@@ -1,7 +1,7 @@
 """Page-locked host memory, which a GPU reads and writes without the processor's help, lent out in parts.
 
 Page-locking takes milliseconds per hundred MiB, so one block is locked at the start and parts of it are lent. A part
-comes back when the last view of it is gone, on whatever thread that happens; nobody has to remember to give it back.
+is free again once the last view of it is gone, on whatever thread that happens; no caller frees it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 __all__ = ["PinnedMemory"]
 
 PAGE = 4096
-"""Parts begin and end at multiples of this: vector loads want some alignment, and fewer sizes leave fewer splinters."""
+"""Parts begin and end at multiples of this: vector loads need alignment, and fewer sizes cause less fragmentation."""
 
 
 class PinnedMemory:

@@ -22,16 +22,14 @@ from ...forms import Box, Pointwise
 from ...forms.base import extents
 from ...forms.expression import FUNCTIONS, Call, Expression, Literal, Operand, evaluate
 from .geometry import LARGEST_COUNT, alignment, reciprocal
-from .launches import ArrayLayout, Launch, structure
+from .launches import MOST_LOOPS, VECTOR, ArrayLayout, Launch, structure
 from .variants import Variant
 
 __all__ = ["plan_pointwise", "structure_type"]
 
-VECTOR = 16  # bytes; the widest access there is
 THREADS = 128  # of pointwise.cu
 WORDS = 2  # of a thread: with the device full of threads, enough loads are under way
 SINGLES = 4  # words of a thread that are one element each
-MOST_LOOPS = 20  # MOST_AXES of pointwise.cu
 MOST_OPERANDS = 8
 
 STORED = {
@@ -156,7 +154,7 @@ def _plan(
         [_access(stride, item) for stride, item in zip(inner.strides, items, strict=True)],
         elements,
         words,
-        wide=_reach(loops) + VECTOR > LARGEST_COUNT,
+        wide=_largest_offset(loops) + VECTOR > LARGEST_COUNT,
     )
     rows = [(inner.extent // elements, [stride * elements for stride in inner.strides])]
     rows += [(loop.extent, list(loop.strides)) for loop in reversed(outer)]
@@ -195,7 +193,7 @@ def _access(stride: int, item: int) -> str:
     return "PACKED" if stride == item else "ONE" if stride == 0 else "APART"
 
 
-def _reach(loops: Sequence[_Loop]) -> int:
+def _largest_offset(loops: Sequence[_Loop]) -> int:
     """The largest distance in bytes between an operand's first element and any other."""
     if not loops:
         return 0
@@ -269,6 +267,7 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
         return None
     empty = [np.empty(0, name) for name in types]
     constants: list[float | int | bool] = []
+    places: dict[str, int] = {}
 
     def type_name(part: Expression) -> str:
         return np.asarray(evaluate(np, part, empty, compute)).dtype.name
@@ -278,8 +277,10 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
             case Operand(index):
                 return f"x{index}"
             case Literal(value):
-                constants.append(value)
-                text = f"p.constant[{len(constants) - 1}]"
+                if repr(value) not in places:  # which tells -0.0 from 0.0
+                    places[repr(value)] = len(constants)
+                    constants.append(value)
+                text = f"p.constant[{places[repr(value)]}]"
                 return f"widen({text})" if computed_in == "bool" else text
             case Call(name, arguments):
                 return _converted(_called(name, arguments, written, type_name), type_name(part), name)

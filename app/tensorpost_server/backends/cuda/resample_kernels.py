@@ -32,7 +32,7 @@ from .dimensions import (
     present,
     writes_words,
 )
-from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, merged
+from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, merged
 from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
 from .staged_resample import plan_staged
 from .tap_tables import TapTable, span_of, taps_of
@@ -123,8 +123,8 @@ def plan_resample(
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
     """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
     found: list[Dimension] = []
-    there = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
-    for inner in sorted(there, key=lambda dimension: -abs(dimension.target)):
+    kept = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
+    for inner in sorted(kept, key=lambda dimension: -abs(dimension.target)):
         outer = found[-1] if found else None
         copied = outer is not None and outer.span is None and inner.span is None
         if (
@@ -277,7 +277,7 @@ def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] 
             for i in reversed(range(len(dimensions))):
                 targets[i] = made
                 made *= held[i]
-        loops = [Loop(*loop) for loop in zip(held, targets, strides, strict=True)]
+        loops = [ByteLoop(*loop) for loop in zip(held, targets, strides, strict=True)]
         # Tables count from the input's first entry.
         first = offset - low[along] * strides[along]
         launch = _pass(loops, along, current, dtype if last else "float32", first, anchored)
@@ -296,12 +296,12 @@ def _growth(dimension: Dimension) -> float:
 
 
 def _pass(
-    loops: list[Loop], along: int, source_type: str, target_type: str, source: int, anchored: bool
+    loops: list[ByteLoop], along: int, source_type: str, target_type: str, source: int, anchored: bool
 ) -> Launch | None:
     """The launch that runs along one of the loops."""
     axis = loops[along]
     others = merged([*loops[:along], *loops[along + 1 :]])
-    inner = Loop(1, 0, 0)
+    inner = ByteLoop(1, 0, 0)
     along_inner = bool(others) and (abs(others[-1].target) < abs(axis.target) or axis.extent == 1)
     if along_inner:
         inner = others.pop()

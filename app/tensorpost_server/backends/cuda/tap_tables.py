@@ -1,7 +1,7 @@
 """Taps as the kernels read them, made of what `AxisMap.taps` returns and of nothing else.
 
-Indices and weights are therefore those that NumPy computes with, bit for bit. A `Table` names one array; it is a value,
-so that the arrays can be kept where they were made: here on the host, in compute.py on a device.
+Indices and weights are therefore those that NumPy computes with, bit for bit. A `TapTable` describes one array; it is a
+value, so that arrays can be cached by it where they were made: here on the host, in compute.py on a device.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ByteCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], tuple[int, T]]) -> T:
-        """The value of a key, made if it is not there; `make` gives its size in bytes too."""
+        """The value of a key, made if it is not cached; `make` returns its size in bytes and the value."""
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None:
@@ -79,7 +79,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taps:
-    """The taps of a span that are there, output after output.
+    """The taps of a span with a weight other than 0, output after output.
 
     Attributes:
         starts: where each output's begin, and where the last one's end; one more than there are outputs.
@@ -134,11 +134,11 @@ def _taps_of(span: Span) -> Taps | None:
     for start, stop in _parts(mapping, span.start, span.stop):
         index, weight = mapping.taps(start, stop)
         weight = np.ones(index.shape, np.float32) if weight is None else weight.astype(np.float32)
-        there = weight != 0
-        counts.append(np.count_nonzero(there, axis=0))
+        weighted = weight != 0
+        counts.append(np.count_nonzero(weighted, axis=0))
         # Transposed, since an output's taps follow each other.
-        indices.append(index.T[there.T].astype(np.int32))
-        weights.append(weight.T[there.T])
+        indices.append(index.T[weighted.T].astype(np.int32))
+        weights.append(weight.T[weighted.T])
     every = np.concatenate(counts)
     starts = np.zeros(count + 1, np.int32)
     np.cumsum(every, out=starts[1:])
@@ -211,7 +211,7 @@ class TapTable:
     """One array that a kernel reads.
 
     Attributes:
-        spans: the axes, one behind the other; one but for `indices`.
+        spans: the axes, in the array's order; more than one only in the form `indices`.
         form: `indices` (one int32 per output), `starts` and `taps` (of `Taps`, for any number of taps), `padded` (the
             same number of taps for every output), or `rows` (of `Reach`).
         width: taps per output of a padded table.

@@ -77,14 +77,14 @@ def units_variant(item: int, *, wide: bool) -> Variant:
     return _variant("copy.cu", "copy_units", UNITS=1, ITEM=item, WIDE=int(wide))
 
 
-def rows_variant(item: int, *, wide: bool) -> Variant:
-    """Copies rows aligned to so many bytes; see copy.cu."""
-    return _variant("copy.cu", "copy_rows", ROWS=1, ITEM=item, WIDE=int(wide))
+def rows_variant(item: int, parts: int) -> Variant:
+    """Makes rows of up to so many parts, 1 or 4, all aligned to so many bytes; see rows.cu."""
+    return _variant("rows.cu", "copy_rows", ITEM=item, PARTS=parts)
 
 
-def transpose_variant(item: int, word: int, *, wide: bool) -> Variant:
-    """Transposes items of `item` bytes, read and written in words of `word` bytes; see copy.cu."""
-    return _variant("copy.cu", "transpose", TRANSPOSED=1, ITEM=item, WORD=word, WIDE=int(wide))
+def transpose_variant(item: int, *, wide: bool) -> Variant:
+    """Transposes items of `item` bytes; see transpose.cu."""
+    return _variant("transpose.cu", "transpose", ITEM=item, WIDE=int(wide))
 
 
 _COPIES = [
@@ -93,7 +93,6 @@ _COPIES = [
     *((store, store, False) for store in (8, 4, 2, 1)),
     *((store, 0, False) for store in (16, 8, 4, 2, 1)),
 ]
-_TRANSPOSES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (4, 4), (4, 8), (8, 8), (16, 16)]
 
 # ---- Resample --------------------------------------------------------------------------------------------------------
 
@@ -142,13 +141,9 @@ def pass_variant(source: str, target: str) -> Variant:
 
 VARIANTS: tuple[Variant, ...] = (
     *(copy_variant(store, load, splat=splat, wide=wide) for store, load, splat in _COPIES for wide in (False, True)),
-    *(
-        made(item, wide=wide)
-        for made in (units_variant, rows_variant)
-        for item in (1, 2, 4, 8)
-        for wide in (False, True)
-    ),
-    *(transpose_variant(item, word, wide=wide) for item, word in _TRANSPOSES for wide in (False, True)),
+    *(units_variant(item, wide=wide) for item in (1, 2, 4, 8) for wide in (False, True)),
+    *(rows_variant(item, parts) for item in (1, 2, 4, 8) for parts in (1, 4)),
+    *(transpose_variant(item, wide=wide) for item in (1, 2, 4, 8, 16) for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
     *(move_variant(item) for item in (1, 2)),
     *(blend_variant(dtype, *taps) for dtype, taps in itertools.product(BLEND_TYPES, (*_LINEAR, *_CUBIC))),
