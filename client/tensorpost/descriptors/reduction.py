@@ -46,7 +46,7 @@ class ReduceOperatorDesc(OperatorDesc):
         input_tensor: tensor to read.
         output_tensor: the input's sizes with 1 for each axis; the input's DataType, or that of an index.
         axis_count: derived.
-        axes: dimensions, each once.
+        axes: dimensions; one that is there twice counts once.
     """
 
     operator_type = "REDUCE"
@@ -73,9 +73,8 @@ class ReduceOperatorDesc(OperatorDesc):
         yield from self.count_is_length("axis_count", "axes")
         rank = len(self.input_tensor.sizes)
         for index, axis in enumerate(self.axes):
-            if axis >= rank or axis in self.axes[:index]:
-                message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
-                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}, each once")
+            if axis >= rank:
+                yield self.broken("axis", ("Axes", index), f"{axis} is no dimension of the input", axis, f"0 to {rank - 1}")
         wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
         yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
 

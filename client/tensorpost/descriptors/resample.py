@@ -49,6 +49,9 @@ __all__ = [
 ]
 
 
+_SMALLEST_SCALE = 2.0**-23
+
+
 class InterpolationMode(enum.IntEnum):
     """`DML_INTERPOLATION_MODE`: copy the nearest element, or blend the two neighbours of every axis."""
 
@@ -112,7 +115,7 @@ class ResampleFamily(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the operator's page.
 
-        The pages say nothing of scales that are not positive; that they are refused is tensorpost's choice.
+        The pages say nothing of scales that are not positive or very small; DirectML refuses them.
         """
         yield from self.same_type_and_rank()
         count = "scale_count" if "scale_count" in type(self).model_fields else "dimension_count"
@@ -124,7 +127,12 @@ class ResampleFamily(OperatorDesc):
                 yield Violation(
                     "scale-not-positive", ("Scales", axis),
                     "every scale must be larger than 0 after rounding to 32 bits", scale, "a finite number above 0",
-                    "tensorpost's rule; DirectML is silent",
+                    "CreateOperator; the page is silent",
+                )  # fmt: skip
+            elif scale < _SMALLEST_SCALE:
+                yield Violation(
+                    "scale-too-small", ("Scales", axis), "every scale must be at least 2^-23, the FLT_EPSILON of C",
+                    scale, f"at least {_SMALLEST_SCALE}", "CreateOperator; the page is silent",
                 )  # fmt: skip
 
 
