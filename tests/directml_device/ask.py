@@ -102,8 +102,10 @@ class DirectML:
 def facts() -> dict[str, Any]:
     """What can be asked about levels: whether a device is created at each, what it says, and what it then refuses."""
     found: dict[str, Any] = {"devices": {}}
-    newest = next(case for case in cases(2000) if case.operator == "RESAMPLE3" and not case.mutations
-                  and all(case.fields[name]["DataType"] == "FLOAT32" for name in ("InputTensor", "OutputTensor")))  # fmt: skip
+    newest = next(
+        case for case in cases(2000)
+        if case.operator == "RESAMPLE3" and not case.mutations and case.fields["InputTensor"]["DataType"] == "FLOAT32"
+    )  # fmt: skip
     for level in (*LEVELS, *NEXT_LEVELS):
         try:
             device = DirectML(level)

@@ -185,7 +185,7 @@ class _Builder:
         return {field.name: made[field.name] for field in self.facts.fields}
 
     def _fields(self) -> Json:
-        name, rng = self.facts.name, self.rng
+        name = self.facts.name
         if name == "ELEMENT_WISE_IF":
             sizes = self.sizes()
             condition = self.input(sizes, self.type_of("ConditionTensor"))
@@ -229,8 +229,10 @@ class _Builder:
     def _upsample(self) -> Json:
         sizes, (width, height) = self.sizes(), self.rng.choices((1, 2, 3), k=2)
         target = [*sizes[:-2], sizes[-2] * height, sizes[-1] * width] if len(sizes) > 1 else sizes
-        return {"InputTensor": self.input(sizes), "OutputTensor": self.output(target),
-                "ScaleSize": {"Width": width, "Height": height}, "InterpolationMode": self.rng.randint(0, 1)}  # fmt: skip
+        return {
+            "InputTensor": self.input(sizes), "OutputTensor": self.output(target),
+            "ScaleSize": {"Width": width, "Height": height}, "InterpolationMode": self.rng.randint(0, 1),
+        }  # fmt: skip
 
     def _resample(self) -> Json:
         first, second = ("InputGradientTensor", "OutputGradientTensor") if "GRAD" in self.facts.name else (
@@ -279,9 +281,12 @@ class _Builder:
         width = len(sizes) if rng.random() < 0.7 else rng.randint(max(1, len(sizes) - leading), len(sizes))
         front = [1] * (rng.choice((0, 0, len(sizes) - 2, 2)))
         counts = [1] * rng.choice((1, len(sizes), 4))
-        return {"InputTensor": self.input(sizes), "OutputCountTensor": self.output(counts, self.type_of("OutputCountTensor")),
-                "OutputCoordinatesTensor": self.output(
-                    [*front, math.prod(sizes), width], self.type_of("OutputCoordinatesTensor"))}  # fmt: skip
+        coordinates = [*front, math.prod(sizes), width]
+        return {
+            "InputTensor": self.input(sizes),
+            "OutputCountTensor": self.output(counts, self.type_of("OutputCountTensor")),
+            "OutputCoordinatesTensor": self.output(coordinates, self.type_of("OutputCoordinatesTensor")),
+        }
 
     def _slice(self) -> Json:
         sizes, rng = self.sizes(), self.rng
@@ -531,7 +536,8 @@ def _large_stride(rng: random.Random, chosen: Json) -> bool:
 def _total(rng: random.Random, chosen: Json) -> bool:
     size = chosen["TotalTensorSizeInBytes"]
     # 0 is left out: a document's 0 stands for the minimum, in the struct it is an error.
-    chosen["TotalTensorSizeInBytes"] = rng.choice((size + 4, size - 4 or 4, size + 1, size + 2, 4, 2**34, 2**64 - 4)) % 2**64
+    totals = (size + 4, size - 4 or 4, size + 1, size + 2, 4, 2**34, 2**64 - 4)
+    chosen["TotalTensorSizeInBytes"] = rng.choice(totals) % 2**64
     return True
 
 

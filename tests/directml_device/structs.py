@@ -1,4 +1,4 @@
-"""Documents of descriptors as the C structs of `DirectML.h`, without any rule: illegal ones too, but never a bad pointer.
+"""Documents of descriptors as C structs of `DirectML.h`, without any rule: illegal ones too, but never a bad pointer.
 
 Written from the header's layout for 64-bit processors; of the package under test only the catalogue's list of fields is
 used. Arrays have room behind them, so that a count that is too large reads ones and no foreign memory.
@@ -114,7 +114,7 @@ class OperatorMemory:
 
 
 def _scalar(value: float, data_type: int) -> int:
-    """A DML_SCALAR_UNION: the number's bits as its type has them; what the type cannot hold as its low bits, or FLOAT64."""
+    """A DML_SCALAR_UNION: the number's bits in its type; what an integer type cannot hold as low bits or as FLOAT64."""
     code = _SCALARS.get(data_type, "q")
     if code in "fed":
         try:

@@ -66,7 +66,7 @@ def ours(operator: str, fields: dict[str, Any]) -> tuple[str, ...]:
         desc = operator_class(operator)(**fields)
         desc.validate_for()
     except (InvalidDescriptor, UnsupportedAtLevel) as refusal:
-        return tuple(sorted({f"{violation.code}@{violation.path[0] if violation.path else ''}" for violation in refusal.violations}))
+        return tuple(sorted({f"{found.code}@{found.path[0] if found.path else ''}" for found in refusal.violations}))
     return ()
 
 
@@ -137,7 +137,7 @@ def compare(examples: int) -> None:
     print(Counter(item.code for item in items))
     groups: dict[tuple[str, ...], list[Judged]] = defaultdict(list)
     for item, codes in found:
-        what = codes or tuple(sorted({mutation.partition(": ")[2] if ": " in mutation else mutation for mutation in item.mutations}))
+        what = codes or tuple(sorted({mutation.partition(": ")[2] for mutation in item.mutations}))
         groups["DirectML accepts" if item.accepted else "DirectML refuses", *what].append(item)
     for key, members in sorted(groups.items(), key=lambda pair: (pair[0][0], -len(pair[1]))):
         print(len(members), *key, dict(Counter(member.operator for member in members).most_common(6)))

@@ -74,7 +74,8 @@ class ReduceOperatorDesc(OperatorDesc):
         rank = len(self.input_tensor.sizes)
         for index, axis in enumerate(self.axes):
             if axis >= rank:
-                yield self.broken("axis", ("Axes", index), f"{axis} is no dimension of the input", axis, f"0 to {rank - 1}")
+                message = f"{axis} is no dimension of the input"
+                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}")
         wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
         yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
 
