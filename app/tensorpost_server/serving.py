@@ -44,7 +44,7 @@ __all__ = [
 
 _LIBRARIES = {
     "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "directml": ("onnxruntime-directml", "onnxruntime-windowsml"),
+    "directml": ("onnxruntime-directml", "onnxruntime-windowsml", "directml"),
     "numba": ("numba",),
     "numpy": ("numpy",),
 }
