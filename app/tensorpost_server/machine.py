@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,9 +39,10 @@ def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
 
 def _installed() -> list[int]:
     """Bytes of memory that the machine has; empty where the system does not say."""
-    if sys.platform == "win32":
+    load = getattr(ctypes, "WinDLL", None)
+    if load is not None:  # Windows
         status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its own length first, ullTotalPhys at byte 8
-        return [status[1]] if ctypes.WinDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)) else []
+        return [status[1]] if load("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)) else []
     if "SC_PHYS_PAGES" in os.sysconf_names:
         return [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     return []

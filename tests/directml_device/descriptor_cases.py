@@ -17,7 +17,7 @@ from typing import Any
 from tensorpost.descriptors import OPERATORS
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts, facts_of
 
-__all__ = ["DescriptorCase", "cases", "readable"]
+__all__ = ["DescriptorCase", "cases", "legal_case", "readable"]
 
 SEED = 20261122
 BITS = {
@@ -74,6 +74,12 @@ def _case(index: int, operator: str, seed: int) -> DescriptorCase:
         what = MUTATIONS[rng.choice(list(MUTATIONS))](rng, facts, fields)
         done += [what] if what else []
     return DescriptorCase(index, operator, fields, tuple(done))
+
+
+def legal_case(index: int, attempt: int, operator: str) -> DescriptorCase:
+    """A descriptor as its page allows, mostly: the builder also draws other types and ranks."""
+    rng = random.Random(f"{SEED}/{index}/{attempt}/{operator}")
+    return DescriptorCase(index, operator, _Builder(rng, facts_of(operator)).build(), ())
 
 
 def readable(case: DescriptorCase) -> str:
