@@ -148,16 +148,14 @@ def computed(backend: Backend, call: Answer) -> bytes:
     run = backend.start(plan, [memoryview(bytearray(base64.b64decode(data))) for data in call.inputs])
     try:
         blocks = [run.compute(index) for index in range(len(plan.slices))]
-        return b"".join(
-            bytes(block) + bytes(piece.padding) for block, piece in zip(blocks, plan.slices, strict=True)
-        )
+        return b"".join(bytes(block) + bytes(piece.padding) for block, piece in zip(blocks, plan.slices, strict=True))
     finally:
         run.close()
 
 
 def answer(start: int, stop: int) -> None:
     """See the module; on Windows."""
-    from tensorpost_server.backends.directml import DirectmlBackend  # noqa: PLC0415 # on Windows only
+    from tensorpost_server.backends.directml import DirectmlBackend  # on Windows only
 
     backend: Any = DirectmlBackend(0)
     for index, call in calls(start, stop):
@@ -244,7 +242,8 @@ def _element_difference(mine: NDArray[Any], theirs: NDArray[Any]) -> tuple[str, 
     if mine.tobytes() == theirs.tobytes():
         return "gaps", 0
     if mine.dtype.kind != "f":
-        return "different", float(max(abs(a - b) for a, b in zip(mine.ravel().tolist(), theirs.ravel().tolist(), strict=True)))
+        distances = np.abs(mine.astype(object) - theirs.astype(object))
+        return "different", float(distances.max())
     with np.errstate(all="ignore"):
         same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
         if same.all():

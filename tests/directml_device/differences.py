@@ -32,9 +32,11 @@ class Difference:
         return item.accepted and bool(broken) and broken <= self.rules and self.operator in ("", item.operator)
 
 
-_JSON = "JSON has neither NaN nor infinity, so that no request can carry them"
 DIFFERENCES: tuple[Difference, ...] = (
-    Difference("NaN or infinity in a FLOAT, FLOAT_ARRAY, DML_SCALE_BIAS or DML_SCALAR_UNION", frozenset({"not-finite"}), _JSON),
+    Difference(
+        "NaN or infinity in a FLOAT, FLOAT_ARRAY, DML_SCALE_BIAS or DML_SCALAR_UNION", frozenset({"not-finite"}),
+        "JSON has neither NaN nor infinity, so that no request can carry them",
+    ),
     Difference(
         "a number that its type cannot hold, in a DML_SCALAR_UNION", frozenset({"out-of-range"}),
         "the union has bits only; a document has a number, and one that does not fit is a mistake",
@@ -42,14 +44,14 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "output strides that let elements share an address", frozenset({"strides-overlap"}),
         "DirectML refuses strides of 0, two equal strides, and an extent of fewer elements than the sizes multiply to; "
-        "what else overlaps it writes in no order. tensorpost takes strides only if each is larger than what the smaller "
-        "ones reach, so that an output is runs of bytes",
+        "what else overlaps it writes in no order. tensorpost takes strides only if each is larger than what the "
+        "smaller ones reach, so that an output is runs of bytes",
     ),
     Difference(
         "spatial sizes that do not follow from strides, dilations and padding",
         frozenset({"output-sizes", "filter-too-large", "strides-overlap"}),
-        "DirectML wants no more than OutputPadding < size, and crops or sums what the output asks for; the page derives "
-        "the sizes, and another one is a mistake in every caller that was seen", "CONVOLUTION",
+        "DirectML wants no more than OutputPadding < size, and computes what the output has room for; other sizes than "
+        "those that follow are a mistake", "CONVOLUTION",
     ),
     Difference(
         "a DimensionCount that is not the number of spatial dimensions", frozenset({"array-length"}),
@@ -63,7 +65,9 @@ DIFFERENCES: tuple[Difference, ...] = (
         "more than 8 Axes, so that one is there twice", frozenset({"dimension-count"}),
         "no array of a document has more than 8 entries", "REDUCE",
     ),
-    Difference("a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false", "RESAMPLE3"),
+    Difference(
+        "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false", "RESAMPLE3",
+    ),
 )  # fmt: skip
 
 

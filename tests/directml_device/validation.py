@@ -1,6 +1,6 @@
 """Compare the validation of descriptors with DirectML's own: `python -m tests.directml_device.validation COMMAND`.
 
-* `ask COUNT`: ask DirectML about so many random descriptors, in Windows processes of a thousand each; a process that
+* `ask COUNT`: ask DirectML about so many random descriptors, or those from `--start` on, in Windows processes of a thousand each; a process that
   ends early costs one case, which is listed. Needs a command that runs Windows Python, in DIRECTML_PYTHON.
 * `compare`: judge the same descriptors here; print how the verdicts differ, by operator and rule.
 * `keep`: write the fixture that `tests/contract/test_directml_verdicts.py` reads.
@@ -32,7 +32,7 @@ from .descriptor_cases import cases
 __all__ = ["FIXTURE", "Judged", "kept", "ours"]
 
 ROOT = Path(__file__).parents[2]
-ANSWERS = ROOT / "build" / "directml" / "verdicts.jsonl.gz"
+ANSWERS = ROOT / "build" / "directml"
 FIXTURE = ROOT / "tests" / "directml_device" / "verdicts.jsonl.gz"
 CHUNK = 1000
 ACCEPTED = "0x00000000"
@@ -73,13 +73,13 @@ def ours(operator: str, fields: dict[str, Any]) -> tuple[str, ...]:
 # ---- asking ----------------------------------------------------------------------------------------------------------
 
 
-def ask(count: int) -> None:
+def ask(start: int, stop_at: int) -> None:
     """See the module."""
     command = shlex.split(os.environ["DIRECTML_PYTHON"])
     answers: dict[int, str] = {}
-    start = 0
-    while start < count:
-        stop = min(count, start + CHUNK)
+    wanted = range(start, stop_at)
+    while start < stop_at:
+        stop = min(stop_at, start + CHUNK)
         told = subprocess.run(
             [*command, "-m", "tests.directml_device.ask", "validation", str(start), str(stop)],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace", check=False, timeout=900,
@@ -99,9 +99,16 @@ def ask(count: int) -> None:
             answers[missing[0]] = "ended"
             print(f"the process ended at case {missing[0]}", flush=True)
         start = missing[0] + 1 if missing else stop
-        print(f"{len(answers)} of {count}", flush=True)
+        print(f"{len(answers)} of {len(wanted)}", flush=True)
+    asked_cases = cases(stop_at)[wanted.start :]
     # With the documents: a later catalogue draws others.
-    _write(ANSWERS, [Judged(case.operator, case.fields, case.mutations, answers[case.index]) for case in cases(count)])
+    items = [Judged(case.operator, case.fields, case.mutations, answers[case.index]) for case in asked_cases]
+    _write(ANSWERS / f"verdicts-{wanted.start:06}.jsonl.gz", items)
+
+
+def told_verdicts() -> list[Judged]:
+    """What was asked, in order."""
+    return [item for file in sorted(ANSWERS.glob("verdicts-*.jsonl.gz")) for item in _read(file)]
 
 
 def _write(file: Path, items: Iterable[Judged]) -> None:
@@ -131,7 +138,7 @@ def differences(items: Iterable[Judged]) -> Iterator[tuple[Judged, tuple[str, ..
 
 def compare(examples: int) -> None:
     """See the module."""
-    items = _read(ANSWERS)
+    items = told_verdicts()
     found = list(differences(items))
     print(f"{len(items)} descriptors, {sum(item.accepted for item in items)} accepted by DirectML, {len(found)} differ")
     print(Counter(item.code for item in items))
@@ -150,7 +157,7 @@ def compare(examples: int) -> None:
 
 def keep(most: int) -> None:
     """See the module: all cases that differ, then as many of each operator and verdict."""
-    items = _read(ANSWERS)
+    items = told_verdicts()
     chosen = [item for item, _ in differences(items)]
     have = {id(item) for item in chosen}
     per_group: Counter[tuple[str, bool]] = Counter()
@@ -172,13 +179,15 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(prog="python -m tests.directml_device.validation")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("ask").add_argument("count", type=int)
+    of_ask = commands.add_parser("ask")
+    of_ask.add_argument("count", type=int)
+    of_ask.add_argument("--start", type=int, default=0)
     commands.add_parser("compare").add_argument("--examples", type=int, default=0)
     commands.add_parser("keep").add_argument("--most", type=int, default=2000)
     options = parser.parse_args()
     match options.command:
         case "ask":
-            ask(options.count)
+            ask(options.start, options.count)
         case "compare":
             compare(options.examples)
         case _:

@@ -218,7 +218,7 @@ def copy_calls(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Call:
             inputs = (x, *(draw(strided(shape, dtype, shares=True)) for shape in shapes))
             starts = np.cumsum([0, *(one.shape[axis] for one in inputs)])
             parts = [
-                Copy.of(
+                Copy.of_box(
                     one.shape, target_start=[int(start) if i == axis else 0 for i in range(len(sizes))], input=number
                 )
                 for number, (one, start) in enumerate(zip(inputs, starts, strict=False))
@@ -228,7 +228,7 @@ def copy_calls(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Call:
         case "padded":
             pads = [draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 3), (2, 5)])) for _ in sizes]
             value = draw(st.sampled_from([0, 1, 7]))
-            part = Copy.of(sizes, target_start=[before for before, _ in pads])
+            part = Copy.of_box(sizes, target_start=[before for before, _ in pads])
             form, want = Copies((len(sizes),), ((part,),), value), np.pad(x.view, pads, constant_values=value)
         case _:
             form, want = _mirrored(x)
@@ -258,9 +258,11 @@ def _mirrored(x: Strided) -> tuple[Copies, NDArray[Any]]:
     zeros = (0,) * len(rest)
     ones = (1,) * len(rest)
     parts = (
-        Copy.of((size, *rest), source_start=(size - 1, *zeros), source_steps=(-1, *ones)),
-        Copy.of((size, *rest), target_start=(size, *zeros)),
-        Copy.of((3, *rest), source_start=(size - 1, *zeros), source_steps=(0, *ones), target_start=(2 * size, *zeros)),
+        Copy.of_box((size, *rest), source_start=(size - 1, *zeros), source_steps=(-1, *ones)),
+        Copy.of_box((size, *rest), target_start=(size, *zeros)),
+        Copy.of_box(
+            (3, *rest), source_start=(size - 1, *zeros), source_steps=(0, *ones), target_start=(2 * size, *zeros)
+        ),
     )
     return Copies((len(x.shape),), (parts,)), np.concatenate([x.view[::-1], x.view, np.repeat(x.view[-1:], 3, 0)])
 

@@ -13,7 +13,7 @@ STAGES = ("head", "plan", "admit", "receive", "compute")
 
 
 class Stages:
-    """When the stages of one request ended, from when it was made.
+    """The times at which the stages of one request ended, counted from its creation.
 
     Example:
         >>> stages = Stages()
@@ -40,13 +40,13 @@ class Stages:
         return dict(zip(self._names, self._took(), strict=True))
 
     def __str__(self) -> str:
-        """As the value of a Server-Timing header (W3C Server Timing)."""
+        """The value of a Server-Timing header (W3C Server Timing)."""
         return _template(tuple(self._names)) % tuple(self._took())
 
     def _took(self) -> list[float]:
         return [(end - begin) * 1e3 for begin, end in itertools.pairwise(self._moments)]
 
 
-@lru_cache(maxsize=64)  # there are a few orders of a few stages, and the writing of numbers is what takes time
+@lru_cache(maxsize=64)  # few sequences of stages occur; only the numbers differ
 def _template(stages: tuple[str, ...]) -> str:
     return ", ".join(f"{stage};dur=%.3f" for stage in stages)

@@ -7,14 +7,14 @@ server's `operators/elementwise.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .base import Descriptor
 from .fields import Float
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -61,12 +61,11 @@ class ElementWise(OperatorDesc):
     other_types: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output, if its type follows."""
         source = given.tensor(cls.typed_like)
-        if source is None or "output_tensor" in cls.other_types:
-            return {}
-        return {"output_tensor": packed(source.data_type, source.sizes)}
+        if "output_tensor" not in cls.other_types:
+            yield "output_tensor", packed(source.data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree in sizes, and in types but for those whose type is their own."""

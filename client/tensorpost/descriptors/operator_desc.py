@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import ValidationError
@@ -21,12 +23,26 @@ from .feature_levels import NEWEST, FeatureLevel
 from .fields import to_float32, to_list
 from .tensor import BufferTensorDesc
 
-__all__ = ["OPERATORS", "Given", "OperatorDesc", "TensorPath", "packed", "slot_name"]
+__all__ = [
+    "OPERATORS",
+    "Given",
+    "Inferred",
+    "NotGiven",
+    "OperatorDesc",
+    "TensorPath",
+    "packed",
+    "slot_name",
+    "with_size",
+]
 
 D = TypeVar("D", bound=Descriptor)
+E = TypeVar("E", bound=IntEnum)
 
 TensorPath = tuple[str] | tuple[str, int]
 """Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
+
+Inferred = Iterator[tuple[str, Any]]
+"""Fields that follow from others, by attribute name."""
 
 OPERATORS: list[type[OperatorDesc]] = []
 """Every operator that has a class, by number. A class enters it when it is defined."""
@@ -153,13 +169,16 @@ class OperatorDesc(Descriptor):
     # ---- completion --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
-        """What follows from the fields that were given, by attribute name: an output's type and sizes, most often.
+    def inferred(cls, given: Given) -> Inferred:
+        """What follows from the fields that were given, as pairs of name and value: an output's type and sizes mostly.
 
-        What cannot be inferred is left out; what was given is not replaced. The base version infers nothing.
+        What was given is not replaced. The base version infers nothing.
+
+        Raises:
+            NotGiven: by the methods of `given`, for a field that cannot be read; what was yielded before it counts.
         """
         del given
-        return {}
+        yield from ()
 
     @classmethod
     def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +190,12 @@ class OperatorDesc(Descriptor):
 
     @classmethod
     def _missing(cls, given: Given) -> dict[str, Any]:
-        return {pascal_case(name): value for name, value in cls.inferred(given).items() if not given.has(name)}
+        missing: dict[str, Any] = {}
+        with suppress(NotGiven):
+            for name, value in cls.inferred(given):
+                if not given.has(name):
+                    missing[pascal_case(name)] = value
+        return missing
 
     @classmethod
     def completed(cls, desc: Mapping[str, Any]) -> Self:
@@ -378,8 +402,15 @@ class OperatorDesc(Descriptor):
         return f"DML_{cls.operator_type}_OPERATOR_DESC"
 
 
+class NotGiven(Exception):  # no error: the constructor names what is missing or cannot be read
+    """A field of a document is missing, or cannot be read as what it should be."""
+
+
 class Given:
-    """The fields of a document under either spelling, as far as they can be read; the constructor names the others."""
+    """The fields of a document under either spelling, as far as they can be read; the constructor names the others.
+
+    The methods named for a type raise `NotGiven` for a field that is missing or cannot be read.
+    """
 
     def __init__(self, desc: Mapping[str, Any]) -> None:
         self._desc = dict(desc)
@@ -411,43 +442,65 @@ class Given:
             self._desc[pascal_case(name) if pascal_case(name) in self._desc else name] = read
         return read
 
-    def tensor(self, name: str) -> BufferTensorDesc | None:
-        """The field read as a tensor; None if it was not given or cannot be read."""
-        return self.structure(BufferTensorDesc, name)
+    def tensor(self, name: str) -> BufferTensorDesc:
+        """The field read as a tensor."""
+        read = self.structure(BufferTensorDesc, name)
+        if read is None:
+            raise NotGiven(name)
+        return read
 
     def tensors(self, name: str) -> list[BufferTensorDesc]:
-        """The field read as an array of tensors; empty if it was not given or one of them cannot be read."""
+        """The field read as an array of one or several tensors."""
         value = self.value(name)
-        if not isinstance(value, (list, tuple)):
-            return []
-        read = [Given({name: item}).tensor(name) for item in cast("Sequence[object]", value)]
-        return [tensor for tensor in read if tensor is not None] if None not in read else []
+        if not isinstance(value, (list, tuple)) or not value:
+            raise NotGiven(name)
+        return [Given({name: item}).tensor(name) for item in cast("Sequence[object]", value)]
 
-    def integers(self, name: str) -> list[int] | None:
-        """The field read as an array of whole numbers; None if it cannot be read."""
+    def integers(self, name: str) -> list[int]:
+        """The field read as an array of whole numbers."""
         try:
             return [operator.index(cast("Any", item)) for item in cast("list[object]", to_list(self.value(name)))]
         except (PydanticCustomError, TypeError):
-            return None
+            raise NotGiven(name) from None
 
-    def integer(self, name: str) -> int | None:
-        """The field read as a whole number; None if it cannot be read."""
+    def integer(self, name: str) -> int:
+        """The field read as a whole number."""
         try:
             return operator.index(self.value(name))
         except TypeError:
-            return None
+            raise NotGiven(name) from None
 
-    def floats(self, name: str) -> list[float] | None:
-        """The field read as an array of 32-bit numbers; None if it cannot be read."""
+    def axis(self, name: str, rank: int) -> int:
+        """The field read as a dimension of tensors of this rank."""
+        axis = self.integer(name)
+        if not 0 <= axis < rank:
+            raise NotGiven(name)
+        return axis
+
+    def floats(self, name: str) -> list[float]:
+        """The field read as an array of 32-bit numbers."""
         try:
             return [to_float32(item) for item in cast("Sequence[object]", to_list(self.value(name)))]
         except PydanticCustomError:
-            return None
+            raise NotGiven(name) from None
+
+    def member(self, name: str, cls: type[E], prefix: str, default: E) -> E:
+        """The field read as a member of a C enum whose names have this prefix; the default where it is none."""
+        value = self.value(name)
+        try:
+            return cls[value.removeprefix(prefix)] if isinstance(value, str) else cls(operator.index(value))
+        except (KeyError, TypeError, ValueError):
+            return default
 
 
 def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
     """A packed tensor, as `inferred` returns one; its sizes may be too large, which the rules name."""
     return {"DataType": data_type, "Sizes": list(sizes)}
+
+
+def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
+    """The sizes with another one along an axis."""
+    return [*sizes[:axis], size, *sizes[axis + 1 :]]
 
 
 def slot_name(field: str) -> str:

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .fields import FloatArray, UInt, count_of
-from .resample import Direction, Interpolation, ResampleFamily
+from .resample import DirectedRounding, Interpolation, PixelOffsets, ResampleFamily
 from .tensor import BufferTensorDesc
 
-__all__ = ["ResampleGrad1OperatorDesc", "ResampleGradOperatorDesc"]
+__all__ = ["ResampleGrad1OperatorDesc", "ResampleGradOperatorDesc", "ResampleGradient"]
 
 
-class ResampleGradOperatorDesc(ResampleFamily):
-    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales and offsets.
-
-    Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
-    (One client passes negated offsets; that is not the adjoint, and not what the page says.)
+class ResampleGradient(ResampleFamily):
+    """Base of the adjoints; every attribute but the tensors is the forward operator's.
 
     Attributes:
         input_gradient_tensor: shaped like the forward operator's output.
         output_gradient_tensor: shaped like the forward operator's input; same DataType and rank.
-        interpolation_mode: the forward operator's.
-        scales: the forward operator's: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: the forward operator's.
-        output_pixel_offsets: the forward operator's.
-        dimension_count: derived; must agree with the arrays if given.
+        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
+    """
+
+    forward_tensors = ("output_gradient_tensor", "input_gradient_tensor")
+
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+    interpolation_mode: Interpolation
+
+
+class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
+    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales and offsets.
+
+    Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
+    (One client passes negated offsets; that is not the adjoint, and not what the page says.)
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
@@ -38,27 +44,9 @@ class ResampleGradOperatorDesc(ResampleFamily):
     operator_type = "RESAMPLE_GRAD"
     summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint with the same scales and offsets."
 
-    input_gradient_tensor: BufferTensorDesc
-    output_gradient_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = count_of("scales")
 
-
-class ResampleGrad1OperatorDesc(ResampleFamily):
+class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient):
     """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the same fields.
-
-    Attributes:
-        input_gradient_tensor: shaped like the forward operator's output.
-        output_gradient_tensor: shaped like the forward operator's input; same DataType and rank.
-        interpolation_mode: the forward operator's.
-        rounding_direction: the forward operator's. Required, as in the C struct.
-        scales: the forward operator's: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: the forward operator's.
-        output_pixel_offsets: the forward operator's.
-        dimension_count: derived; must agree with the arrays if given.
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
@@ -66,12 +54,3 @@ class ResampleGrad1OperatorDesc(ResampleFamily):
 
     operator_type = "RESAMPLE_GRAD1"
     summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint with the same fields."
-
-    input_gradient_tensor: BufferTensorDesc
-    output_gradient_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    rounding_direction: Direction
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = count_of("scales")
