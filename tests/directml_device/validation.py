@@ -1,7 +1,8 @@
 """Compare the validation of descriptors with DirectML's own: `python -m tests.directml_device.validation COMMAND`.
 
-* `ask COUNT`: ask DirectML about so many random descriptors, or those from `--start` on, in Windows processes of a thousand each; a process that
-  ends early costs one case, which is listed. Needs a command that runs Windows Python, in DIRECTML_PYTHON.
+* `ask COUNT`: ask DirectML about so many random descriptors, or those from `--start` on, in Windows processes of a
+  thousand each; a process that ends early costs one case, which is listed. Needs a command that runs Windows
+  Python, in DIRECTML_PYTHON.
 * `compare`: judge the same descriptors here; print how the verdicts differ, by operator and rule.
 * `keep`: write the fixture that `tests/contract/test_directml_verdicts.py` reads.
 
