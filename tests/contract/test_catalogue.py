@@ -56,8 +56,13 @@ WITH_8_BITS = f"{FLOATS} INT8 UINT8"
 # TILE and RESAMPLE_GRAD at 6_4 are what DirectML accepts (docs/directml.md).
 TABLES = {
     "UPSAMPLE_2D": [("1_0", 4, 5, FLOATS)],
-    "TILE": [("1_0", 4, 4, FLOATS), ("2_1", 4, 4, TO_32_BITS), ("3_1", 1, 8, TO_32_BITS), ("4_1", 1, 8, TO_64_BITS),
-             ("6_4", 1, 8, f"FLOAT64 {TO_64_BITS}")],
+    "TILE": [
+        ("1_0", 4, 4, FLOATS),
+        ("2_1", 4, 4, TO_32_BITS),
+        ("3_1", 1, 8, TO_32_BITS),
+        ("4_1", 1, 8, TO_64_BITS),
+        ("6_4", 1, 8, f"FLOAT64 {TO_64_BITS}"),
+    ],
     "RESAMPLE": [("2_0", 4, 4, FLOATS), ("5_1", 1, 4, FLOATS), ("6_2", 1, 4, WITH_8_BITS)],
     "RESAMPLE1": [("2_1", 4, 4, FLOATS), ("5_1", 1, 4, FLOATS), ("6_2", 1, 4, WITH_8_BITS)],
     "RESAMPLE2": [("5_1", 1, 4, FLOATS), ("6_2", 1, 4, WITH_8_BITS)],

@@ -37,7 +37,7 @@ from tensorpost_server.planning import make_plan
 from .descriptor_cases import DescriptorCase, legal_case
 from .validation import ours
 
-__all__ = ["FIXTURE", "Answer", "computed", "difference", "kept"]
+__all__ = ["FIXTURE", "Answer", "computed", "difference", "kept", "told_answers"]
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "build" / "directml" / "answers.jsonl.gz"
@@ -255,9 +255,14 @@ def _element_difference(mine: NDArray[Any], theirs: NDArray[Any]) -> tuple[str, 
     return ("close" if worst <= 8 else "different"), worst
 
 
+def told_answers() -> list[Answer]:
+    """What was asked, in order."""
+    return _read(ANSWERS)
+
+
 def compare(backends: Sequence[str], examples: int) -> None:
     """See the module."""
-    calls_made = _read(ANSWERS)
+    calls_made = told_answers()
     for name in backends:
         opened = load_backend(name)()
         found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -277,7 +282,7 @@ def compare(backends: Sequence[str], examples: int) -> None:
 
 def keep(most: int) -> None:
     """See the module: of every operator the smallest."""
-    calls_made = sorted([call for call in _read(ANSWERS) if call.outputs], key=lambda call: len(str(call)))
+    calls_made = sorted([call for call in told_answers() if call.outputs], key=lambda call: len(str(call)))
     counts: Counter[str] = Counter()
     chosen: list[Answer] = []
     for call in calls_made:

@@ -11,15 +11,15 @@ UNITS = 8
 
 _INFINITE = "LINEAR beside an infinity: DirectML blends as `a + (b - a) * t`, which is NaN; ours is a sum of products"
 _INTEGERS = (
-    "INT8 and UINT8: DirectML reads the element below where the page rounds to the nearest, and its LINEAR differs by a "
-    "unit or more; ours follow the page"
+    "INT8 and UINT8: DirectML reads the element below where the page rounds to the nearest, and its LINEAR differs by "
+    "a unit or more; ours follow the page"
 )
 DEVIATIONS: Mapping[str, str] = {
     "ACTIVATION_GELU": "DirectML approximates erf to about 3e-7; ours is exact to rounding, as the page's formula",
     "CAST": "the page defines no conversion: DirectML saturates integers that do not fit, ours keep their low bits",
     "CONVOLUTION": (
-        "sums of FLOAT16 are rounded toward zero; where sums cancel, their order shows; an infinity times an element of "
-        "the padding is NaN; OutputPadding is plain zeros, without the bias that ours add"
+        "sums of FLOAT16 are rounded toward zero; where sums cancel, their order shows; an infinity times an element "
+        "of the padding is NaN; OutputPadding is plain zeros, without the bias that ours add"
     ),
     "ELEMENT_WISE_DIVIDE": "integers divided by zero, which no page defines",
     "ELEMENT_WISE_IDENTITY": "ScaleBias of integers: DirectML computes in FLOAT32, ours in FLOAT64",

@@ -102,8 +102,9 @@ class ResampleFamily(OperatorDesc):
         """See `OperatorDesc.inferred`; as DirectMLX does.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
-        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output),
-        for a gradient the reverse. A gradient operator cannot know the size of the forward input from that of the forward output, so no tensor is inferred.
+        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output), for a gradient the reverse. A
+        gradient operator cannot know the size of the forward input from that of the forward output, so no tensor is
+        inferred.
         """
         source, target = (given.structure(BufferTensorDesc, name) for name in cls.forward_tensors)
         known = source or target

@@ -3,8 +3,8 @@
 They have the attributes of their forward operators, read in the opposite direction: the input is shaped like the
 forward operator's output. The two offsets change places: as DirectML computes it, InputPixelOffsets belong to the input
 gradient and OutputPixelOffsets to the output gradient, so that the adjoint of offsets 0.5 and -0.5 has -0.5 and 0.5.
-The pages do not say so. Sources: the DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, "DirectML feature level
-history", and DirectML's own answers (tests/directml_device).
+The pages do not say so. Sources: the DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, "DirectML feature
+level history", and DirectML's own answers (tests/directml_device).
 """
 
 from __future__ import annotations
