@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.support.vectors import elements
 
-from tensorpost.descriptors import OPERATORS, OperatorDesc, operator_class
+from tensorpost.descriptors import OperatorDesc, operator_class
 from tensorpost.operation import Slot
 from tensorpost.problems import TensorpostError
 from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.planning import make_plan
 
-from .descriptor_cases import DescriptorCase, legal_case
+from .descriptor_cases import OPERATORS, DescriptorCase, legal_case
 from .validation import ours
 
 __all__ = ["FIXTURE", "Answer", "computed", "difference", "kept", "told_answers"]
@@ -76,9 +76,8 @@ class Answer:
 
 def calls(start: int, stop: int) -> Iterable[tuple[int, Answer]]:
     """Random legal calls with their inputs, all operators in turn, and their numbers."""
-    names = [cls.operator_type for cls in OPERATORS]
     for index in range(start, stop):
-        operator = names[index % len(names)]
+        operator = OPERATORS[index % len(OPERATORS)]
         for attempt in range(200):
             case = legal_case(index, attempt, operator)
             if not ours(case.operator, case.fields) and _is_small(case):
