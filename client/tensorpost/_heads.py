@@ -156,7 +156,7 @@ class PieceReader(ABC, Generic[Head]):
         length = self._content_length
         if length is not None and head.total_bytes != length:
             raise BodyMismatch(
-                f"the head describes {head.body_bytes:,} bytes of tensors behind {head.head_bytes:,} of head, "
+                f"the head describes {head.body_bytes:,} bytes of tensors after a head of {head.head_bytes:,}, "
                 f"{head.total_bytes:,} in all; the body has {length:,}",
                 extra={"expected": head.total_bytes, "actual": length},
             )
@@ -242,7 +242,7 @@ def shape_violation(row: DataType, sizes: Sequence[object]) -> Violation | None:
                 size, "0 to 2^63 - 1", SAFETENSORS_README,
             )  # fmt: skip
     # A size of 0 empties the tensor, but NumPy's strides still multiply the other sizes.
-    extent = row.item_size * math.prod(size or 1 for size in cast("Sequence[int]", sizes))
+    extent = row.item_size * math.prod(filter(None, cast("Sequence[int]", sizes)))
     if extent > _MOST_BYTES:
         return Violation(
             "shape-too-large", (), "needs more bytes than a signed 64-bit integer can count",

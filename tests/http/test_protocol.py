@@ -18,7 +18,8 @@ from tests.support.bodies_app import BodiesApp, settle, sha
 from tests.support.fake_transport import FakeTransport, answers, connect
 
 from tensorpost_server.http import protocol as protocol_module
-from tensorpost_server.http.protocol import DirectProtocol, Event, Reading
+from tensorpost_server.http.connection_states import TRANSITIONS, Event, Reading
+from tensorpost_server.http.protocol import DirectProtocol
 
 SMALL = 32  # what counts as a large body here, so that byte by byte is affordable
 
@@ -370,7 +371,7 @@ def test_who_hangs_up_is_gone_for_the_request_that_runs_and_those_sent_ahead(run
     assert ["/endless/0"] == app.seen == app.gone
 
 
-def test_a_body_nobody_wants_is_thrown_away_up_to_a_bound(runner: asyncio.Runner):
+def test_the_body_of_a_refused_request_is_discarded_up_to_a_bound(runner: asyncio.Runner):
     body = body_of(900, 1)
 
     async def run(data: bytes, pieces: int) -> FakeTransport:
@@ -514,7 +515,7 @@ def test_the_keep_alive_timer_goes_with_a_connection_that_was_reset(runner: asyn
 
 
 def test_every_state_is_reached_and_only_the_last_one_is_left_by_nothing():
-    table = protocol_module.TRANSITIONS
+    table = TRANSITIONS
     reached, left = {Reading.IDLE, *table.values()}, {state for state, _ in table}
     assert reached == set(Reading)
     assert left == set(Reading) - {Reading.LINGERING}
@@ -550,4 +551,4 @@ def test_the_transitions_of_a_connection(runner: asyncio.Runner, monkeypatch: py
         begins, (Reading.PARSED, Event.REFUSE), (Reading.REFUSED, Event.LAST_RESPONSE),
         *counted, (Reading.COUNTED, Event.LAST_RESPONSE),
     ]  # fmt: skip
-    assert set(events) == set(protocol_module.TRANSITIONS)
+    assert set(events) == set(TRANSITIONS)

@@ -486,7 +486,7 @@ def test_a_constant_picture_does_not_lose_1_to_rounding(constant: int) -> None:
 def test_the_gradient_is_the_adjoint(case: tuple[Any, NDArray[Any]]) -> None:
     """<g, R x> = <R* g, x>, but for float32: each side is a sum of the same products."""
     desc, g = case
-    attributes = {name: getattr(desc, name) for name in type(desc).attribute_fields()}
+    attributes = {name: getattr(desc, name) for name in type(desc).fields_of_kind("attribute")}
     attributes |= {
         "input_pixel_offsets": desc.output_pixel_offsets, "output_pixel_offsets": desc.input_pixel_offsets,
     }  # fmt: skip

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import socket
+import sys
 import ssl
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from tests.support.http_app import PATIENCE, Wire, eventually
 
 from tensorpost_server.http.receive_into import receive_into
 
+WINDOWS_LOOP = "tensorpost_server.http.windows_loop:event_loop"  # asyncio's own stops at a reset
 __all__ = ["BodiesApp", "Lent", "Serving", "serve_bodies", "settle", "sha"]
 
 GUARD = b"\xa5" * 64
@@ -155,7 +157,7 @@ class BodiesApp:
         return self._end(lent, at)
 
     async def _mixed(self, into: Any, receive: Receive, lent: Lent) -> bytes:
-        """By turns: memory, `receive`, memory."""
+        """Receive into memory, with `receive`, and into memory again."""
         view, third = lent.view, lent.size // 3
         at = await into([view[:third]], third, self.timeout)
         piece = await self._by_receive(receive, 1)
@@ -165,7 +167,7 @@ class BodiesApp:
         return self._end(lent, at)
 
     async def _stop(self, into: Any, lent: Lent) -> bytes:
-        """A third, then no more: the rest is nobody's."""
+        """Receive a third of the body and no more."""
         third = lent.size // 3
         count = await into([lent.view[:third]], third, self.timeout)
         self.after_return.append((lent, bytes(lent.block)))
@@ -260,7 +262,7 @@ def serve_bodies(
     """
     app = BodiesApp()
     config = uvicorn.Config(
-        app, http=protocol, loop=loop, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=PATIENCE,
+        app, http=protocol, loop=WINDOWS_LOOP if sys.platform == "win32" else loop, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=PATIENCE,
         ssl_certfile=certificate, ssl_keyfile=certificate, uds=uds,
     )  # fmt: skip
     server = uvicorn.Server(config)

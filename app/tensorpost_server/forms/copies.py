@@ -194,7 +194,7 @@ def _reshaped(found: ByteLoops, source: Any, target: Any) -> tuple[tuple[int, ..
     return (target_shape, source_shape) if in_order else None
 
 
-class _StridedMemory:
+class _ArrayInterface:
     """An array's memory, seen through other loops: NumPy's array interface, which keeps the array alive."""
 
     __slots__ = ("__array_interface__", "array")
@@ -207,7 +207,7 @@ def _seen(array: Any, view: _View) -> Any:
     shape, kind, at, strides = view
     address, read_only = array.__array_interface__["data"]
     interface = {"data": (address + at, read_only), "shape": shape, "strides": strides, "typestr": kind, "version": 3}
-    return np.asarray(_StridedMemory(array, interface))
+    return np.asarray(_ArrayInterface(array, interface))
 
 
 def _copy_on_device(xp: ModuleType, source: Any, target: Any, copy: Copy) -> None:

@@ -9,20 +9,39 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
-from . import activation, elementwise, generator, indexing, movement, product, reduction, resample, resample_grad, tile
+from . import (
+    activation,
+    clip,
+    elementwise,
+    elementwise_base,
+    generator,
+    indexing,
+    logic,
+    movement,
+    product,
+    reduction,
+    resample,
+    resample_grad,
+    softmax,
+    tile,
+)
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
 from .base import Descriptor, json_object
-from .catalogue import OperatorFacts, SupportRow, operator_names
+from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
+from .clip import *  # noqa: F403
 from .elementwise import *  # noqa: F403
+from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .product import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
     TensorFlags,
@@ -52,14 +71,18 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += clip.__all__
 __all__ += elementwise.__all__
+__all__ += elementwise_base.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
+__all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += product.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
+__all__ += softmax.__all__
 __all__ += tile.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
@@ -71,7 +94,7 @@ def operator_class(name: str) -> type[OperatorDesc]:
     Raises:
         UnknownOperator: with the operator that looks most like the name.
     """
-    short = name[:100].upper().removeprefix("DML_OPERATOR_") if name.isascii() else ""
+    short = _short_name(name)
     for cls in OPERATORS:
         if cls.operator_type == short:
             return cls
@@ -82,6 +105,10 @@ def operator_class(name: str) -> type[OperatorDesc]:
         message = f"there is no operator {name[:60]!r} here"
     hint = f"did you mean {guess!r}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
     raise UnknownOperator(f"{message}; {hint}", extra={"nearest": guess})
+
+
+def _short_name(name: str) -> str:
+    return name[:100].upper().removeprefix("DML_OPERATOR_") if name.isascii() else ""
 
 
 def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> OperatorDesc:
@@ -97,8 +124,9 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
         (1, 2)
 
     Raises:
-        UnknownOperator: no operator of that type.
-        InvalidDescriptor: the document or the descriptor breaks a rule; paths start at the document's root.
+        UnknownOperator: DirectML has no operator of that type.
+        InvalidDescriptor: the document or the descriptor breaks a rule, or DirectML has the operator and tensorpost has
+            not; paths start at the document's root.
     """
     if not isinstance(cast("object", document), Mapping):
         raise InvalidDescriptor.of([_violation((), "an operator document must be a JSON object", document)])
@@ -116,7 +144,15 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
     ]
     if len(others) > _MOST_SHOWN:
         found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
-    if isinstance(kind, str):
+    if isinstance(kind, str) and (unserved := _short_name(kind)) in set(operator_names()) - {
+        cls.operator_type for cls in OPERATORS
+    }:
+        facts = facts_of(unserved)
+        message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
+        fields = ", ".join(field.name for field in facts.fields)
+        source = f"DML_{unserved}_OPERATOR_DESC, of the fields {fields}"
+        found.append(Violation("operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source))
+    elif isinstance(kind, str):
         cls = operator_class(kind)
         if fields is not None:
             try:

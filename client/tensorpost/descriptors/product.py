@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ..problems import Violation
-from .activation import Activation, FusedActivation
-from .feature_levels import FeatureLevel
+from .activation import FusedActivation, WithFusedActivation
 from .fields import CEnum, Float, UInt, UIntArray, count_of
-from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .operator_desc import Given, Inferred, packed
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -30,7 +29,7 @@ class MatrixTransform(enum.IntEnum):
 
 
 class ConvolutionMode(enum.IntEnum):
-    """`DML_CONVOLUTION_MODE`: whether the filter is turned round before it slides over the input."""
+    """`DML_CONVOLUTION_MODE`: whether the filter is reversed before it slides over the input."""
 
     CONVOLUTION = 0
     CROSS_CORRELATION = 1
@@ -46,22 +45,7 @@ class ConvolutionDirection(enum.IntEnum):
 Transform = Annotated[MatrixTransform, CEnum("DML_MATRIX_TRANSFORM_")]
 
 
-class Product(OperatorDesc):
-    """Base of operators that an activation may be fused into; such a call is as new as the activation."""
-
-    if TYPE_CHECKING:
-        fused_activation: Activation | None  # stands last in each struct
-
-    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """See `OperatorDesc.level_rules`."""
-        fused = self.fused_activation
-        if fused is not None and level < fused.facts.since:
-            message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
-            expected = f"{fused.facts.since} or above"
-            yield self.broken("activation-newer-than-level", ("FusedActivation",), message, fused.name, expected)
-
-
-class GemmOperatorDesc(Product):
+class GemmOperatorDesc(WithFusedActivation):
     """`DML_OPERATOR_GEMM`: `FusedActivation(Alpha * A' x B' + Beta * C)` on the last two dimensions.
 
     Attributes:
@@ -107,7 +91,7 @@ class GemmOperatorDesc(Product):
         if inner != other:
             message = f"A has {inner} columns and B {other} rows, after TransA and TransB; they must be equal"
             yield self.broken("inner-sizes", ("BTensor", "Sizes"), message, list(b), f"{inner} rows")
-        yield from self.sizes_are([*a[:-2], *b[-2:]], "A's in front of the last two", "b_tensor")
+        yield from self.sizes_are([*a[:-2], *b[-2:]], "A's before the last two", "b_tensor")
         wanted = [*a[:-2], rows, columns]
         yield from self.sizes_are(wanted, "A's rows and B's columns", "output_tensor", "c_tensor")
 
@@ -124,21 +108,22 @@ ARRAYS = ("strides", "dilations", "start_padding", "end_padding", "output_paddin
 """Fields of a convolution that have an entry for each spatial dimension."""
 
 
-class ConvolutionOperatorDesc(Product):
+class ConvolutionOperatorDesc(WithFusedActivation):
     """`DML_OPERATOR_CONVOLUTION`: slides filters over 1 to 3 spatial dimensions, or transposes that.
 
     Attributes:
         input_tensor: N x C x spatial.
-        filter_tensor: output channels x (input channels / groups) x spatial; for BACKWARD the channels change places.
+        filter_tensor: output channels x (input channels / groups) x spatial; BACKWARD: input channels x (output
+            channels / groups) x spatial.
         bias_tensor: 1 x output channels x ones, or absent.
         output_tensor: N x output channels x spatial.
-        mode: CROSS_CORRELATION, as neural networks have it, or CONVOLUTION, which turns the filter round.
+        mode: CROSS_CORRELATION, as neural networks have it, or CONVOLUTION, which reverses the filter.
         direction: FORWARD, or BACKWARD for the transposed convolution.
         dimension_count: spatial dimensions; derived.
         strides: steps of the filter.
         dilations: distance between the filter's elements.
-        start_padding: zeros in front of each spatial dimension.
-        end_padding: zeros behind it.
+        start_padding: zeros before each spatial dimension.
+        end_padding: zeros after it.
         output_padding: zeros appended to the output.
         group_count: groups of channels.
         fused_activation: applied to the result; absent for none.
@@ -212,7 +197,7 @@ class ConvolutionOperatorDesc(Product):
             yield self.broken("filter-too-large", ("FilterTensor", "Sizes"), message, list(window), "smaller filters")
             return
         if backward:
-            # Clients of DirectML leave OutputPadding at 0 and ask for a larger output, whose rest are sums as well.
+            # Clients of DirectML leave OutputPadding at 0 and ask for a larger output; all of it is sums.
             sizes = [max(size, out) for size, out in zip(sizes, self.output_tensor.sizes[2:], strict=True)]
         why = "the batch, the filter's output channels and what strides, dilations and padding leave"
         yield from self.sizes_are([source[0], channels, *sizes], why, "output_tensor")
