@@ -11,8 +11,8 @@ import contextlib
 import hashlib
 import json
 import socket
-import sys
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -262,7 +262,8 @@ def serve_bodies(
     """
     app = BodiesApp()
     config = uvicorn.Config(
-        app, http=protocol, loop=WINDOWS_LOOP if sys.platform == "win32" else loop, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=PATIENCE,
+        app, http=protocol, loop=WINDOWS_LOOP if sys.platform == "win32" else loop, log_config=None, ws="none",
+        lifespan="off", timeout_graceful_shutdown=PATIENCE,
         ssl_certfile=certificate, ssl_keyfile=certificate, uds=uds,
     )  # fmt: skip
     server = uvicorn.Server(config)
