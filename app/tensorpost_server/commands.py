@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
+from .backends import CannotOpen
 from .backends.numba_ import library
 from .main import create_app, open_pool
 from .serving import (
@@ -130,26 +131,24 @@ def doctor() -> list[dict[str, object]]:
         pool.close()
 
 
-def probe_directml(provider: str, device_id: int) -> dict[str, Any]:
+def probe_directml(index: int) -> dict[str, Any]:
     """Ask DirectML the questions that its documents leave open.
 
     Args:
-        provider: the execution provider of ONNX Runtime: `DmlExecutionProvider`, or `CPUExecutionProvider` for a check
-            of the command itself.
-        device_id: DXGI's index of the adapter.
+        index: DXGI's index of the adapter.
 
     Returns:
         A JSON document: versions, device and driver, and one answer per probe.
 
     Raises:
-        NoBackend: the provider is not here; the message says what to install.
+        NoBackend: DirectML is not here; the message says what to install.
     """
     # Only here: no other command needs it.
     from .backends.directml.probes import run_probes
 
     try:
-        return run_probes(provider, device_id)
-    except (ImportError, RuntimeError) as error:
+        return run_probes(index)
+    except CannotOpen as error:
         raise NoBackend(str(error)) from None
 
 

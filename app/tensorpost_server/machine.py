@@ -7,6 +7,7 @@ container the way often begins at its own group, which then lies at the root of 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -32,9 +33,19 @@ def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
         # without a limit version 2 says "max", and version 1 a number larger than any memory
         if (text := _text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))).isdigit()
     ]
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    found += _installed()
     return min(found, default=_UNKNOWN)
+
+
+def _installed() -> list[int]:
+    """Bytes of memory that the machine has; empty where the system does not say."""
+    load = getattr(ctypes, "WinDLL", None)
+    if load is not None:  # Windows
+        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its own length first, ullTotalPhys at byte 8
+        return [status[1]] if load("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)) else []
+    if "SC_PHYS_PAGES" in os.sysconf_names:
+        return [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    return []
 
 
 def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:

@@ -44,7 +44,7 @@ __all__ = [
 
 _LIBRARIES = {
     "cuda": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "directml": ("onnxruntime-directml", "onnxruntime-windowsml"),
+    "directml": ("onnxruntime-directml", "onnxruntime-windowsml", "directml"),
     "numba": ("numba",),
     "numpy": ("numpy",),
 }
@@ -86,6 +86,12 @@ class ProtocolChoice:
         from .http.protocol import protocol_class
 
         return protocol_class(ConnectionLimits.of(self.settings))
+
+    @property
+    def loop_factory(self) -> str:
+        """For `uvicorn.Config(loop=...)`."""
+        own = sys.platform == "win32" and self.loop == "asyncio"
+        return "tensorpost_server.http.windows_loop:event_loop" if own else self.loop
 
     @property
     def words(self) -> str:
@@ -227,7 +233,7 @@ def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: s
     return uvicorn.Config(
         app,
         http=choice.protocol,
-        loop=choice.loop,
+        loop=choice.loop_factory,
         interface="asgi3",
         lifespan="on",
         ws="none",

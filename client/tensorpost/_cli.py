@@ -390,21 +390,18 @@ def probe_directml(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="JSON file to write. - for standard output.")
     ] = "-",
-    provider: Annotated[
-        str, typer.Option(help="ONNX Runtime's execution provider; CPUExecutionProvider checks the command itself.")
-    ] = "DmlExecutionProvider",
     device: Annotated[int, typer.Option(min=0, help="DXGI's index of the adapter.")] = 0,
 ) -> None:
     """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
     check_destination(output)
-    document: Mapping[str, Any] = _server_commands().probe_directml(provider, device)
+    document: Mapping[str, Any] = _server_commands().probe_directml(device)
     with destination(output) as file:
         file.write(json.dumps(document, indent=2).encode() + b"\n")
     answers: Sequence[Mapping[str, object]] = document["answers"]
     states = [answer["state"] for answer in answers]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("answered", "not asked", "failed"))
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("answered", "failed"))
     others = [str(answer["number"]) for answer in answers if answer["agrees"] is False]
-    typer.echo(f"{document['meaning']}; {counts}", err=True)
+    typer.echo(f"DirectML {document['directml_library'] or 'of the system'}: {counts}", err=True)
     if others:
         typer.echo(f"not as tensorpost has it: {', '.join(others)}", err=True)
 

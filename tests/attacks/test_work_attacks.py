@@ -66,7 +66,7 @@ def test_four_bytes_that_stand_for_millions_are_summed_off_the_event_loop(url: s
 
 
 def test_more_work_than_the_setting_allows_is_refused(url: str) -> None:
-    body = broadcast_resample3(1_000_000_000, 4)
+    body = broadcast_resample3(1_000_000_000, 125)
 
     answer = httpx.post(url + "/v1/operators/resample3", content=body, headers=FRAME)
 

@@ -65,7 +65,7 @@ SUPPORT: dict[type[OperatorDesc], dict[str, tuple[range, set[str]]]] = {
         "2_0": (range(4, 5), FLOATS), "5_1": (range(1, 5), FLOATS), "6_2": (range(1, 5), BYTES)},
     Resample1OperatorDesc: {
         "2_1": (range(4, 5), FLOATS), "5_1": (range(1, 5), FLOATS), "6_2": (range(1, 5), BYTES)},
-    ResampleGradOperatorDesc: {"3_0": (range(4, 5), FLOATS)},
+    ResampleGradOperatorDesc: {"3_0": (range(4, 5), FLOATS), "6_4": (range(1, 5), FLOATS)},  # 6_4: docs/directml.md
     Resample2OperatorDesc: {"5_1": (range(1, 5), FLOATS), "6_2": (range(1, 5), BYTES)},
     ResampleGrad1OperatorDesc: {"5_1": (range(1, 5), FLOATS)},
     Resample3OperatorDesc: {"6_4": (range(1, 5), BYTES)},
@@ -198,8 +198,8 @@ def test_only_resample3_is_marked_approximate() -> None:
     ids=repr,
 )
 def test_numbers_are_rounded_to_32_bits(sent: Any, kept: float) -> None:
-    desc = Resample1OperatorDesc(**document(Resample1OperatorDesc, Scales=[1, 1, 1, sent]))
-    assert desc.scales[3] == kept
+    desc = Resample1OperatorDesc(**document(Resample1OperatorDesc, InputPixelOffsets=[1, 1, 1, sent]))
+    assert desc.input_pixel_offsets[3] == kept
     assert type(desc.scales[3]) is float
     assert float(np.float32(kept)) == kept
 
@@ -413,6 +413,7 @@ def test_a_gradient_is_completed_from_both_tensors() -> None:
     }
     desc = ResampleGradOperatorDesc.completed({**tensors, "InterpolationMode": "LINEAR"})
     assert desc.scales == (1.5,)  # the forward operator's: its output is the gradient that comes in
+    assert (desc.input_pixel_offsets, desc.output_pixel_offsets) == ((-0.5,), (0.5,))
     for name in tensors:
         fields = {key: value for key, value in tensors.items() if key != name}
         with pytest.raises(InvalidDescriptor) as error:
@@ -498,7 +499,7 @@ def descs(draw: st.DrawFn) -> OperatorDesc:
         if name in fields:
             fields[name] = draw(st.lists(finite, min_size=rank, max_size=rank))
     if "Scales" in fields:
-        positive = st.floats(2.0**-149, 3.4028234663852886e38, width=32)
+        positive = st.floats(2.0**-23, 3.4028234663852886e38, width=32)
         fields["Scales"] = draw(st.lists(positive, min_size=rank, max_size=rank))
     for name, values in (("InterpolationMode", [0, 1]), ("RoundingDirection", [0, 1]), ("Antialiased", [True, False])):
         if name in fields:
@@ -525,8 +526,8 @@ def test_the_canonical_document_fits_the_schemas(desc: OperatorDesc) -> None:
 
 
 def test_canonical_numbers_are_the_shortest_that_read_back() -> None:
-    desc = ResampleOperatorDesc(**document(ResampleOperatorDesc, Scales=[1.7, 1 / 3, 3.4028235e38, 1e-45]))
-    assert desc.to_json()["Scales"] == [1.7, 0.33333334, 3.4028235e38, 1e-45]
+    desc = ResampleOperatorDesc(**document(ResampleOperatorDesc, Scales=[1.7, 1 / 3, 3.4028235e38, 2.0**-23]))
+    assert desc.to_json()["Scales"] == [1.7, 0.33333334, 3.4028235e38, 1.1920929e-07]
 
 
 @FAMILY

@@ -406,7 +406,7 @@ def test_a_field_under_both_names_is_given_twice() -> None:
          ("$.TotalTensorSizeInBytes: Sizes and Strides reach 32 bytes (rounded up to 4), but the buffer has 24; "
           "raise it or lower the strides")),
         ({"DataType": "FLOAT32", "Sizes": [1], "GuaranteedBaseOffsetAlignment": 6},
-         "$.GuaranteedBaseOffsetAlignment: 6 is not 0 or a power of two of at least the element size of 4 bytes"),
+         "$.GuaranteedBaseOffsetAlignment: 6 is not 0 or a power of two of at least 16 bytes"),
     ],
 )  # fmt: skip
 def test_messages(document: dict[str, Any], words: str) -> None:

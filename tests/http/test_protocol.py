@@ -92,9 +92,11 @@ def check(app: BodiesApp, transport: FakeTransport, asked: Sequence[tuple[str, i
     app.assert_untouched()
 
 
-@given(asked=st.lists(REQUESTS, min_size=1, max_size=5), sizes=CUTS)
-@settings(max_examples=250, deadline=None)
-def test_any_cut_of_any_requests(runner: asyncio.Runner, asked: list[tuple[str, int, int, bool]], sizes: list[int]):
+@given(asked=st.lists(REQUESTS, min_size=1, max_size=5), sizes=CUTS, reads_first=st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_any_cut_of_any_requests(
+    runner: asyncio.Runner, asked: list[tuple[str, int, int, bool]], sizes: list[int], reads_first: bool
+):
     app = BodiesApp()
     data = b"".join(
         request(how, body_of(length, number), number=number, chunk=chunk, expect=expect)
@@ -102,7 +104,7 @@ def test_any_cut_of_any_requests(runner: asyncio.Runner, asked: list[tuple[str, 
     )
 
     async def run() -> FakeTransport:
-        transport = connect(app)
+        transport = connect(app, reads_first=reads_first)
         assert await transport.deliver(cuts(data, sizes)) == b""
         return transport
 

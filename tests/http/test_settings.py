@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from tests.support.http_app import Controlled, assert_problem, http_app, npy_bytes, use_backend
 
+from tensorpost_server import machine
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
@@ -85,7 +86,7 @@ def test_defaults_are_what_the_documentation_says(monkeypatch: pytest.MonkeyPatc
 
     assert (settings.host, settings.port, settings.backend) == ("127.0.0.1", 8000, "auto")
     assert settings.max_output_bytes == 16 * 2**30, "the largest FLOAT32 tensor that DirectML allows, rounded up"
-    assert settings.memory_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert settings.memory_bytes == machine.memory(Path("no groups"), Path("no groups")) // 2
     assert 1 <= settings.numpy_threads <= (os.cpu_count() or 1)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from tests.support.http_app import PATIENCE, Wire, eventually
 
 from tensorpost_server.http.receive_into import receive_into
 
+WINDOWS_LOOP = "tensorpost_server.http.windows_loop:event_loop"  # asyncio's own stops at a reset
 __all__ = ["BodiesApp", "Lent", "Serving", "serve_bodies", "settle", "sha"]
 
 GUARD = b"\xa5" * 64
@@ -260,7 +262,8 @@ def serve_bodies(
     """
     app = BodiesApp()
     config = uvicorn.Config(
-        app, http=protocol, loop=loop, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=PATIENCE,
+        app, http=protocol, loop=WINDOWS_LOOP if sys.platform == "win32" else loop, log_config=None, ws="none",
+        lifespan="off", timeout_graceful_shutdown=PATIENCE,
         ssl_certfile=certificate, ssl_keyfile=certificate, uds=uds,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -3,6 +3,10 @@
 Structs are taken apart with `struct` by the layouts of Microsoft's headers, not with the classes under test. Operators
 are made into descriptors of `tensorpost.descriptors`, so what those forbid is refused with E_INVALIDARG, and are
 computed by the backend numpy.
+
+The queue is as late as it may be: what was submitted runs when somebody waits for it. What is released, mapped memory
+that is written, or a descriptor heap that is used again before that, is then wrong, and so is a buffer in a state that
+the command does not allow.
 """
 
 from __future__ import annotations
@@ -10,20 +14,24 @@ from __future__ import annotations
 import ctypes
 import struct
 import uuid
+from collections import deque
 from collections.abc import Callable
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorpost import descriptors as dml
+from tensorpost.descriptors import operator_class
+from tensorpost.descriptors.catalogue import OperatorFacts, facts_of, operator_names
 from tensorpost.problems import TensorpostError
-from tensorpost_server.backends.directml.raw import Libraries
+from tensorpost_server.backends.directml.library import Libraries
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
 
 __all__ = ["FakeWindows"]
 
-E_INVALIDARG = -0x7FF8FFA9  # 0x80070057
+E_INVALIDARG, E_FAIL, E_OUTOFMEMORY = -0x7FF8FFA9, -0x7FFFBFFB, -0x7FF8FFF2
+NOT_FOUND, UNSUPPORTED, REMOVED = -0x7785FFFE, -0x7785FFFC, -0x7785FFFB  # DXGI_ERROR_...
 IDS = {
     "IDXGIFactory1": "770aae78-f26f-4dba-a829-253c83d1b387", "ID3D12Device": "189819f1-1db6-4b57-be54-1821339b85f7",
     "ID3D12CommandQueue": "0ec870a6-5d7e-4c22-8cfc-5baae07616ed",
@@ -31,6 +39,7 @@ IDS = {
     "ID3D12GraphicsCommandList": "5b160d0f-ac1b-4185-8ba8-b3ae42a5a455",
     "ID3D12Fence": "0a753dcf-c4d8-4b91-adf6-be5a60d95a76", "ID3D12Resource": "696442be-a72e-4059-bc79-5b5c98040fad",
     "ID3D12DescriptorHeap": "8efb471d-616c-4f49-90f7-127bb763fa51",
+    "ID3D12Debug": "344488b7-6846-474b-b989-f027448245e0", "ID3D12InfoQueue": "0742a90b-c387-483f-b946-30a7e4e61458",
     "IDMLDevice": "6dbd6437-96fd-423f-a98c-ae5e7c2a573f", "IDMLOperator": "26caae7a-3081-4633-9581-226fbe57695d",
     "IDMLCompiledOperator": "6b15e56a-bf5c-4902-92d8-da3a650afea4",
     "IDMLOperatorInitializer": "427c1113-435c-469c-8676-4d5dd072f813",
@@ -38,6 +47,7 @@ IDS = {
     "IDMLCommandRecorder": "e6857a76-2e3e-4fdd-bff4-5d2ba10fb453",
     "IDXGIDevice": "54ec77fa-1377-44e6-8c32-88fd5f44c84c",
 }  # fmt: skip
+COMMON, UNORDERED_ACCESS, COPY_TARGET, COPY_SOURCE = 0, 8, 0x400, 0x800
 Method = tuple[Any, list[Any], Callable[..., Any]]
 P, U32, I32, U64 = c_void_p, c_uint32, c_int32, c_uint64
 
@@ -61,35 +71,62 @@ class FakeObject:
 
 @dataclass
 class FakeWindows:
-    """A machine with one adapter.
+    """A machine with one adapter, and perhaps the processor as another.
 
     Attributes:
-        removed: GetDeviceRemovedReason says so after each run.
+        software: whether there is a software adapter as well, with index 1.
         no_device: D3D12CreateDevice fails.
-        ties_go_down: nearest takes the lower neighbour.
+        level: DirectML's highest.
+        without: data types that the device has no tensors of.
+        not_compiled: operators that CompileOperator fails for.
         persistent: bytes that a compiled operator wants to keep.
+        temporary: bytes that it wants for each dispatch.
+        descriptors: how many it needs.
+        memory_bytes: of all buffers in the default heap.
+        dispatches_left: after so many the device is removed.
+        ties_go_down: nearest takes the lower neighbour.
+        said: what the debug layer says when an operator is refused.
         wrong: what was done wrongly; must stay empty.
     """
 
-    removed: bool = False
+    software: bool = False
     no_device: bool = False
-    ties_go_down: bool = False
+    level: int = 0x6400
+    without: tuple[int, ...] = ()
+    not_compiled: tuple[str, ...] = ()
     persistent: int = 0
+    temporary: int = 100
+    descriptors: int = 3
+    memory_bytes: int = 1 << 30
+    dispatches_left: int = 1 << 30
+    ties_go_down: bool = False
+    said: str = ""
     wrong: list[str] = field(default_factory=list[str])
     objects: dict[int, FakeObject] = field(default_factory=dict[int, FakeObject])
     released: list[str] = field(default_factory=list[str])
+    calls: list[str] = field(default_factory=list[str])
+    debug: list[str] = field(default_factory=list[str])
+    messages: list[bytes] = field(default_factory=list[bytes])
+    pending: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
 
     def libraries(self) -> Libraries:
-        make = ctypes.CFUNCTYPE
+        def exported(name: str, body: Callable[..., int], *arguments: Any) -> Any:
+            return ctypes.CFUNCTYPE(I32, *arguments)(self.guarded(name, I32, body))
+
         return Libraries(
-            create_factory=make(I32, P, P)(self.guarded("CreateDXGIFactory1", I32, self._factory)),
-            create_device=make(I32, P, I32, P, P)(self.guarded("D3D12CreateDevice", I32, self._device)),
-            create_dml_device=make(I32, P, I32, I32, P, P)(self.guarded("DMLCreateDevice1", I32, self._dml)),
-        )
+            exported("CreateDXGIFactory1", self._factory, P, P),
+            exported("D3D12CreateDevice", self._device, P, I32, P, P),
+            exported("DMLCreateDevice1", self._dml, P, I32, I32, P, P),
+            exported("D3D12GetDebugInterface", self._debug_layer, P, P), "1.2.3.4", "DirectML.dll",
+        )  # fmt: skip
 
     @property
     def alive(self) -> list[str]:
         return [found.name for found in self.objects.values() if found.alive]
+
+    @property
+    def removed(self) -> bool:
+        return self.dispatches_left < 0
 
     def guarded(self, name: str, result: Any, body: Callable[..., Any]) -> Callable[..., Any]:
         """A callback cannot raise into C: what it would raise is kept in `wrong`."""
@@ -118,8 +155,11 @@ class FakeWindows:
         c_void_p.from_address(out).value = made.address
         return 0
 
-    def _get(self, address: int, name: str) -> FakeObject:
-        found = self.objects[address]
+    def _made(self, out: int) -> FakeObject:
+        return self.objects[c_void_p.from_address(out).value or 0]
+
+    def _get(self, address: int | None, name: str) -> FakeObject:
+        found = self.objects[address or 0]
         assert found.name == name, f"{found.name} in place of {name}"
         assert found.alive, f"{name} was released"
         return found
@@ -128,9 +168,9 @@ class FakeWindows:
 
     def _factory(self, iid: int, out: int) -> int:
         def adapter(index: int, out: int) -> int:
-            if index:
-                return -0x7785FFFE  # DXGI_ERROR_NOT_FOUND
-            methods = {9: (I32, [P, P], driver), 10: (I32, [P], describe)}
+            if index > self.software:
+                return NOT_FOUND
+            methods = {9: (I32, [P, P], driver), 10: (I32, [P], lambda desc: describe(index, desc))}
             return self._give("IDXGIAdapter1", None, out, methods)
 
         def driver(iid: int, version: int) -> int:
@@ -138,121 +178,236 @@ class FakeWindows:
             ctypes.memmove(version, struct.pack("<4H", 4, 3, 2, 31), 8)
             return 0
 
-        def describe(desc: int) -> int:
-            name = "Fake GPU \u00b5".encode("utf-16-le").ljust(256, b"\0")
-            ctypes.memmove(desc, name + struct.pack("<4I3QQI4x", 0x10DE, 0x2330, 7, 1, 8 << 30, 0, 1 << 30, 9, 0), 312)
+        def describe(index: int, desc: int) -> int:
+            name = ("Basic Render Driver" if index else "Fake GPU \u00b5").encode("utf-16-le").ljust(256, b"\0")
+            numbers = (0x10DE, 0x2330, 7, 1, 8 << 30, 0, 1 << 30, 9, 2 * index)
+            ctypes.memmove(desc, name + struct.pack("<4I3QQI4x", *numbers), 312)
             return 0
 
         return self._give("IDXGIFactory1", iid, out, {12: (I32, [U32, P], adapter)})
+
+    def _debug_layer(self, iid: int, out: int) -> int:
+        return self._give("ID3D12Debug", iid, out, {3: (None, [], lambda: self.debug.append("Direct3D"))})
 
     def _device(self, adapter: int, level: int, iid: int, out: int) -> int:
         self._get(adapter, "IDXGIAdapter1")
         assert level == 0xB000
         if self.no_device:
-            return -0x7785FFFC  # DXGI_ERROR_UNSUPPORTED
+            return UNSUPPORTED
         return self._give(
             "ID3D12Device", iid, out,
             {
+                0: (I32, [P, P], self._info_queue),
                 8: (I32, [P, P, P], self._queue),
                 9: (I32, [I32, P, P], self._allocator),
                 12: (I32, [U32, I32, P, P, P, P], self._list),
                 14: (I32, [P, P, P], self._heap),
                 27: (I32, [P, I32, P, I32, P, P, P], self._resource),
                 36: (I32, [U64, I32, P, P], self._fence),
+                37: (I32, [], lambda: REMOVED if self.removed else 0),
             },
         )  # fmt: skip
 
+    def _info_queue(self, iid: int, out: int) -> int:
+        def message(index: int, block: int | None, size: int) -> int:
+            text = self.messages[index]
+            if block is not None:
+                assert c_uint64.from_address(size).value == 32 + len(text)
+                ctypes.memmove(block, struct.pack("<iii4xQQ", 9, 1, 1000, block + 32, len(text)) + text, 32 + len(text))
+            c_uint64.from_address(size).value = 32 + len(text)
+            return 0
+
+        methods = {
+            4: (None, [], self.messages.clear), 5: (I32, [U64, P, P], message),
+            8: (U64, [], lambda: len(self.messages)),
+        }  # fmt: skip
+        assert self.debug == ["Direct3D"], "the debug layer must be on before the device is made"
+        return self._give("ID3D12InfoQueue", iid, out, methods)
+
     def _queue(self, desc: int, iid: int, out: int) -> int:
-        assert struct.unpack("<iiiI", ctypes.string_at(desc, 16)) == (0, 0, 0, 0)
+        assert struct.unpack("<iiiI", ctypes.string_at(desc, 16)) == (0, 0, 1, 0), "direct, without a time limit"
 
         def execute(count: int, lists: int) -> None:
             assert count == 1
-            commands = self._get(c_void_p.from_address(lists).value or 0, "ID3D12GraphicsCommandList")
-            assert commands.state["closed"]
-            for command in commands.state["commands"]:
-                command()
+            own = self._get(c_void_p.from_address(lists).value, "ID3D12GraphicsCommandList").state
+            assert own["closed"]
+            assert own["allocator"].state["commands"] is own["commands"], "its allocator was reset"
+            commands, touched = own["commands"], own["touched"]
+            own["allocator"].state["busy"] += 1
+            for used in (own["heap"],) if own["heap"] else ():
+                used.state["busy"] += 1
+
+            def run(heap: Any = own["heap"], allocator: Any = own["allocator"]) -> None:
+                for command in commands:
+                    command()
+                for resource in touched:
+                    resource.state["state"] = resource.state["rests"]
+                allocator.state["busy"] -= 1
+                if heap:
+                    heap.state["busy"] -= 1
+
+            self.pending.append(run)
 
         def signal(fence: int, value: int) -> int:
-            self._get(fence, "ID3D12Fence").state["value"] = value
+            found = self._get(fence, "ID3D12Fence")
+            self.pending.append(lambda: found.state.update(value=value))
             return 0
 
         methods = {10: (None, [U32, P], execute), 14: (I32, [P, U64], signal)}
         return self._give("ID3D12CommandQueue", iid, out, methods)
 
     def _allocator(self, kind: int, iid: int, out: int) -> int:
+        def reset() -> int:
+            own = self._get(found[0].address, "ID3D12CommandAllocator").state
+            assert not own["busy"], "it is in use"
+            own["commands"] = None
+            return 0
+
         assert kind == 0, "direct"
-        return self._give("ID3D12CommandAllocator", iid, out, {})
+        status = self._give("ID3D12CommandAllocator", iid, out, {8: (I32, [], reset)}, busy=0, commands=None)
+        found = [self._made(out)]
+        return status
 
     def _list(self, mask: int, kind: int, allocator: int, state: int | None, iid: int, out: int) -> int:
         assert (mask, kind, state) == (0, 0, None)
-        self._get(allocator, "ID3D12CommandAllocator")
-        own: dict[str, Any] = {"commands": [], "closed": False, "heap": None}
+        own: dict[str, Any] = {"closed": True}
+
+        def reset(allocator: int, state: int | None) -> int:
+            assert own["closed"], "it is open already"
+            memory = self._get(allocator, "ID3D12CommandAllocator")
+            commands: list[Callable[[], None]] = []
+            memory.state["commands"] = commands
+            own.update(commands=commands, touched=[], closed=False, heap=None, allocator=memory, states={})
+            return 0
 
         def close() -> int:
+            assert not own["closed"]
             own["closed"] = True
             return 0
 
         def set_heaps(count: int, heaps: int) -> None:
             assert count == 1
-            own["heap"] = self._get(c_void_p.from_address(heaps).value or 0, "ID3D12DescriptorHeap")
+            own["heap"] = self._get(c_void_p.from_address(heaps).value, "ID3D12DescriptorHeap")
 
-        methods = {9: (I32, [], close), 28: (None, [U32, P], set_heaps)}
+        def copy(target: int, offset: int, source: int, begin: int, size: int) -> None:
+            to, of = self._get(target, "ID3D12Resource"), self._get(source, "ID3D12Resource")
+            own["touched"] += [to, of]
+
+            def command() -> None:
+                assert to.alive, "a buffer was released before the queue had used it"
+                assert of.alive, "a buffer was released before the queue had used it"
+                self._use(to, COPY_TARGET)
+                self._use(of, COPY_SOURCE)
+                assert offset + size <= len(to.state["memory"])
+                assert begin + size <= len(of.state["memory"])
+                ctypes.memmove(
+                    ctypes.addressof(to.state["memory"]) + offset, ctypes.addressof(of.state["memory"]) + begin, size
+                )
+
+            own["commands"].append(command)
+
+        def barrier(count: int, barriers: int) -> None:
+            for index in range(count):
+                kind, flags, resource, part, before, after = struct.unpack(
+                    "<iiQIii4x", ctypes.string_at(barriers + 32 * index, 32)
+                )
+                assert (kind, flags, part) == (0, 0, 0xFFFFFFFF)
+                found = self._get(resource, "ID3D12Resource")
+
+                def command(found: FakeObject = found, before: int = before, after: int = after) -> None:
+                    assert found.state["state"] == before, f"it is in state {found.state['state']}, not {before}"
+                    found.state["state"] = after
+
+                own["commands"].append(command)
+
+        methods = {
+            9: (I32, [], close), 10: (I32, [P, P], reset), 15: (None, [P, U64, P, U64, U64], copy),
+            26: (None, [U32, P], barrier), 28: (None, [U32, P], set_heaps),
+        }  # fmt: skip
+        reset(allocator, None)
         status = self._give("ID3D12GraphicsCommandList", iid, out, methods)
-        self.objects[c_void_p.from_address(out).value or 0].state = own
+        self._made(out).state = own
         return status
+
+    @staticmethod
+    def _use(resource: FakeObject, state: int) -> None:
+        """A buffer in COMMON is promoted; one in a staging heap is in its state for ever."""
+        own = resource.state
+        if own["state"] == COMMON:
+            own["state"] = state
+        allowed = {COPY_SOURCE: (COPY_SOURCE, 0xAC3), COPY_TARGET: (COPY_TARGET,)}.get(state, (state,))
+        assert own["state"] in allowed, f"a buffer in state {own['state']:#x} is used as {state:#x}"
 
     def _heap(self, desc: int, iid: int, out: int) -> int:
         kind, count, flags, _ = struct.unpack("<iIiI", ctypes.string_at(desc, 16))
         assert (kind, flags) == (0, 1), "CBV_SRV_UAV, shader visible"
 
-        def handle(of: int) -> Callable[[int], int]:
+        def handle(offset: int) -> Callable[[int], int]:
             def give(result: int) -> int:
-                c_uint64.from_address(result).value = of
+                c_uint64.from_address(result).value = found[0].address + offset
                 return result
 
             return give
 
-        methods = {9: (P, [P], handle(1000)), 10: (P, [P], handle(2000))}
-        return self._give("ID3D12DescriptorHeap", iid, out, methods, count=count)
+        methods = {9: (P, [P], handle(1)), 10: (P, [P], handle(2))}
+        status = self._give("ID3D12DescriptorHeap", iid, out, methods, count=count, busy=0)
+        found = [self._made(out)]
+        return status
 
     def _resource(self, heap: int, flags: int, desc: int, state: int, clear: int | None, iid: int, out: int) -> int:
-        assert struct.unpack("<iiiII", ctypes.string_at(heap, 20)) == (4, 3, 1, 0, 0), "custom, write-back, L0"
+        kind, *others = struct.unpack("<iiiII", ctypes.string_at(heap, 20))
+        assert others == [0, 0, 0, 0]
         fields = struct.unpack("<i4xQQIHHiIIii", ctypes.string_at(desc, 56)[:52])
         size = fields[2]
-        assert fields == (1, 0, size, 1, 1, 1, 0, 1, 0, 1, 4), "a buffer with unordered access"
-        assert (flags, state, clear) == (0, 8, None)
-        assert size % 256 == 0
+        for_shaders = 4 if kind == 1 else 0
+        assert fields == (1, 0, size, 1, 1, 1, 0, 1, 0, 1, for_shaders), "a buffer"
+        assert (flags, clear) == (0, None)
+        assert state == {1: COMMON, 2: 0xAC3, 3: COPY_TARGET}[kind], "the state of this heap"
+        if kind == 1 and self.device_bytes + size > self.memory_bytes:
+            return E_OUTOFMEMORY
         memory = ctypes.create_string_buffer(b"\xaa" * size, size)
 
         def map_(part: int, read: int | None, out: int) -> int:
             assert (part, read) == (0, None)
+            assert kind != 1, "the processor does not see device memory"
             c_void_p.from_address(out).value = ctypes.addressof(memory)
             return 0
 
-        def unmap(part: int, written: int | None) -> None:
-            assert (part, written) == (0, None)
+        methods = {8: (I32, [U32, P, P], map_)}
+        return self._give(
+            "ID3D12Resource", iid, out, methods, memory=memory, state=state, rests=state, device=kind == 1
+        )
 
-        methods = {8: (I32, [U32, P, P], map_), 9: (None, [U32, P], unmap)}
-        return self._give("ID3D12Resource", iid, out, methods, memory=memory)
+    @property
+    def device_bytes(self) -> int:
+        return sum(
+            len(found.state["memory"])
+            for found in self.objects.values()
+            if found.name == "ID3D12Resource" and found.alive and found.state["device"]
+        )
 
     def _fence(self, value: int, flags: int, iid: int, out: int) -> int:
         assert (value, flags) == (0, 0)
-        found: list[FakeObject] = []
 
         def wait(value: int, event: int | None) -> int:
-            assert found[0].state["value"] == value, "it would wait for ever"
             assert event is None
+            while found[0].state["value"] < value and not self.removed:
+                assert self.pending, "it would wait for ever"
+                self.pending.popleft()()
             return 0
 
-        status = self._give("ID3D12Fence", iid, out, {9: (I32, [U64, P], wait)}, value=value)
-        found.append(self.objects[c_void_p.from_address(out).value or 0])
+        def completed() -> int:
+            return (1 << 64) - 1 if self.removed else found[0].state["value"]
+
+        status = self._give("ID3D12Fence", iid, out, {8: (U64, [], completed), 9: (I32, [U64, P], wait)}, value=value)
+        found = [self._made(out)]
         return status
 
     # -- DirectML --
 
     def _dml(self, device: int, flags: int, level: int, iid: int, out: int) -> int:
         self._get(device, "ID3D12Device")
-        assert (flags, level) == (0, 0x1000)
+        assert (flags, level) == (len(self.debug), 0x1000)
         return self._give(
             "IDMLDevice", iid, out,
             {
@@ -262,36 +417,44 @@ class FakeWindows:
                 10: (I32, [U32, P, P, P], self._initializer),
                 11: (I32, [P, P], self._recorder),
                 12: (I32, [P, P, P], self._table),
-                15: (I32, [], lambda: -0x7785FFFB if self.removed else 0),
+                15: (I32, [], lambda: REMOVED if self.removed else 0),
             },
         )  # fmt: skip
 
     def _features(self, feature: int, query_size: int, query: int, size: int, out: int) -> int:
+        if feature == 0:
+            assert (query_size, size) == (4, 4)
+            c_int32.from_address(out).value = c_int32.from_address(query).value not in self.without
+            return 0
         assert (feature, query_size, size) == (1, 16, 4)
         count, levels = struct.unpack("<I4xQ", ctypes.string_at(query, 16))
         asked = struct.unpack(f"<{count}I", ctypes.string_at(levels, 4 * count))
         assert 0x6400 in asked
-        c_uint32.from_address(out).value = max(level for level in asked if level <= 0x6200)
+        c_uint32.from_address(out).value = max(level for level in asked if level <= self.level)
         return 0
 
     def _operator(self, desc: int, iid: int, out: int) -> int:
         kind, inner = struct.unpack("<i4xQ", ctypes.string_at(desc, 16))
         try:
-            made = _descriptor(kind, inner)
+            made = _descriptor(facts_of(operator_names()[kind - 1]), inner)
         except TensorpostError:
+            self.messages += [self.said.encode() + b"\0"] if self.said else []
             return E_INVALIDARG
         return self._give("IDMLOperator", iid, out, {}, desc=made)
 
     def _compile(self, operator: int, flags: int, iid: int, out: int) -> int:
         assert flags == 0
         desc = self._get(operator, "IDMLOperator").state["desc"]
-        methods = {8: (P, [P], _properties(3, 100, self.persistent))}
+        self.calls.append(f"compile {desc.operator_type}")
+        if desc.operator_type in self.not_compiled:
+            return E_FAIL
+        methods = {8: (P, [P], _properties(self.descriptors, self.temporary, self.persistent))}
         return self._give("IDMLCompiledOperator", iid, out, methods, desc=desc, ready=False)
 
     def _initializer(self, count: int, operators: int, iid: int, out: int) -> int:
         assert count == 1
-        compiled = self._get(c_void_p.from_address(operators).value or 0, "IDMLCompiledOperator")
-        methods = {8: (P, [P], _properties(5, 0, 0))}
+        compiled = self._get(c_void_p.from_address(operators).value, "IDMLCompiledOperator")
+        methods = {8: (P, [P], _properties(self.descriptors + 2, 0, 0))}
         return self._give("IDMLOperatorInitializer", iid, out, methods, compiled=compiled)
 
     def _table(self, desc: int, iid: int, out: int) -> int:
@@ -299,65 +462,98 @@ class FakeWindows:
 
         def reset(desc: int) -> int:
             dispatchable, cpu, gpu, count = struct.unpack("<QQQI", ctypes.string_at(desc, 28))
-            assert (cpu, gpu, count) == (1000, 2000, 5), "the larger count of the two"
+            heap = self._get(cpu - 1, "ID3D12DescriptorHeap")
+            assert gpu == cpu + 1
+            assert not heap.state["busy"], "its descriptors are in use"
+            needed = self.descriptors + 2 * (self.objects[dispatchable].name == "IDMLOperatorInitializer")
+            assert needed <= count <= heap.state["count"]
             own.clear()
-            own["of"] = self.objects[dispatchable]
+            own.update(of=self.objects[dispatchable], heap=heap)
             return 0
 
-        def bind(name: str, desc: int) -> None:
+        def buffer(desc: int) -> tuple[FakeObject, int] | None:
             kind, inner = struct.unpack("<i4xQ", ctypes.string_at(desc, 16))
-            buffer, offset, size = struct.unpack("<QQQ", ctypes.string_at(inner, 24))
+            if kind == 0:
+                return None
+            address, offset, size = struct.unpack("<QQQ", ctypes.string_at(inner, 24))
             assert (kind, offset) == (1, 0)
-            memory = self._get(buffer, "ID3D12Resource").state["memory"]
-            assert size <= len(memory)
-            own[name] = (memory, size)
+            resource = self._get(address, "ID3D12Resource")
+            assert size <= len(resource.state["memory"])
+            assert size % 4 == 0
+            return resource, size
 
         def counted(name: str) -> Callable[[int, int], None]:
-            def call(count: int, desc: int) -> None:
-                assert count == 1
-                bind(name, desc)
+            def call(count: int, descs: int) -> None:
+                own[name] = [buffer(descs + 16 * index) for index in range(count)]
 
             return call
 
+        def single(name: str) -> Callable[[int], None]:
+            return lambda desc: own.update({name: [buffer(desc)]})
+
         reset(desc)
         methods = {
-            8: (None, [U32, P], counted("input")), 9: (None, [U32, P], counted("output")),
-            10: (None, [P], lambda desc: bind("temporary", desc)),
-            11: (None, [P], lambda desc: bind("persistent", desc)), 12: (I32, [P], reset),
+            8: (None, [U32, P], counted("inputs")), 9: (None, [U32, P], counted("outputs")),
+            10: (None, [P], single("temporary")), 11: (None, [P], single("persistent")), 12: (I32, [P], reset),
         }  # fmt: skip
         return self._give("IDMLBindingTable", iid, out, methods, bound=own)
 
     def _recorder(self, iid: int, out: int) -> int:
         def record(commands: int, dispatchable: int, table: int) -> None:
-            into, what = self._get(commands, "ID3D12GraphicsCommandList"), self.objects[dispatchable]
-            assert into.state["heap"] is not None
-            assert not into.state["closed"]
+            own, what = self._get(commands, "ID3D12GraphicsCommandList").state, self.objects[dispatchable]
             bound = dict(self._get(table, "IDMLBindingTable").state["bound"])
+            assert own["heap"] is bound.pop("heap")
+            assert not own["closed"]
             assert bound.pop("of") is what
-            into.state["commands"].append(lambda: self._dispatch(what, bound))
+            own["touched"] += [one[0] for buffers in bound.values() for one in buffers if one]
+            own["commands"].append(lambda: self._dispatch(what, bound))
 
         return self._give("IDMLCommandRecorder", iid, out, {8: (None, [P, P, P], record)})
 
-    def _dispatch(self, what: FakeObject, bound: dict[str, tuple[Any, int]]) -> None:
+    def _dispatch(self, what: FakeObject, bound: dict[str, list[tuple[FakeObject, int] | None]]) -> None:
+        assert what.alive, f"{what.name} was released before the queue had used it"
+        for buffers in bound.values():
+            for one in filter(None, buffers):
+                assert one[0].alive, "a buffer was released before the queue had used it"
+                self._use(one[0], UNORDERED_ACCESS)
         if what.name == "IDMLOperatorInitializer":
-            kept = {"output"} if self.persistent else set[str]()
-            assert bound.keys() == kept, "the persistent buffer is the initializer's output"
+            assert bound.keys() == ({"outputs"} if self.persistent else set[str]()), "persistent: its only output"
             what.state["compiled"].state["ready"] = True
             if self.persistent:
-                bound["output"][0][0] = b"k"
+                _memory(bound["outputs"][0])[0] = b"k"
+            return
+        self.dispatches_left -= 1
+        if self.removed:
             return
         assert what.state["ready"], "it was not initialized"
-        assert bound.keys() == {"input", "output", "temporary"} | ({"persistent"} if self.persistent else set[str]())
+        wanted = {name for name in ("persistent", "temporary") if getattr(self, name)}
+        desc: dml.OperatorDesc = what.state["desc"]
+        self.calls.append(f"dispatch {desc.operator_type}")
+        assert bound.keys() - {"inputs"} == {"outputs"} | wanted
         if self.persistent:
-            assert bound["persistent"][0][0] == b"k", "what the initializer wrote"
-        plan = make_plan(what.state["desc"], 1 << 20)
-        (source, size), (target, out_size) = bound["input"], bound["output"]
-        run = NumpyBackend().start(plan, [memoryview(bytes(source[:size]))])
-        answer = bytes(run.compute(0))
-        assert len(answer) == out_size
-        if self.ties_go_down and "RESAMPLE" in what.state["desc"].operator_type:
-            answer = struct.pack("<2f", 0, 2)
-        ctypes.memmove(target, answer, len(answer))
+            assert _memory(bound["persistent"][0])[0] == b"k", "what the initializer wrote"
+        for kind in ("input", "output"):
+            sizes: list[int | None] = []
+            for name in desc.fields_of_kind(kind):
+                value: Any = getattr(desc, name)
+                sizes += [
+                    one and one.total_tensor_size_in_bytes for one in (value if isinstance(value, tuple) else [value])
+                ]
+            assert [one and one[1] for one in bound.get(f"{kind}s", [])] == sizes, f"what is bound as {kind}s"
+        plan = make_plan(desc, 1 << 20)
+        given = [bytes(_memory(one))[: one[1]] for one in bound.get("inputs", []) if one]
+        run = NumpyBackend().start(plan, [memoryview(data) for data in given])
+        places = [one for one in bound["outputs"] if one]
+        for index, piece in enumerate(plan.slices):
+            answer = bytes(run.compute(index))
+            if self.ties_go_down and "RESAMPLE" in desc.operator_type and len(answer) == 8:
+                answer = struct.pack("<2f", 0, 2)
+            ctypes.memmove(ctypes.addressof(_memory(places[piece.output])) + piece.begin, answer, len(answer))
+
+
+def _memory(bound: tuple[FakeObject, int] | None) -> Any:
+    assert bound is not None
+    return bound[0].state["memory"]
 
 
 def _properties(*numbers: int) -> Callable[[int], int]:
@@ -368,49 +564,46 @@ def _properties(*numbers: int) -> Callable[[int], int]:
     return give
 
 
-def _numbers(address: int, count: int, code: str) -> tuple[Any, ...]:
-    return struct.unpack(f"<{count}{code}", ctypes.string_at(address, 4 * count))
-
-
 def _tensor(address: int) -> dml.BufferTensorDesc:
     kind, inner = struct.unpack("<i4xQ", ctypes.string_at(address, 16))
     layout = struct.unpack("<iiI4xQQQI4x", ctypes.string_at(inner, 48))
     data_type, flags, count, sizes, strides, total, alignment = layout
-    assert (kind, data_type, flags, alignment) == (1, 1, 0, 0)
+    assert (kind, flags, alignment) == (1, 0, 0)
     return dml.BufferTensorDesc(
-        data_type="FLOAT32", sizes=_numbers(sizes, count, "I"),
+        data_type=data_type, sizes=_numbers(sizes, count, "I"),
         strides=_numbers(strides, count, "I") if strides else None, total_tensor_size_in_bytes=total,
     )  # fmt: skip
 
 
-def _descriptor(kind: int, address: int) -> dml.OperatorDesc:
-    def fields(layout: str) -> tuple[Any, ...]:
-        return struct.unpack(layout, ctypes.string_at(address, struct.calcsize(layout)))
+def _numbers(address: int, count: int, code: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{count}{code}", ctypes.string_at(address, 4 * count))
 
-    if kind == 70:
-        source, target, count, repeats = fields("<QQI4xQ")
-        copies = tuple(_numbers(repeats, count, "I"))
-        return dml.TileOperatorDesc(input_tensor=_tensor(source), output_tensor=_tensor(target), repeats=copies)
-    if kind == 66:
-        source, target, width, height, mode = fields("<QQIIi4x")
-        return dml.Upsample2DOperatorDesc(
-            input_tensor=_tensor(source), output_tensor=_tensor(target), interpolation_mode=mode,
-            scale_size={"Width": width, "Height": height},  # pyright: ignore[reportArgumentType] # DirectML's names
-        )  # fmt: skip
-    if kind == 96:
-        source, target, mode, count, scales = fields("<QQiIQ")
-        return dml.ResampleOperatorDesc(
-            input_tensor=_tensor(source), output_tensor=_tensor(target), interpolation_mode=mode,
-            scales=tuple(_numbers(scales, count, "f")),
-        )  # fmt: skip
-    source, target, mode, count, *arrays = fields("<QQiIQQQ")
-    scales, inputs, outputs = (_numbers(array, count, "f") for array in arrays)
-    given = {
-        "interpolation_mode": mode, "scales": scales, "input_pixel_offsets": inputs, "output_pixel_offsets": outputs,
-    }  # fmt: skip
-    if kind == 116:
-        return dml.Resample1OperatorDesc(input_tensor=_tensor(source), output_tensor=_tensor(target), **given)
-    assert kind == 134
-    return dml.ResampleGradOperatorDesc(
-        input_gradient_tensor=_tensor(source), output_gradient_tensor=_tensor(target), **given
-    )
+
+_CODES = {"UINT": "I", "INT": "i", "BOOL": "i", "FLOAT": "f", "SIZE_2D": "II", "SCALAR_UNION": "Q"}
+
+
+def _descriptor(facts: OperatorFacts, address: int) -> dml.OperatorDesc:
+    """The operator's fields out of its struct; an array has as many entries as the last count before it says."""
+    fields: dict[str, Any] = {}
+    offset = count = 0
+    for one in facts.fields:
+        code = _CODES.get(one.type, "Q")
+        step = 8 if code == "Q" else 4
+        offset += -offset % step
+        value = struct.unpack("<" + code, ctypes.string_at(address + offset, struct.calcsize("<" + code)))
+        offset += struct.calcsize("<" + code)
+        (first, *_) = value
+        if one.type == "SIZE_2D":
+            fields[one.attribute_name] = {"Width": value[0], "Height": value[1]}
+        elif code == "Q" and not first:
+            continue
+        elif one.type == "TENSOR_DESC":
+            fields[one.attribute_name] = _tensor(first)
+        elif one.type == "TENSOR_DESC_ARRAY":
+            fields[one.attribute_name] = [_tensor(first + 16 * index) for index in range(count)]
+        elif one.is_array:
+            fields[one.attribute_name] = _numbers(first, count, _CODES[one.type.removesuffix("_ARRAY")])
+        else:
+            fields[one.attribute_name] = bool(first) if one.type == "BOOL" else first
+            count = first if one.name.endswith("Count") else count
+    return operator_class(facts.name)(**fields)

@@ -1,7 +1,8 @@
 """A transport without a network for `DirectProtocol`, whose bytes arrive as a test says.
 
 It does what asyncio's transports do: reads nothing while it is paused, asks a `BufferedProtocol` for memory before each
-read, and writes no further than that memory goes.
+read, and writes no further than that memory goes. With `reads_first` it does what asyncio's transport on Windows does:
+it has read already when it asks for memory, and feeds all that it has, whatever happens meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ __all__ = ["FakeTransport", "answers", "connect"]
 class FakeTransport(asyncio.Transport):
     """A transport without a network."""
 
-    def __init__(self, protocol: DirectProtocol, *, tls: bool = False) -> None:
+    def __init__(self, protocol: DirectProtocol, *, tls: bool = False, reads_first: bool = False) -> None:
         super().__init__({"sslcontext": object()} if tls else {})
+        self.reads_first = reads_first
         self.protocol: Any = protocol
         self.out = bytearray()
         self.paused = self.closing = self.aborted = self.eof = False
@@ -83,6 +85,9 @@ class FakeTransport(asyncio.Transport):
         if not isinstance(self.protocol, asyncio.BufferedProtocol):
             self.protocol.data_received(data)
             return len(data)
+        if self.reads_first:
+            self._feed(self.protocol, data)
+            return len(data)
         buffer = memoryview(self.protocol.get_buffer(-1))  # pyright: ignore[reportArgumentType] # a memoryview here
         assert len(buffer), "asyncio takes no empty buffer"
         count = min(len(buffer), len(data))
@@ -90,6 +95,17 @@ class FakeTransport(asyncio.Transport):
         self.straight += count
         self.protocol.buffer_updated(count)
         return count
+
+    def _feed(self, protocol: asyncio.BufferedProtocol, data: bytes) -> None:
+        """What asyncio's Proactor transport does with a read, to the protocol that there was when it began."""
+        while data:
+            buffer = memoryview(protocol.get_buffer(len(data)))  # pyright: ignore[reportArgumentType] # a memoryview here
+            assert len(buffer), "asyncio takes no empty buffer"
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.straight += count
+            protocol.buffer_updated(count)
+            data = data[count:]
 
     async def deliver(self, pieces: Sequence[bytes]) -> bytes:
         """Deliver the pieces one after the other; the bytes that the protocol did not read."""
@@ -108,7 +124,9 @@ class FakeTransport(asyncio.Transport):
         return b""
 
 
-def connect(app: ASGIApp, *, tls: bool = False, state: ServerState | None = None, **limits: Any) -> FakeTransport:
+def connect(
+    app: ASGIApp, *, tls: bool = False, reads_first: bool = False, state: ServerState | None = None, **limits: Any
+) -> FakeTransport:
     """A connection to the application; with the same `state` to the same server."""
     config = uvicorn.Config(
         app, http=protocol_class(ConnectionLimits(**limits)), ws="none", lifespan="off", log_config=None,
@@ -118,7 +136,7 @@ def connect(app: ASGIApp, *, tls: bool = False, state: ServerState | None = None
     state = ServerState() if state is None else state
     protocol = config.http_protocol_class(config=config, server_state=state, app_state={})  # pyright: ignore[reportCallIssue] # uvicorn calls it so
     assert isinstance(protocol, DirectProtocol)
-    return FakeTransport(protocol, tls=tls)
+    return FakeTransport(protocol, tls=tls, reads_first=reads_first)
 
 
 def answers(out: bytes) -> list[tuple[int, dict[str, str], bytes]]:

@@ -170,7 +170,7 @@ def serving(before_start: Callable[[FastAPI], object] | None = None, **settings:
         before_start(app)
     choice = choose_protocol(app.state.service.settings)
     config = uvicorn.Config(
-        app, http=choice.protocol, loop=choice.loop, log_config=None, ws="none", lifespan="on",
+        app, http=choice.protocol, loop=choice.loop_factory, log_config=None, ws="none", lifespan="on",
         timeout_graceful_shutdown=PATIENCE, access_log=False,
     )  # fmt: skip
     server = uvicorn.Server(config)

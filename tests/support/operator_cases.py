@@ -202,7 +202,8 @@ def unary(
     fields: dict[str, Any] = {}
     if scaled and draw(st.booleans()):
         pair = st.sampled_from([1.0, 2.0, 0.5, -1.0, 0.25, -3.0])
-        fields["scale_bias"] = {"Scale": draw(pair), "Bias": draw(pair)}
+        wide = data_type.endswith("64")  # not scaled
+        fields["scale_bias"] = {"Scale": 1.0, "Bias": 0.0} if wide else {"Scale": draw(pair), "Bias": draw(pair)}
     fields["input_tensor"] = tensor(draw, data_type, sizes)
     fields["output_tensor"] = tensor(draw, data_type, sizes, output=True)
 

@@ -110,11 +110,10 @@ def tensor_descs(
     strides = draw(st.one_of(st.none(), one_to_one_strides(dims))) if output else draw(_input_strides(dims))
     fields: dict[str, Any] = {"data_type": data_type, "sizes": dims, "strides": strides}
     if draw(st.booleans()):
-        beyond = draw(st.sampled_from((0, 0, 4, 64)))
+        beyond = draw(st.sampled_from((0, 0, 1, 4, 64)))
         fields["total_tensor_size_in_bytes"] = oracles.minimum_bytes(bits, dims, strides) + beyond
     if draw(st.booleans()):
-        least = max(1, bits // 8)
-        fields["guaranteed_base_offset_alignment"] = least * draw(st.sampled_from((1, 2, 16, 2**20)))
+        fields["guaranteed_base_offset_alignment"] = draw(st.sampled_from((16, 32, 256, 2**20)))
     if not output and draw(st.booleans()):
         fields["flags"] = "OWNED_BY_DML"
     if draw(st.booleans()):

@@ -25,11 +25,13 @@ class DeviceOptions:
         threads: slices computed at the same time, by backend; 1 for a backend that is not named.
         cuda_memory_bytes: memory that requests may use on one CUDA device; None for most of what is free on it.
         cuda_pinned_bytes: page-locked host memory for each CUDA device.
+        directml_debug: turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors.
     """
 
     threads: Mapping[str, int] = field(default_factory=dict[str, int])
     cuda_memory_bytes: int | None = None
     cuda_pinned_bytes: int = 0
+    directml_debug: bool = False
 
 
 class Run(Protocol):

@@ -124,9 +124,15 @@ class MemoryReceiver(asyncio.BufferedProtocol):
             self._timer = loop.call_later(left, self._check_timeout, timeout)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes are written; never more than the body has."""
-        del sizehint
+        """Where the next bytes are written; never more than the body has, except for bytes that were read already.
+
+        asyncio's transport on Windows reads first and asks for memory then, also past the end of the body: those bytes
+        are the next request's.
+        """
         unread = self._protocol.unread
+        if not unread:
+            self._buffer = memoryview(bytearray(max(1, sizehint)))
+            return self._buffer
         if self._views:
             return self._views[0][self._filled_of_first : self._filled_of_first + unread]
         if len(self._buffer) < self._buffer_bytes:
@@ -139,6 +145,8 @@ class MemoryReceiver(asyncio.BufferedProtocol):
         if not self._views:
             data = bytes(self._buffer[:nbytes])
             self._buffer_bytes = _BUFFER_BYTES
+            if not self.installed:
+                self._buffer = memoryview(b"")
             protocol.data_received(data)
             return
         self._last_arrival = protocol.loop.time()

@@ -21,7 +21,7 @@ __all__ = ["reduce_form", "top_k_form"]
 @form_of_class(dml.ReduceOperatorDesc)
 def reduce_form(desc: dml.ReduceOperatorDesc) -> Lines:
     """One value for each line, which may run along several axes (DML_REDUCE_OPERATOR_DESC)."""
-    axes = tuple(sorted(desc.axes))
+    axes = tuple(sorted(set(desc.axes)))
     parameters = (("axes", axes), ("function", desc.function))
     item = desc.input_tensor.item_size
     temporaries = {

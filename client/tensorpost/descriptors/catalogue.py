@@ -1,6 +1,8 @@
 """DirectML's 177 operators as data: what `catalogue.json` says about each, as frozen values.
 
 The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
+Two rows of 6_4 are not the pages' but what DirectML was seen to accept there: FLOAT64 in TILE, 1 to 4 dimensions in
+RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)).
 Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
 them.
 """

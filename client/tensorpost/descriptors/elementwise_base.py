@@ -68,6 +68,15 @@ class Unary(ElementWise):
     output_tensor: BufferTensorDesc
     scale_bias: ScaleBias | None = None
 
+    def operator_rules(self) -> Iterator[Violation]:
+        """See `ElementWise`; elements of 64 bits are not scaled, as DirectML has it (the pages do not say so)."""
+        yield from super().operator_rules()
+        scaled, data_type = self.scale_bias, self.input_tensor.data_type
+        if scaled is not None and data_type.bits == 64 and (scaled.scale, scaled.bias) != (1, 0):
+            message = f"{data_type.name} has 64 bits, and DirectML scales no such elements"
+            found = scaled.to_json()
+            yield self.broken("scale-bias", ("ScaleBias",), message, found, "null, or a Scale of 1 and a Bias of 0")
+
 
 class Binary(ElementWise):
     """Base of operators of two inputs."""

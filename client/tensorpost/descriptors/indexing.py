@@ -116,15 +116,16 @@ class ScatterElementsOperatorDesc(OperatorDesc):
         yield "output_tensor", packed(source.data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
-        """Ranks, types and sizes agree; the indices may be shorter or longer along the axis only."""
+        """Ranks, types and sizes agree; the indices may be shorter than the input along the axis only."""
         yield from self.same_type_and_rank("input_tensor", "updates_tensor", "output_tensor")
         sizes, indices = self.input_tensor.sizes, self.indices_tensor.sizes
         yield from self.axis_is_below(len(sizes))
         yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
         yield from self.sizes_are(indices, "IndicesTensor.Sizes", "updates_tensor")
         if self.axis < len(sizes) == len(indices):
-            wanted = with_size(sizes, self.axis, indices[self.axis])
-            yield from self.sizes_are(wanted, "the input's but for the axis", "indices_tensor")
+            most = min(indices[self.axis], sizes[self.axis])  # DirectML refuses more indices than elements
+            wanted = with_size(sizes, self.axis, most)
+            yield from self.sizes_are(wanted, "the input's, or less along the axis", "indices_tensor")
 
 
 class NonzeroCoordinatesOperatorDesc(OperatorDesc):

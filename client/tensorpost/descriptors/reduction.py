@@ -46,7 +46,7 @@ class ReduceOperatorDesc(OperatorDesc):
         input_tensor: tensor to read.
         output_tensor: the input's sizes with 1 for each axis; the input's DataType, or that of an index.
         axis_count: derived.
-        axes: dimensions, each once.
+        axes: dimensions; one that is there twice counts once.
     """
 
     operator_type = "REDUCE"
@@ -69,7 +69,11 @@ class ReduceOperatorDesc(OperatorDesc):
         """The output has the input's rank, and one element along each axis."""
         yield from self.same_type_and_rank(*(["input_tensor"] if self.function.is_index else []))
         yield from self.count_is_length("axis_count", "axes")
-        yield from self.axes_are_distinct(len(self.input_tensor.sizes))
+        rank = len(self.input_tensor.sizes)
+        for index, axis in enumerate(self.axes):
+            if axis >= rank:
+                message = f"{axis} is no dimension of the input"
+                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}")
         wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
         yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
 

@@ -52,6 +52,9 @@ __all__ = [
 ]
 
 
+_SMALLEST_SCALE = 2.0**-23
+
+
 class InterpolationMode(enum.IntEnum):
     """`DML_INTERPOLATION_MODE`: copy the nearest element, or blend the two neighbours of every axis."""
 
@@ -99,14 +102,16 @@ class ResampleFamily(OperatorDesc):
         """See `OperatorDesc.inferred`; as DirectMLX does.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
-        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output). A gradient operator cannot know
-        the size of the forward input from that of the forward output, so no tensor is inferred.
+        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output), for a gradient the reverse. A
+        gradient operator cannot know the size of the forward input from that of the forward output, so no tensor is
+        inferred.
         """
         source, target = (given.structure(BufferTensorDesc, name) for name in cls.forward_tensors)
         known = source or target
         if known is not None and issubclass(cls, PixelOffsets):
-            yield "input_pixel_offsets", [0.5] * len(known.sizes)
-            yield "output_pixel_offsets", [-0.5] * len(known.sizes)
+            offset = 0.5 if issubclass(cls, ForwardResample) else -0.5
+            yield "input_pixel_offsets", [offset] * len(known.sizes)
+            yield "output_pixel_offsets", [-offset] * len(known.sizes)
         if given.has("scales"):
             scales = given.floats("scales")
         elif source is not None and target is not None:
@@ -124,7 +129,7 @@ class ResampleFamily(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the operator's page.
 
-        The pages say nothing of scales that are not positive; that they are refused is tensorpost's choice.
+        The pages say nothing of scales that are not positive or very small; DirectML refuses them.
         """
         yield from self.same_type_and_rank()
         yield from self.count_rules("dimension_count" if isinstance(self, PixelOffsets) else "scale_count", "scales")
@@ -135,7 +140,12 @@ class ResampleFamily(OperatorDesc):
                 yield Violation(
                     "scale-not-positive", ("Scales", axis),
                     "every scale must be larger than 0 after rounding to 32 bits", scale, "a finite number above 0",
-                    "tensorpost's rule; DirectML is silent",
+                    "CreateOperator; the page is silent",
+                )  # fmt: skip
+            elif scale < _SMALLEST_SCALE:
+                yield Violation(
+                    "scale-too-small", ("Scales", axis), "every scale must be at least 2^-23, the FLT_EPSILON of C",
+                    scale, f"at least {_SMALLEST_SCALE}", "CreateOperator; the page is silent",
                 )  # fmt: skip
 
 

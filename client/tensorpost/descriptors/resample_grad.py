@@ -1,8 +1,10 @@
 """The Resample family's gradients: RESAMPLE_GRAD and RESAMPLE_GRAD1, the adjoints of RESAMPLE1 and RESAMPLE2.
 
 They have the attributes of their forward operators, read in the opposite direction: the input is shaped like the
-forward operator's output. Sources: the DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, and "DirectML
-feature level history".
+forward operator's output. The two offsets change places: as DirectML computes it, InputPixelOffsets belong to the input
+gradient and OutputPixelOffsets to the output gradient, so that the adjoint of offsets 0.5 and -0.5 has -0.5 and 0.5.
+The pages do not say so. Sources: the DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, "DirectML feature
+level history", and DirectML's own answers (tests/directml_device).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ __all__ = ["ResampleGrad1OperatorDesc", "ResampleGradOperatorDesc", "ResampleGra
 
 
 class ResampleGradient(ResampleFamily):
-    """Base of the adjoints; every attribute but the tensors is the forward operator's.
+    """Base of the adjoints; every attribute but tensors and offsets is the forward operator's.
 
     Attributes:
         input_gradient_tensor: shaped like the forward operator's output.
@@ -32,25 +34,24 @@ class ResampleGradient(ResampleFamily):
 
 
 class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
-    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales and offsets.
+    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales, and its offsets exchanged.
 
     Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
-    (One client passes negated offsets; that is not the adjoint, and not what the page says.)
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
     """
 
     operator_type = "RESAMPLE_GRAD"
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint with the same scales and offsets."
+    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint, with the two offsets exchanged."
 
 
 class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient):
-    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the same fields.
+    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with its offsets exchanged.
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
     """
 
     operator_type = "RESAMPLE_GRAD1"
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint with the same fields."
+    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint, with the two offsets exchanged."

@@ -37,6 +37,7 @@ __all__ = [
 
 MAX_ELEMENTS = 2**32 - 1
 UINT64_MAX = 2**64 - 1
+_LEAST_ALIGNMENT = 16  # bytes; the page asks for the element size only, DirectML refuses less than its minimum
 _PAGE = "DML_BUFFER_TENSOR_DESC"
 _BUFFER_TYPE = ("DML_TENSOR_TYPE_BUFFER", "BUFFER", 1)
 _GUIDE = "DxDispatch's guide"
@@ -92,8 +93,8 @@ class BufferTensorDesc(Descriptor):
         sizes: elements per dimension, 1 to 8 dimensions, each at least 1.
         dimension_count: derived; must agree with `sizes` if given.
         strides: elements (not bytes) to the next entry of each dimension; None means packed row-major. 0 broadcasts.
-        total_tensor_size_in_bytes: size of the buffer range in bytes, a multiple of 4; 0 means the minimum.
-        guaranteed_base_offset_alignment: bytes, a power of two of at least the element size; 0 means none.
+        total_tensor_size_in_bytes: size of the buffer range in bytes; 0 means the minimum.
+        guaranteed_base_offset_alignment: bytes, a power of two of at least 16; 0 means none.
 
     Example:
         >>> BufferTensorDesc(data_type="FLOAT32", sizes=(2, 3), strides=(5, 1)).total_tensor_size_in_bytes
@@ -246,18 +247,12 @@ class BufferTensorDesc(Descriptor):
             )  # fmt: skip
         elif self.data_type.bits and all(self.sizes):
             yield from self._extent_rules()
-        if self.total_tensor_size_in_bytes % 4:
-            yield Violation(
-                "total-size-not-dword", ("TotalTensorSizeInBytes",),
-                f"{self.total_tensor_size_in_bytes} is not a multiple of 4, as DirectML requires of bound buffers",
-                self.total_tensor_size_in_bytes, "a multiple of 4", "DMLCalcBufferTensorSize",
-            )  # fmt: skip
-        alignment, item = self.guaranteed_base_offset_alignment, max(1, self.data_type.bits // 8)
-        if alignment and (alignment & (alignment - 1) or alignment < item):
+        alignment = self.guaranteed_base_offset_alignment
+        if alignment and (alignment & (alignment - 1) or alignment < _LEAST_ALIGNMENT):
             yield Violation(
                 "alignment", ("GuaranteedBaseOffsetAlignment",),
-                f"{alignment} is not 0 or a power of two of at least the element size of {item} bytes", alignment,
-                f"0, or a power of two from {item} up", _PAGE,
+                f"{alignment} is not 0 or a power of two of at least {_LEAST_ALIGNMENT} bytes", alignment,
+                f"0, or a power of two from {_LEAST_ALIGNMENT} up", "DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT",
             )  # fmt: skip
 
     def _extent_rules(self) -> Iterator[Violation]:

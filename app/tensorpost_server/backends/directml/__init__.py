@@ -1,12 +1,10 @@
-"""DirectML on Windows, through ONNX Runtime: one operator, one cached session of one node.
+"""DirectML on Windows, spoken to directly: every operator of the catalogue that the device's feature level has.
 
-plan -> `to_onnx` (a node, or why there is none) -> `model` (its bytes) -> `sessions` (made once, then kept) -> a run.
-Everything up to running works on any system; `DirectmlBackend` opens where ONNX Runtime has the execution provider.
-`probes` asks DirectML itself, through `raw` and `c_structs`.
+plan -> `operators` (its descriptor, or why there is none) -> `c_structs` (the descriptor's C struct) -> `operators`
+(compiled once, then kept) -> `queue` (uploaded, bound, dispatched, read back). COM objects are called by `com`, through
+the tables that `d3d12` lists. `probes` asks DirectML what its documents leave open.
 """
 
 from .backend import DirectmlBackend
-from .model import Constant, Node, TensorType, model_bytes
-from .to_onnx import to_onnx
 
-__all__ = ["Constant", "DirectmlBackend", "Node", "TensorType", "model_bytes", "to_onnx"]
+__all__ = ["DirectmlBackend"]

@@ -1,45 +1,45 @@
-"""The backend `directml`: runs a plan as one ONNX node, whole, and gives its outputs slice by slice."""
+"""The backend `directml`: a plan's descriptor goes to DirectML as it is; its outputs are read back slice by slice."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
+from tensorpost.layout import Layout
+from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory, ServerFault
 
 from ...planning import Plan
-from ..base import HostBackend
+from ..base import CannotOpen, DeviceOptions, HostBackend, plain_memory
 from ..numpy_ import new_block
-from .runtime import CPU, DIRECTML, directml_version, load_runtime, package_of
-from .sessions import Session, Sessions
-from .to_onnx import to_onnx
+from . import d3d12
+from .com import ComError
+from .device import Device, adapters
+from .library import Libraries, open_libraries
+from .memory import Buffer
+from .operators import CompiledOperators, Descriptors, dispatch
 
-__all__ = ["DirectmlBackend"]
+__all__ = ["DirectmlBackend", "DirectmlRun"]
 
-MOST_BYTES = 256 << 20
-"""Bytes of a plan's outputs, and of its inputs: outputs are made whole, in device memory and in host memory. Larger
-plans are for the backends that stream."""
+SHARE_OF_MEMORY = 0.75
+"""Of an adapter's memory: the rest is for shaders, for the screen, and for whoever else uses the card."""
+
+PARTLY_WRITTEN = frozenset({"NONZERO_COORDINATES"})
+"""Operators that leave some bytes of their outputs as they were. These are zeros here, and nobody else's numbers."""
 
 
 class DirectmlBackend(HostBackend):
-    """Runs what one node of ONNX Runtime's DirectML provider computes.
-
-    Strided tensors are packed and unpacked here: a session knows packed ones only.
+    """One adapter of this Windows machine, opened.
 
     Args:
-        threads: what the pool gives every backend. More than one would wait for each other at the session's lock, so
-            the attribute `threads` is 1 whatever is given.
-        provider: the execution provider. With ONNX Runtime's CPU provider the same sessions run on any system; that
-            is for tests and for `tensorpost probe-directml`.
-        device_id: DXGI's index of the adapter.
-        most_bytes: bytes of an output, or of an input, beyond which a plan is refused.
+        index: DXGI's index of the adapter.
+        threads: what the pool gives every backend. A device is used by one thread, so the attribute `threads` is 1
+            whatever is given.
+        libraries: where DXGI, Direct3D 12 and DirectML are; None for this machine's.
+        debug: as for `Device`.
 
     Raises:
-        CannotOpen: not Windows, or an ONNX Runtime without the provider; the message says what to install.
-        ImportError: no ONNX Runtime.
+        CannotOpen: not Windows, no DirectML, or no such adapter; the message says what to do.
     """
 
     name = "directml"
@@ -47,98 +47,182 @@ class DirectmlBackend(HostBackend):
     inline = False
 
     def __init__(
-        self, threads: int = 1, *, provider: str = DIRECTML, device_id: int = 0, most_bytes: int = MOST_BYTES
+        self, index: int = 0, threads: int = 1, *, libraries: Libraries | None = None, debug: bool = False
     ) -> None:
         del threads  # see above
-        runtime = load_runtime(provider)
-        self._most_bytes = most_bytes
-        self._sessions = Sessions(runtime, provider, device_id)
-        if provider == DIRECTML:
-            library = directml_version(runtime)
-            where = f"adapter {device_id} (DirectML {library or 'of the system'}, {package_of(provider)})"
-        else:
-            where = f"{'cpu' if provider == CPU else provider} ({package_of(provider)}, no DirectML)"
-        self.device = where.encode("ascii", "replace").decode()
+        libraries = open_libraries() if libraries is None else libraries
+        try:
+            self._device = device = Device(libraries, index, debug=debug)
+        except ComError as error:
+            raise CannotOpen(f"adapter {index} cannot be opened for DirectML: {error}") from error
+        self.index = index
+        self._libraries = libraries
+        self._lost: str | None = None
+        self._descriptors = Descriptors(device)
+        self._operators = CompiledOperators(device)
+        adapter = device.adapter
+        self.memory_bytes = int((adapter.dedicated_bytes or adapter.shared_bytes) * SHARE_OF_MEMORY)
+        words = f"directml:{index} {adapter.description} (DirectML {libraries.version or '?'}, level {device.level})"
+        self.device = "".join(c if c.isascii() and c.isprintable() else "?" for c in words)
 
-    def refuses(self, plan: Plan) -> str | None:
-        """See `Backend.refuses`: what one node cannot compute, and what the provider has not taken before."""
-        if len(plan.slices) == 0:
-            return None  # there is nothing to compute
-        longest = max(plan.output_bytes, plan.input_bytes)
-        if longest > self._most_bytes:
-            return f"it moves {longest:,} bytes, and directml makes outputs whole; its limit is {self._most_bytes:,}"
-        node = to_onnx(plan)
-        return node if isinstance(node, str) else self._sessions.refusal(node)
-
-    def held_bytes(self, plan: Plan) -> int:
-        """The outputs, which a session makes whole."""
-        return plan.output_bytes
-
-    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DirectmlRun:
-        """Make the session if it is not there, and upload the inputs.
+    @classmethod
+    def open_all(cls, options: DeviceOptions) -> Iterator[tuple[int, DirectmlBackend | CannotOpen]]:
+        """Every adapter of this machine, opened, or why it could not be.
 
         Raises:
-            NoBackend: the provider does not take the node; `refuses` says so from now on.
-            OutOfDeviceMemory: the device has no memory for it.
-            ServerFault: the device failed.
+            CannotOpen: there is nothing to look at: not Windows, no DirectML, no adapter.
+        """
+        libraries = open_libraries()
+        try:
+            found = adapters(libraries)
+        except ComError as error:
+            raise CannotOpen(f"the adapters cannot be listed: {error}") from error
+        if not found:
+            raise CannotOpen("Windows shows no graphics adapter to this process")
+        for adapter in found:
+            if adapter.software:
+                yield adapter.index, CannotOpen(f"{adapter.description} is the processor, which numpy uses better")
+                continue
+            try:
+                yield adapter.index, cls(adapter.index, libraries=libraries, debug=options.directml_debug)
+            except CannotOpen as error:
+                yield adapter.index, error
+
+    def refuses(self, plan: Plan) -> str | None:
+        """What DirectML has no operator for on this device, what it has not taken before, and what does not fit."""
+        if len(plan.slices) == 0:
+            return None  # there is nothing to compute
+        needed = plan.input_bytes + plan.output_bytes
+        if needed > self.memory_bytes:
+            return f"its tensors need {needed:,} bytes of device memory, and {self.memory_bytes:,} may be taken"
+        found = self._descriptors.get(plan.operation)
+        return found if isinstance(found, str) else None
+
+    def held_bytes(self, plan: Plan) -> int:
+        """0: outputs exist whole in device memory only."""
+        del plan
+        return 0
+
+    def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DirectmlRun:
+        """Copy the inputs to the device and submit the operator; it may still be under way when this returns.
+
+        Raises:
+            NoBackend: DirectML does not take the descriptor; `refuses` says so from now on.
+            OutOfDeviceMemory: the device has no memory for it now.
+            DeviceLost: the device was removed.
             ValueError: the plan is one that `refuses` refuses.
         """
+        run = DirectmlRun(self, plan)
         if len(plan.slices) == 0:
-            return DirectmlRun(plan, self._sessions, None, [])
-        node = to_onnx(plan)
-        if isinstance(node, str):
-            raise ValueError(f"directml refuses this plan: {node}")
-        session = self._sessions.get(node)
-        arrays: list[NDArray[Any]] = []
-        for slot, memory, tensor in zip(plan.inputs, inputs, node.fed.values(), strict=True):
-            array, dtype = slot.layout.view(memory), tensor.data_type.dtype
-            # The node of an ELEMENT_WISE_IF takes bool; all other bits travel in integers.
-            arrays.append(_converted(array != 0 if dtype.kind == "b" else array, dtype, tensor.shape))
-        return DirectmlRun(plan, self._sessions, session, self._sessions.upload(session, arrays))
+            return run
+        desc = self._descriptors.get(plan.operation)
+        if isinstance(desc, str):
+            raise ValueError(f"directml refuses this plan: {desc}")
+        with self.errors():
+            try:
+                operator = self._operators.get(desc)
+            except ComError as error:
+                self._refuse(plan, error)
+                raise
+            run.outputs = dispatch(self._device, operator, inputs, clear=desc.name in PARTLY_WRITTEN)
+        return run
+
+    def gauges(self) -> Mapping[str, int]:
+        """Bytes of device memory, and how many operators are compiled."""
+        return {
+            "device_memory_limit_bytes": self.memory_bytes,
+            "device_memory_held_bytes": self._device.buffers.kept_bytes + self._device.buffers.lent_bytes,
+            "device_memory_used_bytes": self._device.buffers.lent_bytes,
+            "compiled_operators": len(self._operators),
+        }
+
+    def trim(self) -> None:
+        """Free the device memory that is kept for the next request. Compiled operators stay."""
+        with self.errors():
+            self._device.buffers.trim()
 
     def close(self) -> None:
-        """Drop every session, and with them the device."""
-        self._sessions.clear()
+        """Give the device back."""
+        self._operators.clear()
+        self._device.close()
+
+    # ---- for the runs ------------------------------------------------------------------------------------------------
+
+    def read(self, buffer: Buffer, begin: int, size: int) -> memoryview:
+        """Bytes of a buffer in new memory."""
+        memory = plain_memory(size)
+        with self.errors():
+            self._device.queue.read(buffer, begin, memory)
+        return memory
+
+    def give(self, buffers: Sequence[Buffer]) -> None:
+        """Take buffers back."""
+        for buffer in buffers:
+            self._device.buffers.give(buffer)
+
+    @contextmanager
+    def errors(self) -> Generator[None]:
+        """Turn Direct3D's and DirectML's errors into ours.
+
+        Raises:
+            OutOfDeviceMemory: E_OUTOFMEMORY.
+            DeviceLost: the device was removed, and answers nothing any more.
+            ServerFault: any other error.
+        """
+        if self._lost is not None:
+            raise DeviceLost(self._lost)
+        try:
+            yield
+        except ComError as error:
+            if error.code == d3d12.E_OUTOFMEMORY:
+                raise OutOfDeviceMemory(
+                    f"{self.device} has no memory for this request now; send it again, or in parts"
+                ) from error
+            if error.code in d3d12.LOST:
+                self._lost = f"{self.device} failed for good: {d3d12.LOST[error.code]} ({error})"
+                raise DeviceLost(self._lost) from error
+            raise ServerFault(f"{self.device} failed: {error}") from error
+
+    def _refuse(self, plan: Plan, error: ComError) -> None:
+        """Remember and say that DirectML does not take an operator; other errors are the device's.
+
+        Raises:
+            NoBackend: it does not take it.
+        """
+        if error.code != d3d12.E_OUTOFMEMORY and error.code not in d3d12.LOST:
+            reason = f"DirectML {self._libraries.version or ''} does not take this {plan.operator}: {error}"
+            self._descriptors.refuse(plan.operation, reason)
+            raise NoBackend(
+                f"directml: {reason}; ask for another backend, or for auto", extra={"refused": {"directml": reason}}
+            ) from error
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DirectmlRun:
-    """A plan with its inputs on the device, and its outputs once the first slice was asked for."""
+    """A plan whose operator was submitted.
 
+    Attributes:
+        backend: where it runs.
+        plan: what runs.
+        outputs: the outputs in device memory.
+    """
+
+    backend: DirectmlBackend
     plan: Plan
-    sessions: Sessions
-    session: Session | None
-    values: list[Any]
-    outputs: list[NDArray[Any]] | None = None
+    outputs: list[Buffer] = field(default_factory=list[Buffer])
 
     def compute(self, index: int) -> memoryview:
-        """See `Run.compute`. Slices of a packed output are read-only views of the whole."""
+        """See `Run.compute`: the slice's bytes are read back; what lies between elements becomes zeros."""
         piece = self.plan.slices.piece(index)
-        if self.outputs is None:
-            assert self.session is not None  # outputs without elements have no slices
-            made = self.sessions.run(self.session, self.values)
-            self.outputs = [
-                _converted(array, slot.layout.data_type.dtype, slot.layout.sizes)
-                for array, slot in zip(made, self.plan.outputs, strict=True)
-            ]
-        layout, whole = self.plan.outputs[piece.output].layout, self.outputs[piece.output]
+        layout, buffer = self.plan.outputs[piece.output].layout, self.outputs[piece.output]
+        block = self.backend.read(buffer, piece.begin, piece.computed)
         if layout.packed:
-            return whole.reshape(-1).view(np.uint8).data[piece.begin : piece.begin + piece.computed].toreadonly()
-        block, out = new_block(layout, piece)
-        out[...] = whole[tuple([slice(*span) for span in piece.box])]
-        return block.data
+            return block
+        clean, out = new_block(layout, piece)
+        out[...] = Layout(layout.data_type, out.shape, layout.strides, piece.computed, packed=False).view(block)
+        return clean.data
 
     def close(self) -> None:
-        """Let go of the inputs and of the device's memory that holds them."""
-        self.session, self.values, self.outputs = None, [], None
-
-
-def _converted(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """A tensor packed, as the other side of a session has it: the same bytes, or the same numbers in another size.
-
-    No copy if the tensor is packed and keeps its bytes.
-    """
-    packed = np.ascontiguousarray(array).reshape(-1)
-    if packed.nbytes != math.prod(shape) * dtype.itemsize:
-        packed = packed.astype(dtype)
-    return packed.view(np.uint8).view(dtype).reshape(shape)
+        """Let go of the device's memory."""
+        self.backend.give(self.outputs)
+        self.outputs = []

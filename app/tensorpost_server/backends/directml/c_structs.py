@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tensorpost.datatypes import TensorDataType
-from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TensorFlags
 from tensorpost.descriptors.catalogue import facts_of
 
 __all__ = ["BufferTensorStruct", "OperatorStruct", "Struct", "TypedDesc", "array_of", "scalar_bits", "struct_class"]
@@ -90,9 +90,14 @@ class OperatorStruct:
     memory: list[Any]
 
     @classmethod
-    def of(cls, desc: OperatorDesc) -> OperatorStruct:
-        """Lay out a descriptor. Its rules are not looked at; DirectML has its own."""
-        memory = _Memory()
+    def of(cls, desc: OperatorDesc, *, owned: bool = True) -> OperatorStruct:
+        """Lay out a descriptor. Its rules are not looked at; DirectML has its own.
+
+        Args:
+            desc: the descriptor.
+            owned: keep the flag OWNED_BY_DML. Without it, every input is bound to each dispatch.
+        """
+        memory = _Memory(owned)
         return cls(desc.operator_type, memory.operator(desc), memory.kept)
 
 
@@ -100,6 +105,7 @@ class OperatorStruct:
 class _Memory:
     """Makes structs and keeps what they point to."""
 
+    owned: bool
     kept: list[Any] = field(default_factory=list[Any])
 
     def pointer(self, value: Any) -> int:
@@ -141,7 +147,7 @@ class _Memory:
         """A DML_TENSOR_DESC of a buffer tensor."""
         struct = BufferTensorStruct(
             DataType=desc.data_type,
-            Flags=desc.flags,
+            Flags=desc.flags if self.owned else desc.flags & ~TensorFlags.OWNED_BY_DML,
             DimensionCount=len(desc.sizes),
             Sizes=self.pointer(array_of(c_uint32, desc.sizes)),
             Strides=None if desc.strides is None else self.pointer(array_of(c_uint32, desc.strides)),

@@ -1,0 +1,104 @@
+"""Where DirectML.dll is, and which version it is.
+
+The first of these that is there is loaded, by its full path:
+
+1. the one in the wheel of `onnxruntime-directml` or `onnxruntime-windowsml`, which the extra `directml` installs;
+2. the one in the PyPI package `directml`;
+3. the one of Windows itself, which is as old as that Windows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from ctypes import c_void_p
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..base import CannotOpen
+
+__all__ = ["SYSTEM", "Libraries", "file_version", "find_directml", "open_libraries"]
+
+SYSTEM: str = sys.platform
+FILE = "DirectML.dll"
+PACKAGES = ("onnxruntime", "directml")
+"""The modules whose folders may hold the library. They are not imported."""
+_FIXED_FILE_INFO = struct.pack("<II", 0xFEEF04BD, 0x00010000)
+"""Signature and version that begin a VS_FIXEDFILEINFO, the numbers of a Windows file's version resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """The exported functions that create the first objects, as ctypes functions that return an HRESULT.
+
+    Attributes:
+        create_factory: CreateDXGIFactory1.
+        create_device: D3D12CreateDevice.
+        create_dml_device: DMLCreateDevice1.
+        get_debug_interface: D3D12GetDebugInterface.
+        version: DirectML's file version, as in `1.15.4.0`; None if the file says none.
+        path: where it was found.
+    """
+
+    create_factory: Any
+    create_device: Any
+    create_dml_device: Any
+    get_debug_interface: Any
+    version: str | None = None
+    path: str = FILE
+
+
+def find_directml() -> Path | None:
+    """The DirectML.dll that is to be loaded; None if there is none."""
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            found = next(iter(sorted(Path(folder).rglob(FILE))), None)
+            if found is not None:
+                return found
+    system = Path(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", FILE)
+    return system if system.is_file() else None
+
+
+def open_libraries() -> Libraries:
+    """Load the system's DXGI and Direct3D 12, and DirectML from where `find_directml` finds it.
+
+    Raises:
+        CannotOpen: not 64-bit Windows, or a library is missing or too old; the message says what to do.
+    """
+    load = getattr(ctypes, "WinDLL", None)
+    if SYSTEM != "win32" or load is None or ctypes.sizeof(c_void_p) != 8:
+        raise CannotOpen(
+            "DirectML runs on 64-bit Windows only (10 version 1903 or newer, any DirectX 12 GPU); there, "
+            "pip install 'tensorpost[directml]'"
+        )
+    path = find_directml()
+    if path is None:
+        raise CannotOpen("there is no DirectML.dll on this machine: pip install 'tensorpost[directml]'")
+    version = file_version(path.read_bytes())
+    try:
+        directml, d3d12, dxgi = load(str(path)), load("d3d12.dll"), load("dxgi.dll")
+        return Libraries(
+            dxgi.CreateDXGIFactory1, d3d12.D3D12CreateDevice, directml.DMLCreateDevice1, d3d12.D3D12GetDebugInterface,
+            version, str(path),
+        )  # fmt: skip
+    except AttributeError:
+        raise CannotOpen(
+            f"{path} is DirectML {version or 'of an unknown version'}, and 1.1.0 or newer is needed: "
+            "pip install 'tensorpost[directml]'"
+        ) from None
+    except OSError as error:
+        raise CannotOpen(f"DirectML cannot be loaded: {error}") from error
+
+
+def file_version(content: bytes) -> str | None:
+    """The version in a Windows file's version resource, as in `1.15.4.0`; None if there is none."""
+    begin = content.find(_FIXED_FILE_INFO)
+    if begin < 0 or begin + 16 > len(content):
+        return None
+    high, low = struct.unpack_from("<II", content, begin + 8)
+    return f"{high >> 16}.{high & 0xFFFF}.{low >> 16}.{low & 0xFFFF}"

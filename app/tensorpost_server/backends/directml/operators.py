@@ -1,0 +1,230 @@
+"""Which descriptor an operation is, and DirectML's compiled operators, kept for the next request."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
+from tensorpost.onnx import OnnxNode, Verdict, lower
+from tensorpost.operation import Operation
+from tensorpost.problems import InvalidDescriptor
+
+from .c_structs import OperatorStruct
+from .com import ComObject
+from .d3d12 import BindingProperties
+from .device import Device, binding_properties
+from .memory import Buffer
+from .queue import Binding
+
+__all__ = ["CompiledOperator", "CompiledOperators", "Descriptors", "bindings", "dispatch"]
+
+MOST_DESCRIPTORS = 1024
+"""Operations whose descriptors are kept, or why they have none."""
+MOST_OPERATORS = 256
+"""Compiled operators in the cache. One holds shaders; compiling one takes milliseconds."""
+MOST_PERSISTENT_BYTES = 256 << 20
+"""Device memory that compiled operators may keep together; the newest stays whatever its size."""
+
+
+class Descriptors:
+    """What operations are in DirectML's words on one device. Its methods may be called on any thread.
+
+    Args:
+        device: whose level and types count.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._known: OrderedDict[str, OperatorDesc | str] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, operation: Operation) -> OperatorDesc | str:
+        """The descriptor, or a sentence why DirectML does not compute the operation on this device."""
+        key = operation.to_document_text()
+        with self._lock:
+            found = self._known.get(key)
+        if found is None:
+            found = self._found(operation)
+            self._keep(key, found)
+        return found
+
+    def refuse(self, operation: Operation, reason: str) -> None:
+        """Remember that DirectML did not take the operation."""
+        self._keep(operation.to_document_text(), reason)
+
+    def _keep(self, key: str, found: OperatorDesc | str) -> None:
+        with self._lock:
+            self._known[key] = found
+            if len(self._known) > MOST_DESCRIPTORS:
+                self._known.popitem(last=False)
+
+    def _found(self, operation: Operation) -> OperatorDesc | str:
+        level = self._device.level
+        if isinstance(operation, OnnxNode):
+            lowering = lower(operation, level)
+            if lowering.verdict is not Verdict.EXACT or lowering.descriptor is None:
+                return f"in DirectML it is {lowering.verdict.value}: {lowering.reason}"
+            operation = lowering.descriptor
+        if not isinstance(operation, OperatorDesc):
+            return f"{operation.name} is no DirectML operator"
+        try:
+            operation.validate_for(level)
+        except InvalidDescriptor as error:
+            return error.detail
+        missing = {tensor.data_type for _, tensor in operation.tensors()} - self._device.data_types
+        if missing:
+            return f"this device has no tensors of {', '.join(sorted(kind.name for kind in missing))}"
+        return operation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledOperator:
+    """An operator that may be dispatched as often as needed.
+
+    Attributes:
+        compiled: the object, initialized.
+        properties: what a dispatch needs.
+        persistent: what its initializer has filled for it; None if it needs nothing.
+        inputs: bytes that are bound of each input; None for an optional tensor that is absent.
+        outputs: likewise.
+    """
+
+    compiled: ComObject
+    properties: BindingProperties
+    persistent: Buffer | None
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+
+
+class CompiledOperators:
+    """A cache of compiled operators by their documents, bounded in number and in device memory. For one thread.
+
+    Args:
+        device: where they are compiled.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kept: OrderedDict[str, CompiledOperator] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, desc: OperatorDesc) -> CompiledOperator:
+        """The compiled operator, made now if it is not there.
+
+        Raises:
+            ComError: DirectML refuses the descriptor, or the device fails.
+        """
+        key = desc.to_document_text()
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = self._made(desc)
+        self._kept.move_to_end(key)
+        while len(self._kept) > 1 and self._too_many():
+            self._drop(self._kept.popitem(last=False)[1])
+        return found
+
+    def clear(self) -> None:
+        """Drop every operator."""
+        while self._kept:
+            self._drop(self._kept.popitem()[1])
+
+    def _too_many(self) -> bool:
+        total = sum(one.persistent.size for one in self._kept.values() if one.persistent is not None)
+        return len(self._kept) > MOST_OPERATORS or total > MOST_PERSISTENT_BYTES
+
+    def _drop(self, operator: CompiledOperator) -> None:
+        if operator.persistent is not None:
+            self._device.buffers.give(operator.persistent)
+        self._device.queue.retire(operator.compiled)
+
+    def _made(self, desc: OperatorDesc) -> CompiledOperator:
+        device = self._device
+        compiled = device.compile_operator(OperatorStruct.of(desc, owned=False))
+        persistent: Buffer | None = None
+        temporary: Buffer | None = None
+        initializer: ComObject | None = None
+        try:
+            properties = binding_properties(compiled)
+            initializer = device.create_initializer(compiled)
+            first = binding_properties(initializer)
+            if properties.PersistentResourceSize:
+                persistent = device.buffers.take(properties.PersistentResourceSize)
+            if first.TemporaryResourceSize:
+                temporary = device.buffers.take(first.TemporaryResourceSize)
+            kept: list[Binding] = [] if persistent is None else [(persistent, properties.PersistentResourceSize)]
+            with device.queue.recording() as recording:
+                recording.dispatch(initializer, first, [], kept, temporary)
+        except BaseException:
+            if persistent is not None:
+                device.buffers.give(persistent)
+            device.queue.retire(compiled)
+            raise
+        finally:
+            if temporary is not None:
+                device.buffers.give(temporary)
+            if initializer is not None:
+                device.queue.retire(initializer)
+        sizes = [
+            tuple([None if one is None else one.total_tensor_size_in_bytes for one in bindings(desc, kind)])
+            for kind in ("input", "output")
+        ]
+        return CompiledOperator(compiled, properties, persistent, *sizes)
+
+
+def bindings(desc: OperatorDesc, kind: str) -> Iterator[BufferTensorDesc | None]:
+    """The tensors in the order in which they are bound; None for an optional one that is absent."""
+    for field in desc.fields_of_kind(kind):
+        value: Any = getattr(desc, field)
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value
+
+
+def dispatch(
+    device: Device, operator: CompiledOperator, inputs: Sequence[memoryview], *, clear: bool = False
+) -> list[Buffer]:
+    """Copy the inputs to the device and submit the operator; it may still be under way when this returns.
+
+    Args:
+        device: where the operator was compiled.
+        operator: what is dispatched.
+        inputs: the bytes of the tensors that are there, in binding order.
+        clear: fill the outputs with zeros before.
+
+    Returns:
+        The outputs in device memory, which the caller gives back.
+
+    Raises:
+        ComError: the device has no memory for it, or fails.
+    """
+    taken: list[Buffer] = []
+    outputs: list[Buffer] = []
+
+    def take(size: int) -> tuple[Buffer, int]:
+        taken.append(device.buffers.take(size))
+        return taken[-1], size
+
+    try:
+        sources = [None if size is None else take(size) for size in operator.inputs]
+        targets = [None if size is None else take(size) for size in operator.outputs]
+        needed = operator.properties.TemporaryResourceSize
+        temporary = take(needed)[0] if needed else None
+        with device.queue.recording() as recording:
+            for memory, (buffer, _) in zip(inputs, filter(None, sources), strict=True):
+                recording.upload(memory, buffer)
+            for buffer, size in filter(None, targets) if clear else ():
+                recording.upload(memoryview(bytes(size)), buffer)
+            recording.dispatch(operator.compiled, operator.properties, sources, targets, temporary, operator.persistent)
+        outputs = [buffer for buffer, _ in filter(None, targets)]
+    finally:
+        for buffer in taken:
+            if buffer not in outputs:
+                device.buffers.give(buffer)
+    return outputs

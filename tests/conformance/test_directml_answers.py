@@ -1,0 +1,33 @@
+"""Calls that DirectML itself answered: the CPU backends answer the same, or the deviation is listed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+from tests.directml_device.conformance import Answer, computed, difference, kept
+from tests.directml_device.deviations import DEVIATIONS
+
+from tensorpost_server.backends import load_backend
+
+ANSWERS = [call for call in kept() if call.outputs]
+OPERATORS = sorted({call.operator for call in ANSWERS})
+NUMBA = pytest.param("numba", marks=pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed"))
+
+
+@pytest.mark.parametrize("backend", ["numpy", NUMBA])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_answers_are_directmls(operator: str, backend: str) -> None:
+    opened = load_backend(backend)()
+    try:
+        calls = [call for call in ANSWERS if call.operator == operator]
+        different = [call for call in calls if difference(call, computed(opened, call))[0] in ("different", "gaps")]
+    finally:
+        opened.close()
+    if operator not in DEVIATIONS:
+        assert not different, _shown(different[0])
+    assert len(different) < len(calls), f"no call of {operator} is answered alike"
+
+
+def _shown(call: Answer) -> str:
+    return f"{call.operator} {call.fields}"

@@ -1,0 +1,76 @@
+"""Where the validation of descriptors differs from DirectML's on purpose, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .validation import Judged
+
+__all__ = ["DIFFERENCES", "Difference", "difference_of"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Descriptors that DirectML accepts and tensorpost refuses.
+
+    Attributes:
+        what: the descriptors, in a few words.
+        rules: our codes; what breaks others too is another matter.
+        reason: why tensorpost refuses them.
+        operator: the only one; empty for all.
+    """
+
+    what: str
+    rules: frozenset[str]
+    reason: str
+    operator: str = ""
+
+    def covers(self, item: Judged, codes: Sequence[str]) -> bool:
+        """Whether this is a descriptor of that kind."""
+        broken = {code.partition("@")[0] for code in codes}
+        return item.accepted and bool(broken) and broken <= self.rules and self.operator in ("", item.operator)
+
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "NaN or infinity in a FLOAT, FLOAT_ARRAY, DML_SCALE_BIAS or DML_SCALAR_UNION", frozenset({"not-finite"}),
+        "JSON has neither NaN nor infinity, so that no request can carry them",
+    ),
+    Difference(
+        "a number that its type cannot hold, in a DML_SCALAR_UNION", frozenset({"out-of-range"}),
+        "the union has bits only; a document has a number, and one that does not fit is a mistake",
+    ),
+    Difference(
+        "output strides that let elements share an address", frozenset({"strides-overlap"}),
+        "DirectML refuses strides of 0, two equal strides, and an extent of fewer elements than the sizes multiply to; "
+        "what else overlaps it writes in no order. tensorpost takes strides only if each is larger than what the "
+        "smaller ones reach, so that an output is runs of bytes",
+    ),
+    Difference(
+        "spatial sizes that do not follow from strides, dilations and padding",
+        frozenset({"output-sizes", "filter-too-large", "strides-overlap"}),
+        "DirectML wants no more than OutputPadding < size, and computes what the output has room for; other sizes than "
+        "those that follow are a mistake", "CONVOLUTION",
+    ),
+    Difference(
+        "a DimensionCount that is not the number of spatial dimensions", frozenset({"array-length"}),
+        "what the entries then stand for is said nowhere", "CONVOLUTION",
+    ),
+    Difference(
+        "an output of 2^31 elements and more where IndexDimensions is 0", frozenset({"output-sizes"}),
+        "it does not have the input's sizes; smaller ones are refused by DirectML too", "GATHER",
+    ),
+    Difference(
+        "more than 8 Axes, so that one is there twice", frozenset({"dimension-count"}),
+        "no array of a document has more than 8 entries", "REDUCE",
+    ),
+    Difference(
+        "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false", "RESAMPLE3",
+    ),
+)  # fmt: skip
+
+
+def difference_of(item: Judged, codes: Sequence[str]) -> Difference | None:
+    """The known difference that a descriptor is of; None if the verdicts agree or nobody knows why not."""
+    return next((known for known in DIFFERENCES if known.covers(item, codes)), None)

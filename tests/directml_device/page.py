@@ -1,0 +1,108 @@
+"""Write what a run found: `python -m tests.directml_device.page` makes docs/directml.json and the page's tables.
+
+Reads what `validation ask` and `conformance ask` left in build/directml. With `--page` only the tables of
+docs/directml.md are written anew, from the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorpost_server.backends import load_backend
+
+from .conformance import computed, difference, told_answers
+from .deviations import DEVIATIONS
+from .differences import DIFFERENCES, difference_of
+from .validation import ours, told_verdicts
+
+__all__ = ["JSON", "PAGE", "tables"]
+
+ROOT = Path(__file__).parents[2]
+JSON = ROOT / "docs" / "directml.json"
+PAGE = ROOT / "docs" / "directml.md"
+
+
+def found() -> dict[str, Any]:
+    """The counts of a run."""
+    verdicts = told_verdicts()
+    known: Counter[str] = Counter()
+    for item in verdicts:
+        codes = ours(item.operator, item.fields)
+        if item.accepted == bool(codes):
+            reason = difference_of(item, codes)
+            known[reason.what if reason else "not explained"] += 1
+    words: dict[str, Counter[str]] = defaultdict(Counter)
+    numpy = load_backend("numpy")()
+    for call in told_answers():
+        words[call.operator]["none" if call.error else difference(call, computed(numpy, call))[0]] += 1
+    return {
+        "descriptors": len(verdicts),
+        "accepted": sum(item.accepted for item in verdicts),
+        "ended": sum(item.code == "ended" for item in verdicts),
+        "differences": dict(known),
+        "answers": {operator: dict(counts) for operator, counts in sorted(words.items())},
+    }
+
+
+def tables(run: dict[str, Any]) -> dict[str, str]:
+    """The tables of the page, by the name in their markers."""
+    differences = run["differences"]
+    verdicts = [
+        ["asked", f"{run['descriptors']:,}", ""],
+        ["accepted by both or refused by both", f"{run['descriptors'] - sum(differences.values()):,}", ""],
+        *[
+            [
+                f"{known.operator + ': ' if known.operator else ''}{known.what}",
+                str(differences.get(known.what, 0)),
+                known.reason,
+            ]
+            for known in DIFFERENCES
+        ],
+        ["not explained", str(differences.get("not explained", 0)), ""],
+        ["DirectML ended the process", str(run["ended"]), "refused here"],
+    ]
+    answers: list[list[str]] = []
+    for operator, counts in run["answers"].items():
+        same = counts.get("same", 0) + counts.get("nan bits", 0) + counts.get("sign of zero", 0)
+        different = counts.get("different", 0) + counts.get("gaps", 0)
+        numbers = (same, counts.get("close", 0), different, counts.get("none", 0))
+        cells = [str(number) if number else "" for number in numbers]
+        answers.append([f"`{operator}`", *cells, DEVIATIONS.get(operator, "") if cells[2] else ""])
+    return {
+        "verdicts": _table(["descriptors", "how many", "why tensorpost refuses what DirectML accepts"], verdicts),
+        "answers": _table(["operator", "same", "within 8 units", "different", "no answer", "why"], answers),
+    }
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def written(page: str, run: dict[str, Any]) -> str:
+    """The page with its tables replaced."""
+    for name, table in tables(run).items():
+        pattern = rf"(<!-- begin {name}: [^\n]*-->\n).*?(<!-- end -->)"
+        page = re.sub(
+            pattern, lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page, count=1, flags=re.DOTALL
+        )
+    return page
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.directml_device.page")
+    parser.add_argument("--page", action="store_true", help="from the JSON that is there")
+    if not parser.parse_args().page:
+        JSON.write_text(json.dumps(found(), indent=1) + "\n")
+    PAGE.write_text(written(PAGE.read_text(), json.loads(JSON.read_text())))
+
+
+if __name__ == "__main__":
+    main()
