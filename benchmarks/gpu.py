@@ -32,9 +32,9 @@ from tensorpost.layout import Layout
 from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.base import whole_box
 from tensorpost_server.forms.expression import operand
+from tensorpost_server.forms.resample_axes import LinearAxis, Nearest, NearestAxis
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
-from tensorpost_server.operators.resample import LinearAxis, Nearest, NearestAxis
 from tensorpost_server.operators.tile import tile as tile_form
 
 MIB = 1 << 20

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tests.support.tuning import tuned
 
 from tensorpost.onnx import OnnxNode, OnnxTensor, ResizeAxis
-from tensorpost_server.operators import form_of, onnx_resize
-from tensorpost_server.operators.onnx_resize import FilterMap
+from tensorpost_server.forms import onnx_axes
+from tensorpost_server.forms.onnx_axes import FilterMap
+from tensorpost_server.operators import form_of
 
 
 def matrix(mapping: FilterMap, start: int, stop: int, *span: int) -> NDArray[np.float64]:
@@ -58,7 +59,7 @@ def test_results_are_the_same_in_parts_and_in_any_box(dtype: str, mode: str, mon
     plain, whole, part = np.empty((5, 4), dtype), np.empty((5, 4), dtype), np.empty((2, 3), dtype)
     kernel.fill(np, [x], ((0, 5), (0, 4)), plain)
 
-    monkeypatch.setattr(onnx_resize, "_FOLDED", 16)
+    monkeypatch.setattr(onnx_axes, "_FOLDED", 16)
     with tuned(LONG_SUM=2, MOST_TAPS=7, BETWEEN=6, MOST_BETWEEN=20):
         kernel = form_of(OnnxNode("Resize", {"X": OnnxTensor(dtype, x.shape), "sizes": [5, 4]}, attributes, opset=19))
         kernel.fill(np, [x], ((0, 5), (0, 4)), whole)

@@ -32,15 +32,15 @@ from tensorpost.descriptors import (
 )
 from tensorpost_server.forms import Box, axis_plans, separable
 from tensorpost_server.forms.axes import Windowed
-from tensorpost_server.operators import form_of
-from tensorpost_server.operators.resample import (
+from tensorpost_server.forms.resample_axes import (
     AdjointAxis,
     LinearAxis,
     Nearest,
     NearestAxis,
     TriangleAxis,
-    resample_form,
 )
+from tensorpost_server.operators import form_of
+from tensorpost_server.operators.resample import resample_form
 
 FORWARD = (ResampleOperatorDesc, Resample1OperatorDesc, Resample2OperatorDesc, Resample3OperatorDesc)
 BACKWARD = (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc)

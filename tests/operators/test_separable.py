@@ -19,8 +19,8 @@ from tests.support.tuning import tuned
 
 from tensorpost_server.forms import axis_plans, separable
 from tensorpost_server.forms.axes import AxisMap, Taps
+from tensorpost_server.forms.resample_axes import LinearAxis, Nearest, NearestAxis
 from tensorpost_server.forms.separable import Rounding, Separable
-from tensorpost_server.operators.resample import LinearAxis, Nearest, NearestAxis
 
 # All that the kernel may use of an array library: CuPy has it too.
 PORTABLE = cast(

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tensorpost_server.forms import Box, Copies, Copy, Form, Loop, Pointwise
 from tensorpost_server.forms.axes import AxisMap, Taps
 from tensorpost_server.forms.expression import FUNCTIONS, Expression, call, operand, where
+from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
 from tensorpost_server.forms.separable import Rounding, Separable
-from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
 from tensorpost_server.operators.tile import tile
 
 __all__ = ["CONVERSIONS", "EXPRESSIONS", "FUNCTION_TYPES", "TOLERANCES", "Call", "Strided", "agree", "choice_of_halves"]

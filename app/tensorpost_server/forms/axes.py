@@ -7,15 +7,15 @@ tables of the same taps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Box
+from .base import Box, BoxForm, Reads, extents
 
-__all__ = ["AxisMap", "CountsReads", "Taps", "Windowed", "read_along", "work_along"]
+__all__ = ["AxesForm", "AxisMap", "CountsReads", "Taps", "Windowed"]
 
 Taps = tuple[NDArray[np.int64], NDArray[np.floating[Any]] | None]
 
@@ -79,23 +79,37 @@ class Windowed(AxisMap, Protocol):
         ...
 
 
-def work_along(axes: Sequence[AxisMap | None], sizes: Sequence[int]) -> int:
-    """At most so many taps are read, axis after axis in any order, for an output of these sizes."""
-    if 0 in sizes:
-        return 0
-    larger = [max(size, axis.input_size) if axis else size for axis, size in zip(axes, sizes, strict=True)]
-    whole = math.prod(larger)
-    work = math.prod(sizes)
-    for axis, size, large in zip(axes, sizes, larger, strict=True):
-        if axis is not None:
-            reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
-            work += reads * (whole // large)
-    return work
+@dataclass(frozen=True, slots=True)
+class AxesForm(BoxForm):
+    """Base of forms of one input that is read along every axis through a map.
 
+    Attributes:
+        axes: one map per dimension; None copies that axis, index by index.
+    """
 
-def read_along(axes: Sequence[AxisMap | None], box: Box) -> Box:
-    """The box of the input that holds all taps of a box of the output."""
-    return tuple([span if axis is None else _reach(axis, *span) for axis, span in zip(axes, box, strict=True)])
+    axes: tuple[AxisMap | None, ...]
+
+    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
+        """See `Form.reads`: the box of the input that holds all taps."""
+        del output
+        return (
+            tuple([span if axis is None else _reach(axis, *span) for axis, span in zip(self.axes, box, strict=True)]),
+        )
+
+    def work(self, box: Box, output: int = 0) -> int:
+        """See `Form.work`: the taps that are read, axis after axis in any order."""
+        del output
+        sizes = extents(box)
+        if 0 in sizes:
+            return 0
+        larger = [max(size, axis.input_size) if axis else size for axis, size in zip(self.axes, sizes, strict=True)]
+        whole = math.prod(larger)
+        work = math.prod(sizes)
+        for axis, size, large in zip(self.axes, sizes, larger, strict=True):
+            if axis is not None:
+                reads = axis.most_reads if isinstance(axis, CountsReads) else axis.most_taps(0, size) * size
+                work += reads * (whole // large)
+        return work
 
 
 def _reach(axis: AxisMap, start: int, stop: int) -> tuple[int, int]:

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .axes import AxisMap, Windowed, read_along, work_along
+from .axes import AxesForm, AxisMap, Windowed
 from .axis_plans import LONG_SUM, MOST_TAPS, PLANS, SHORTEST_RUN, AxisPlan, Piece, plan_taps, with_few_taps
-from .base import Box, BoxForm, Reads, extents, go_on
+from .base import Box, go_on
 from .float16 import narrow, widen
 
 __all__ = ["Rounding", "Separable"]
@@ -47,21 +47,19 @@ class Rounding(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Separable(BoxForm):
+class Separable(AxesForm):
     """Resample every axis through its map.
 
     Sums are `w0 * x0 + w1 * x1 + ...`, in the order of the taps. With `TRUNCATE` they are the same sum written as
     `x0 + w1 * (x1 - x0) + ...`, since rounding in the first form could turn a constant 255 into 254.
 
     Attributes:
-        axes: one map per dimension; None copies that axis, index by index.
         accumulate: dtype of sums and weights, `float32` or `float64`.
         rounding: how sums become elements; has no effect where every axis is a pure gather, which copies bit for bit.
         round_axis: makes elements of the input's type of the sums along one axis, `(xp, sums, out)`. If given, it is
             called after every axis, and the last axis comes first; otherwise the cheapest does.
     """
 
-    axes: tuple[AxisMap | None, ...]
     accumulate: str = "float32"
     rounding: Rounding = Rounding.NONE
     round_axis: Callable[[ModuleType, Any, Any], None] | None = None
@@ -79,16 +77,6 @@ class Separable(BoxForm):
         # Many taps are not looked at: a filter of any width may still be refused.
         copies = all(axis.most_taps(0, 1) == 1 and axis.taps(0, 1)[1] is None for axis in mapped)
         object.__setattr__(self, "_copies", copies)
-
-    def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
-        """See `Form.reads`."""
-        del output
-        return (read_along(self.axes, box),)
-
-    def work(self, box: Box, output: int = 0) -> int:
-        """See `Form.work`."""
-        del output
-        return work_along(self.axes, extents(box))
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`. Temporaries take some 10 MiB, however wide the windows are."""

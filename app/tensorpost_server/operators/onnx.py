@@ -5,10 +5,14 @@ Unlike DirectML's operators, these take empty tensors, rank 0, and more than 8 d
 
 from __future__ import annotations
 
-from tensorpost.onnx import OnnxNode, Tiling
+from fractions import Fraction
+
+from tensorpost.onnx import OnnxNode, Resizing, Tiling
 
 from ..forms import Form
-from .onnx_resize import resize_form
+from ..forms.axes import AxisMap
+from ..forms.onnx_axes import FilterMap, NearestMap
+from ..forms.onnx_resize import OnnxResize
 from .registry import form_of_class
 from .tile import tile
 
@@ -20,4 +24,34 @@ def onnx_form(node: OnnxNode) -> Form:
     """The form of a node, by what it means at its opset."""
     if isinstance(node.meaning, Tiling):
         return tile(node.input.shape, node.meaning.repeats)
-    return resize_form(node.meaning)
+    return _resize(node.meaning)
+
+
+def _resize(meaning: Resizing) -> OnnxResize:
+    """The form of a resize, for tensors of any type."""
+    crops = meaning.extrapolation_value is not None
+    maps: list[AxisMap | None] = []
+    for axis in meaning.axes:
+        # The common scale of an aspect ratio may be below 1 on an axis that keeps its length.
+        filtered = meaning.antialias and axis.scale < 1
+        if axis.is_copied and not filtered:
+            maps.append(None)
+        elif meaning.mode == "nearest":
+            maps.append(NearestMap(axis))
+        else:
+            maps.append(
+                FilterMap(
+                    axis,
+                    radius=1 if meaning.mode == "linear" else 2,
+                    coefficient=meaning.cubic_coeff_a,
+                    exclude_outside=meaning.exclude_outside,
+                    stretch=max(Fraction(1), 1 / axis.scale) if meaning.antialias else Fraction(1),
+                    crops=crops,
+                )
+            )
+    return OnnxResize(
+        axes=tuple(maps),
+        inside=tuple(axis.inside for axis in meaning.axes),
+        extrapolation_value=meaning.extrapolation_value,
+        round_each_axis=meaning.antialias,
+    )

@@ -18,9 +18,9 @@ from tests.support.cuda_stand_in import stand_in
 
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost_server.forms import BoxFunction, Copies, Copy
+from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
-from tensorpost_server.operators.resample import LinearAxis
 from tensorpost_server.operators.tile import tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")

@@ -49,9 +49,9 @@ from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.cuda.variants import PASS_TYPES, VARIANTS, Variant
 from tensorpost_server.forms import Box, Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
+from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.forms.separable import Separable
 from tensorpost_server.operators import form_of
-from tensorpost_server.operators.resample import LinearAxis
 from tensorpost_server.operators.tile import tile
 from tensorpost_server.planning import Plan
 

@@ -49,8 +49,8 @@ from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
+from tensorpost_server.forms.resample_axes import LinearAxis
 from tensorpost_server.forms.separable import Rounding, Separable
-from tensorpost_server.operators.resample import LinearAxis
 from tensorpost_server.operators.tile import tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: g++ or clang++ on PATH, or CXX")

@@ -8,7 +8,7 @@ import pytest
 
 from tensorpost_server.backends.cuda.tap_tables import Span, taps_of
 from tensorpost_server.forms.axes import AxisMap
-from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, TriangleAxis
+from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, TriangleAxis
 
 WIDE = 1 << 22
 

@@ -16,8 +16,8 @@ from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost_server.backends.numba_ import NumbaBackend, NumbaRun, launch_plan
 from tensorpost_server.backends.numba_.tap_tables import MOST_ENTRIES, MOST_READ, most_taps, table_of
 from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis
 from tensorpost_server.forms.separable import Separable
-from tensorpost_server.operators.resample import AdjointAxis, LinearAxis, Nearest, NearestAxis
 from tensorpost_server.planning import make_plan
 
 EVERY_512TH, EVERY_16TH = 1.5 * 2.0**32, 1.5 * 2.0**27  # float32 numbers there are so far apart

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...forms import Box, Form
-from ...operators.onnx_resize import OnnxResize
+from ...forms.onnx_resize import OnnxResize
 from .dimensions import Step
 from .launch_plan import plan
 from .launches import ArrayLayout

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 from ...forms import Box, Copies, Copy, Form, Pointwise
 from ...forms.expression import Operand
+from ...forms.onnx_resize import OnnxResize
 from ...forms.separable import Separable
-from ...operators.onnx_resize import OnnxResize
 from .copy_kernels import plan_copies
 from .dimensions import Step
 from .launches import ArrayLayout, Launch

@@ -26,9 +26,10 @@ from ...forms import Copies, Copy, Form, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
 from ...forms.expression import Operand
+from ...forms.onnx_axes import FilterMap
+from ...forms.onnx_resize import OnnxResize
+from ...forms.resample_axes import AdjointAxis
 from ...forms.separable import Rounding, Separable
-from ...operators.onnx_resize import FilterMap, OnnxResize
-from ...operators.resample import AdjointAxis
 from ...planning import Plan
 from ..base import HostBackend
 from ..numpy_ import NumpyBackend, NumpyRun

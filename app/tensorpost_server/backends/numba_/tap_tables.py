@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...forms.axes import AxisMap
-from ...operators.resample import AdjointAxis
+from ...forms.resample_axes import AdjointAxis
 
 __all__ = ["MOST_ENTRIES", "WIDE", "ColumnBlock", "TapTable", "most_taps", "table_of"]
 

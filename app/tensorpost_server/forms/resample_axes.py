@@ -1,0 +1,290 @@
+"""Axis maps of DirectML's Resample family: what each output reads, for every version and for the gradients.
+
+All coordinates come from one formula, `x = (o - OutputPixelOffset) / Scale - InputPixelOffset` (the page of
+DML_RESAMPLE2_OPERATOR_DESC, solved for the input), evaluated in IEEE float32 in this order with a true division, as a
+shader would. An axis longer than 2^24 has indices that float32 cannot hold, and a filter stretched beyond float32's
+largest number has ends that it cannot hold: both are evaluated in float64.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .axes import Taps
+
+__all__ = ["AdjointAxis", "LinearAxis", "Nearest", "NearestAxis", "ScaledAxis", "TriangleAxis"]
+
+LARGEST_FLOAT32_AXIS = 1 << 24  # beyond it float32 skips whole numbers
+
+Indices = NDArray[np.int64]
+
+
+class Nearest(enum.Enum):
+    """How a nearest-neighbour version makes an index of a coordinate."""
+
+    HALF_UP = "half-up"
+    """floor(x + 0.5): UPSAMPLE_2D, RESAMPLE and RESAMPLE1."""
+    FLOOR = "floor"
+    """RESAMPLE2 and RESAMPLE3 with DECREASING."""
+    CEIL = "ceil"
+    """RESAMPLE2 and RESAMPLE3 with INCREASING."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledAxis:
+    """An axis read at `x = (o - output_offset) / scale - input_offset`.
+
+    Attributes:
+        input_size: entries of the input axis.
+        output_size: entries of the output axis.
+        scale: factor, a float32 value above 0.
+        input_offset: InputPixelOffset, a float32 value.
+        output_offset: OutputPixelOffset, a float32 value.
+    """
+
+    input_size: int
+    output_size: int
+    scale: float
+    input_offset: float
+    output_offset: float
+
+    def coordinates(self, outputs: Indices, margin: float = 0.0) -> NDArray[np.floating[Any]]:
+        """The x of these outputs, limited to what can still matter.
+
+        Args:
+            outputs: output indices.
+            margin: how far past the ends coordinates differ in what they read; beyond it all read the end alone.
+        """
+        # A margin that float32 cannot hold would make infinities of the limits.
+        real = self._real if margin <= float(np.finfo(np.float32).max) else np.float64
+        with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limits below take it back
+            x = (outputs.astype(real) - real(self.output_offset)) / real(self.scale) - real(self.input_offset)
+            return np.clip(x, real(-1 - margin), real(self.input_size + margin))
+
+    @property
+    def _real(self) -> type[np.float32] | type[np.float64]:
+        """What coordinates are computed in."""
+        return np.float32 if max(self.input_size, self.output_size) <= LARGEST_FLOAT32_AXIS else np.float64
+
+    @property
+    def slack(self) -> float:
+        """How many more outputs than in exact arithmetic may have their x in a range of the input.
+
+        Far from 0, floating-point numbers are far apart: with an OutputPixelOffset of 2^33, `o - OutputPixelOffset` is
+        a multiple of 1024 in float32, so 1024 outputs in a row have the same x. Each of the three operations of x is
+        off by at most half of the distance between the numbers around its result. So each end of a range is off by half
+        of their sum; the scale turns the distances that are in input entries into outputs.
+        """
+        farthest = max(abs(self.output_offset), abs(self.output_size - 1 - self.output_offset))
+        place = self.input_size + 1
+        results = (farthest, abs(self.input_offset) + place, place)
+        first, second, third = [float(np.spacing(self._real(result))) for result in results]
+        return first + self.scale * (second + third)
+
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
+        """See `AxisMap.most_taps`."""
+        return 1
+
+    def taps(self, start: int, stop: int) -> Taps:
+        """See `AxisMap.taps`."""
+        return self.taps_of(np.arange(start, stop))
+
+    def taps_of(self, outputs: Indices) -> Taps:
+        """The taps of any array of outputs, along a new first axis; indices grow with the output."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class NearestAxis(ScaledAxis):
+    """Nearest neighbour: one tap, a copy.
+
+    Attributes:
+        rule: how the version rounds.
+    """
+
+    rule: Nearest
+
+    def taps_of(self, outputs: Indices) -> Taps:
+        """The index by the version's rule, then clamped into the input."""
+        x = self.coordinates(outputs)
+        match self.rule:
+            case Nearest.HALF_UP:
+                x = np.floor(x + x.dtype.type(0.5))
+            case Nearest.FLOOR:
+                x = np.floor(x)
+            case Nearest.CEIL:
+                x = np.ceil(x)
+        return np.clip(x.astype(np.int64), 0, self.input_size - 1)[np.newaxis], None
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAxis(ScaledAxis):
+    """Linear: with `f = floor(x)`, taps f and f + 1 of weights `1 - (x - f)` and `x - f`, clamped into the input."""
+
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # the same for every range
+        """See `AxisMap.most_taps`."""
+        return 2
+
+    def taps_of(self, outputs: Indices) -> Taps:
+        """The two neighbours; past the ends, where both are one element, the first alone with weight 1."""
+        x = self.coordinates(outputs)
+        floor = np.floor(x)
+        first = floor.astype(np.int64)
+        index = np.clip(np.stack([first, first + 1]), 0, self.input_size - 1)
+        weight = np.where(index[0] == index[1], x.dtype.type(0), x - floor)
+        return index, np.stack([1 - weight, weight])
+
+
+@dataclass(frozen=True, slots=True)
+class TriangleAxis(ScaledAxis):
+    """Antialiased shrinking: taps i with `|i - x| < 1 / scale`, weights `1 - |i - x| * scale`, normalized and clamped.
+
+    All taps past an end read the end's element, so they are one tap here, with the sum of their weights. Weights are
+    computed in float64 from the coordinate x.
+    """
+
+    def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # a bound for every range
+        """See `AxisMap.most_taps`."""
+        return self.widest()
+
+    def widest(self) -> int:
+        """See `Windowed.widest`."""
+        return min(self.input_size, math.ceil(2 / self.scale) + 1)
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Windowed.reach`: from the first output's window to the last one's."""
+        _, left, _, right = self._windows(np.array([start, stop - 1]))
+        low, high = np.clip([left[0], right[1]], 0, self.input_size - 1)
+        return int(low), int(high) + 1
+
+    def readers(self, low: int, high: int) -> tuple[int, int]:  # noqa: ARG002  # windows overlap, most outputs read
+        """See `Windowed.readers`."""
+        return 0, self.output_size
+
+    def taps_of(self, outputs: Indices) -> Taps:
+        """The window around x, what is past the ends folded into the end elements."""
+        return self._taps_of(outputs, 0, self.input_size)
+
+    def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
+        """See `Windowed.taps_within`."""
+        return self._taps_of(np.arange(start, stop), low, high)
+
+    def _windows(self, outputs: Indices) -> tuple[NDArray[np.float64], ...]:
+        """The coordinates, and the first tap, the last one before the peak and the last one of all, ends ignored."""
+        x = self.coordinates(outputs, margin=1 / self.scale).astype(np.float64)
+        return x, np.floor(x - 1 / self.scale) + 1, np.floor(x), np.ceil(x + 1 / self.scale) - 1
+
+    def _taps_of(self, outputs: Indices, low: int, high: int) -> Taps:
+        scale, last = self.scale, self.input_size - 1
+        x, left, peak, right = self._windows(outputs)
+
+        def weight_up_to(n: NDArray[np.float64]) -> NDArray[np.float64]:
+            """Sum of the weights of all taps i <= n: two arithmetic series, rising up to floor(x), then falling."""
+            rise_end, fall_end = np.minimum(n, peak), np.minimum(n, right)
+            rising, falling = np.maximum(rise_end - left + 1, 0), np.maximum(fall_end - peak, 0)
+            rise = rising * (1 - scale * (x - (left + rise_end) / 2))
+            return rise + falling * (1 - scale * ((peak + 1 + fall_end) / 2 - x))
+
+        first = np.maximum(np.clip(left, 0, last).astype(np.int64), low)
+        end = np.minimum(np.clip(right, 0, last).astype(np.int64) + 1, high)
+        count = max(1, int((end - first).max()))
+        index: Indices = first + np.arange(count).reshape((-1, *(1,) * x.ndim))
+        total = weight_up_to(right)
+        weight = np.maximum(1 - scale * np.abs(index - x), 0)
+        weight = np.where(index == 0, weight_up_to(np.zeros_like(x)), weight)
+        weight = np.where(index == last, total - (weight_up_to(np.full_like(x, last - 1)) if last else 0), weight)
+        weight = np.where(index < end, weight / total, 0)
+        return np.minimum(index, last), weight
+
+
+@dataclass(frozen=True, slots=True)
+class AdjointAxis:
+    """The gradient of an axis: every weight of the forward axis applied in the opposite direction.
+
+    The input of this map is the forward output. The forward index grows with the output, so one element's readers are
+    a range of outputs; both ends are found by bisection, and sums run in the order of the outputs.
+
+    Attributes:
+        forward: the forward axis.
+    """
+
+    forward: NearestAxis | LinearAxis
+
+    @property
+    def input_size(self) -> int:
+        """The forward output's entries."""
+        return self.forward.output_size
+
+    @property
+    def output_size(self) -> int:
+        """The forward input's entries."""
+        return self.forward.input_size
+
+    @property
+    def most_reads(self) -> int:
+        """See `CountsReads.most_reads`: every forward output is read once for each of its taps.
+
+        Where rounding brings readers together, the others have absent taps instead, which are computed as well.
+        """
+        absent = int(self.output_size * min(self.forward.slack, self.input_size))
+        return self.input_size * self.forward.most_taps(0, 1) + absent
+
+    def widest(self) -> int:
+        """See `Windowed.widest`: an element at an end has all outputs past it, another one those near it."""
+        forward = self.forward
+        # Neighbouring outputs are 1 / scale apart, and rounding moves an x by some units of its terms' last places.
+        terms = self.input_size + abs(forward.output_offset) + abs(forward.input_offset) * forward.scale
+        near = 2 * forward.scale + 2 + 8 * float(np.finfo(np.float32).eps) * terms
+        ends = self.most_taps(0, 1), self.most_taps(self.output_size - 1, self.output_size)
+        return min(self.input_size, max(*ends, math.ceil(min(near, self.input_size))))
+
+    def most_taps(self, start: int, stop: int) -> int:
+        """See `AxisMap.most_taps`."""
+        first, last = self._readers(np.arange(start, stop))
+        return max(1, int((last - first).max()))
+
+    def reach(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Windowed.reach`."""
+        first, last = self._readers(np.array([start, stop - 1]))
+        return int(first[0]), int(last[1])
+
+    def readers(self, low: int, high: int) -> tuple[int, int]:
+        """See `Windowed.readers`: what these entries read in the forward direction."""
+        index, _ = self.forward.taps_of(np.array([low, high - 1]))
+        return int(index[0, 0]), int(index[-1, 1]) + 1
+
+    def taps(self, start: int, stop: int) -> Taps:
+        """See `AxisMap.taps`."""
+        return self.taps_within(start, stop, 0, self.input_size)
+
+    def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
+        """See `Windowed.taps_within`."""
+        elements = np.arange(start, stop)
+        first, last = self._readers(elements)
+        first, last = np.maximum(first, low), np.minimum(last, high)
+        outputs = first + np.arange(max(1, int((last - first).max())))[:, np.newaxis]
+        real = outputs < last
+        outputs = np.minimum(outputs, self.input_size - 1)
+        index, weight = self.forward.taps_of(outputs)
+        used = np.ones(index.shape, np.float32) if weight is None else weight
+        return outputs, np.where(real, np.where(index == elements, used, 0).sum(axis=0, dtype=used.dtype), 0)
+
+    def _readers(self, elements: Indices) -> tuple[Indices, Indices]:
+        """The range of outputs that read each element: their last tap has reached it, their first has not passed it."""
+        return self._first_output(elements, tap=-1), self._first_output(elements + 1, tap=0)
+
+    def _first_output(self, elements: Indices, tap: int) -> Indices:
+        """The first output whose tap reads this element or a later one."""
+        low, high = np.zeros_like(elements), np.full_like(elements, self.input_size)
+        while (low < high).any():
+            middle = (low + high) // 2
+            index, _ = self.forward.taps_of(np.minimum(middle, self.input_size - 1))
+            reached = (index[tap] >= elements) | (low == high)
+            low, high = np.where(reached, low, middle + 1), np.where(reached & (low < high), middle, high)
+        return low
