@@ -87,8 +87,9 @@ class ResampleFamily(OperatorDesc):
         """See `OperatorDesc.inferred`; as DirectMLX does.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
-        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output). A gradient operator cannot know
-        the size of the forward input from that of the forward output, so no tensor is inferred.
+        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output), or the reverse for a gradient,
+        which is the adjoint then. A gradient operator cannot know the size of the forward input from that of the
+        forward output, so no tensor is inferred.
         """
         gradient = "input_gradient_tensor" in cls.model_fields
         names = ("output_gradient_tensor", "input_gradient_tensor") if gradient else ("input_tensor", "output_tensor")
@@ -96,8 +97,8 @@ class ResampleFamily(OperatorDesc):
         found: dict[str, Any] = {}
         known = source or target
         if known is not None and "input_pixel_offsets" in cls.model_fields:
-            found["input_pixel_offsets"] = [0.5] * len(known.sizes)
-            found["output_pixel_offsets"] = [-0.5] * len(known.sizes)
+            found["input_pixel_offsets"] = [-0.5 if gradient else 0.5] * len(known.sizes)
+            found["output_pixel_offsets"] = [0.5 if gradient else -0.5] * len(known.sizes)
         if source is not None and target is not None:
             pairs = zip(source.sizes, target.sizes, strict=False)
             found["scales"] = [out / size if size else 0.0 for size, out in pairs]
