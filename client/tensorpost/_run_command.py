@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ._files import destination, write_blocks
 from .datatypes import data_type
 from .descriptors import operator_class, parse_operator
-from .descriptors.operator_desc import slot_name
+from .descriptors.catalogue import slot_name
 from .npy import encode_npy_head
 from .onnx import OnnxNode, OnnxTensor
 from .operation import Operation
@@ -50,7 +50,7 @@ def _descriptor(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> 
     if isinstance(kind, str) and isinstance(desc, Mapping):
         fields: dict[str, Any] = {**cast("Mapping[str, Any]", desc)}
         left = list(arrays)
-        for field in operator_class(kind).facts.of_kind("input"):
+        for field in operator_class(kind).facts.fields_by_kind["input"]:
             taken, left = (left, []) if field.is_array else (left[:1], left[1:])
             if taken and field.name not in fields:
                 tensors = [{"DataType": _directml_name(field.name, x), "Sizes": list(x.shape)} for x in taken]

@@ -23,7 +23,12 @@ class TensorDataType(enum.IntEnum):
     """`DML_TENSOR_DATA_TYPE`: the element types of a DirectML tensor, with the header's numbers.
 
     `UNKNOWN` is never valid in a descriptor; `UINT4` and `INT4` belong to quantization operators only.
+
+    Attributes:
+        bits: of one element; 0 for UNKNOWN.
     """
+
+    bits: int
 
     UNKNOWN = 0
     FLOAT32 = 1
@@ -41,11 +46,6 @@ class TensorDataType(enum.IntEnum):
     INT4 = 13
 
     @property
-    def bits(self) -> int:
-        """Bits of one element; 0 for UNKNOWN."""
-        return _DIRECTML_BITS[self]
-
-    @property
     def row(self) -> DataType:
         """The type's row in `DATA_TYPES`.
 
@@ -58,7 +58,8 @@ class TensorDataType(enum.IntEnum):
         return row
 
 
-_DIRECTML_BITS = dict(zip(TensorDataType, (0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4), strict=True))
+for _member, _bits in zip(TensorDataType, (0, 32, 16, 32, 16, 8, 32, 16, 8, 64, 64, 64, 4, 4), strict=True):
+    _member.bits = _bits
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def packed_strides(sizes: Sequence[int]) -> tuple[int, ...]:
 
 def last_index(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """The largest element offset that any coordinate reaches: the sum of (size - 1) * stride, exact."""
-    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    return sum([(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)])
 
 
 def is_one_to_one(sizes: Sequence[int], strides: Sequence[int]) -> bool:

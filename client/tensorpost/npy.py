@@ -160,7 +160,7 @@ def _read_head(text: bytes, head_bytes: int) -> NpyHead:
     for key in _KEYS:
         if key not in entries:
             raise _refused("field-missing", key, "is required", None, ", ".join(_KEYS))
-    descr, fortran, shape = (entries[key] for key in _KEYS)
+    descr, fortran, shape = entries["descr"], entries["fortran_order"], entries["shape"]
     row, big_endian = _data_type(descr)
     if not isinstance(fortran, bool):
         raise _refused("not-a-flag", "fortran_order", "must be True or False", fortran, "False")
@@ -231,7 +231,7 @@ def _sizes(key: str, text: bytes) -> tuple[int, ...]:
             "shape-size", key, "must be a tuple of whole numbers, with a comma behind a single one",
             f"({text.decode('latin-1')})", "for instance (2, 3), (3,) or ()",
         )  # fmt: skip
-    return tuple(int(match[1]) for match in matches if match is not None)
+    return tuple([int(match[1]) for match in matches if match is not None])
 
 
 def _data_type(descr: object) -> tuple[DataType, bool]:

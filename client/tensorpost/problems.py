@@ -18,7 +18,7 @@ The tree::
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now
-    |   |-- TooBusy                          every byte of the budget is lent out; try again
+    |   |-- TooBusy                          every byte of the memory budget is in use; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
     |   |-- OutOfDeviceMemory                no room on the device now, even in small slices; try again
@@ -409,7 +409,7 @@ class Unavailable(TensorpostError):
 
 
 class TooBusy(Unavailable):
-    """Every byte of the memory budget is lent out. `extra["retry_after_seconds"]` says when to try again."""
+    """Every byte of the memory budget is in use. `extra["retry_after_seconds"]` says when to try again."""
 
     code = "too-busy"
     title = "Too busy"

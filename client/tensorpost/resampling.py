@@ -394,7 +394,7 @@ def build_descriptor(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _DirectMLAxis:
     """An axis in DirectML's terms."""
 
     scale: float
@@ -403,14 +403,14 @@ class _Placed:
     misses: int = 0
 
 
-def _place(axis: ResizeAxis, mode: Mode) -> _Placed:
+def _place(axis: ResizeAxis, mode: Mode) -> _DirectMLAxis:
     if axis.is_copied:
-        return _Placed(1.0, 0.5, -0.5)  # x = o
+        return _DirectMLAxis(1.0, 0.5, -0.5)  # x = o
     scale = _float32(1 / axis.step) if axis.step else 1.0  # a step of 0: any scale gives the same answer
     centred = axis.offset == (axis.step - 1) / 2
     output_offset, input_offset = (-0.5, _HALF) if centred else (0.0, -axis.offset)
     if mode == "linear":
-        return _Placed(scale, _float32(input_offset), output_offset)
+        return _DirectMLAxis(scale, _float32(input_offset), output_offset)
     added, up = {
         "round_prefer_ceil": (-_HALF, False),
         "floor": (Fraction(0), False),
@@ -418,20 +418,20 @@ def _place(axis: ResizeAxis, mode: Mode) -> _Placed:
         "ceil": (Fraction(0), True),
     }[axis.nearest_mode]
     input_offset += added
-    plain = _counted(axis, _Placed(scale, _float32(input_offset), output_offset), up)
+    plain = _counted(axis, _DirectMLAxis(scale, _float32(input_offset), output_offset), up)
     if not plain.misses:
         return plain
     # All coordinates, the half of the rounding included, are multiples of 1 / grid.
     grid = math.lcm(axis.step.denominator, (axis.offset - added).denominator)
     away = Fraction(1, 2 * grid) if up else Fraction(-1, 2 * grid)
-    moved = _counted(axis, _Placed(scale, _float32(input_offset + away), output_offset), up)
+    moved = _counted(axis, _DirectMLAxis(scale, _float32(input_offset + away), output_offset), up)
     return min(plain, moved, key=lambda place: place.misses)
 
 
-def _counted(axis: ResizeAxis, place: _Placed, up: bool) -> _Placed:
+def _counted(axis: ResizeAxis, place: _DirectMLAxis, up: bool) -> _DirectMLAxis:
     """The same, with the indices counted at which float32 coordinates pick another element."""
     if max(axis.length, axis.output_length) > _FLOAT32_INDICES:
-        return _Placed(place.scale, place.input_offset, place.output_offset, axis.output_length)
+        return _DirectMLAxis(place.scale, place.input_offset, place.output_offset, axis.output_length)
     f, misses = np.float32, 0
     for start in range(0, axis.output_length, _COMPARED_AT_ONCE):
         stop = min(start + _COMPARED_AT_ONCE, axis.output_length)
@@ -439,7 +439,7 @@ def _counted(axis: ResizeAxis, place: _Placed, up: bool) -> _Placed:
             x = (np.arange(start, stop).astype(f) - f(place.output_offset)) / f(place.scale) - f(place.input_offset)
         picked = np.clip(np.ceil(x) if up else np.floor(x), 0, axis.length - 1).astype(np.int64)
         misses += int(np.count_nonzero(picked != axis.nearest(start, stop)))
-    return _Placed(place.scale, place.input_offset, place.output_offset, misses)
+    return _DirectMLAxis(place.scale, place.input_offset, place.output_offset, misses)
 
 
 def _float32(value: Fraction) -> float:

@@ -1,12 +1,12 @@
 """Ideas for abuse of the server, tried over bare sockets against a real one.
 
-After each, nothing may be lent out and the next caller must be served. The ideas:
+After each, no memory may be in use and the next caller must be served. The ideas:
 
 1. **Smuggling**: a request that two readers divide differently (Content-Length beside Transfer-Encoding, two lengths,
    obscured encodings), or whose body looks like a request. There are exactly as many answers as requests.
 2. **A body behind a refusal**: the refusal does not wait for it, and it is never taken for the next request.
 3. **Many connections that send half a head, or nothing.** They hold no memory of the budget; others are served.
-4. **Uploads that stop, to keep the budget lent out.** Others are refused at once, health answers, and after the receive
+4. **Uploads that stop, to hold the budget.** Others are refused at once, health answers, and after the receive
    timeout the budget is whole again.
 5. **Readers that stop, to keep outputs in memory.** Each holds a few slices at most, and those are in its ticket.
 6. **Small requests for huge outputs, on many connections, cut off at random.** The work stops with the caller.
@@ -559,7 +559,7 @@ def test_18_a_byte_of_a_tensor_now_and_then(hasty: Serving):
     data = request_bytes("POST", TILE + "?repeats=1", npy_bytes(np.zeros(6_000_000, np.uint8)), NPY)
     with hasty.wire() as wire:
         wire.send(data[:1_000_000])
-        eventually(lambda: not hasty.idle(), "memory is lent out")
+        eventually(lambda: not hasty.idle(), "memory is in use")
         for at in range(1000):
             time.sleep(0.02)
             try:
@@ -607,7 +607,7 @@ def test_19_a_pipeline_whose_caller_is_gone(server: Serving):
             wire.send(huge * 3)
             wire.read(300_000)
             wire.hang_up()
-        eventually(server.idle, "what was lent out is given back")
+        eventually(server.idle, "all memory is released")
         eventually(lambda: backend.closed_runs == backend.started, "the run is closed")
         time.sleep(0.1)
         assert len(backend.begun) < 5000

@@ -1,4 +1,4 @@
-"""The CUDA backend over a CuPy of paper: memory, streams and errors. What GPUs compute is shown on a GPU."""
+"""The CUDA backend over a stand-in for CuPy: memory, streams and errors. What GPUs compute is shown on a GPU."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def made_plan(form: Form, inputs: Given, outputs: Given, slice_bytes: int = 1 <<
 @pytest.mark.parametrize("slice_bytes", [16, 1 << 20])
 def test_copies_into_several_outputs(cupy: FakeCupy, slice_bytes: int):
     x = np.arange(40, dtype=np.float32).reshape(8, 5)
-    form = Copies((2,), tuple((Copy.of((rows, 5), source_start=(first, 0)),) for first, rows in ((0, 3), (3, 5))))
+    form = Copies((2,), tuple((Copy.of_box((rows, 5), source_start=(first, 0)),) for first, rows in ((0, 3), (3, 5))))
     outputs = {"a": ("float32", (3, 5)), "b": ("float32", (5, 5))}
     plan = made_plan(form, {"x": ("float32", (8, 5))}, outputs, slice_bytes)
 
@@ -258,7 +258,7 @@ def test_outputs_that_are_computed_together_and_find_no_room_are_a_refusal(cupy:
 
 
 def test_strings_are_refused(cupy: FakeCupy):
-    plan = made_plan(Copies((1,), ((Copy.of((2,)),),)), {"x": ("str", (2,))}, {"out": ("str", (2,))})
+    plan = made_plan(Copies((1,), ((Copy.of_box((2,)),),)), {"x": ("str", (2,))}, {"out": ("str", (2,))})
 
     assert "strings" in str(CudaBackend().refuses(plan))
 

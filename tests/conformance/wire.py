@@ -82,7 +82,9 @@ def requests(case: Case, form: str) -> Iterator[Request]:
 
 def _takes_one_tensor(operation: Any) -> bool:
     """Whether there is one input or none, and could not be more: npy holds one tensor without a name."""
-    arrays = operation.fields_with_arrays() if isinstance(operation, OperatorDesc) else frozenset[str]()
+    arrays: set[str] = set()
+    if isinstance(operation, OperatorDesc):
+        arrays = {field.attribute_name for field in operation.facts.fields if field.is_array}
     return len(operation.inputs) <= 1 and not arrays & {"input_tensors"}
 
 
@@ -102,7 +104,7 @@ def _query(operation: Any) -> str:
     assert isinstance(operation, OperatorDesc)
     document = operation.to_json()
     pairs: dict[str, str] = {}
-    for name in operation.attribute_fields():
+    for name in operation.fields_of_kind("attribute"):
         value = document.get(name.title().replace("_", ""))
         if isinstance(value, list):
             pairs[name] = ",".join(map(str, value))

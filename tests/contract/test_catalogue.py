@@ -84,7 +84,7 @@ def test_fields_are_those_of_a_c_struct(facts: OperatorFacts) -> None:
     assert len(set(names)) == len(names)
     assert all(name[0].isupper() and name.isalnum() for name in names)
     assert {field.kind for field in facts.fields} <= {"input", "output", "attribute"}
-    assert facts.of_kind("output"), "an operator has an output"
+    assert facts.fields_by_kind["output"], "an operator has an output"
     for field in facts.fields:
         assert field.type in KINDS
         assert field.type.startswith("TENSOR_DESC") == (field.kind != "attribute")
@@ -230,8 +230,6 @@ def test_kinds_of_a_class(cls: type[OperatorDesc]) -> None:
     for kind in ("input", "output", "attribute"):
         expected = [field.attribute_name for field in cls.facts.fields if field.kind == kind]
         assert list(cls.fields_of_kind(kind)) == expected
-    assert list(cls.attribute_fields()) == list(cls.fields_of_kind("attribute"))
-    assert cls.fields_with_arrays() == {f.attribute_name for f in cls.facts.fields if f.type.endswith("_ARRAY")}
     assert cls.summary.endswith(".") or cls.summary, "what it does, in a sentence"
 
 
@@ -240,7 +238,7 @@ def test_slots_have_paths(cls: type[OperatorDesc]) -> None:
     def name(field: FieldFacts) -> str:
         return field.attribute_name.removesuffix("s").removesuffix("_tensor")
 
-    for field in cls.facts.of_kind("input"):
+    for field in cls.facts.fields_by_kind["input"]:
         if field.is_array:
             assert cls.path_of_slot(name(field) + "_0") == (field.attribute_name, 0)
             assert cls.path_of_slot(name(field) + "_12") == (field.attribute_name, 12)

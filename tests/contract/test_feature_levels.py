@@ -23,7 +23,6 @@ def test_values_and_names(name: str, value: int, decimal: int) -> None:
     level = FeatureLevel.parse(name)
     assert int(level) == value == decimal
     assert str(level) == f"{level}" == name
-    assert level.directml_name == f"DML_FEATURE_LEVEL_{name}"
 
 
 def test_there_is_no_other_level_and_the_order_is_that_of_the_numbers() -> None:

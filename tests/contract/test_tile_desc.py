@@ -351,7 +351,7 @@ def test_equal_descriptors_are_one_key() -> None:
 
 
 def test_what_a_caller_chooses() -> None:
-    assert list(TileOperatorDesc.attribute_fields()) == ["repeats_count", "repeats"]
+    assert TileOperatorDesc.fields_of_kind("attribute") == ("repeats_count", "repeats")
     paths = [path for path, _ in TileOperatorDesc.of(tensor("UINT8", (1,)), (1,)).tensors()]
     assert paths == [("input_tensor",), ("output_tensor",)]
 

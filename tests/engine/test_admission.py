@@ -1,4 +1,4 @@
-"""The memory budget: what is lent out is counted exactly, refused at once, and always comes back."""
+"""The memory budget: what is reserved is counted exactly, refused before it is exceeded, and always released."""
 
 from __future__ import annotations
 

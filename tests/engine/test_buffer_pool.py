@@ -1,4 +1,4 @@
-"""Memory that is lent again: never to two at once, never beyond its bound, and not for ever."""
+"""Buffers that are used again: by one owner at a time, within the bound, until they are unused for long."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def address(view: memoryview) -> int:
 
 def test_what_came_back_is_lent_again():
     blocks = BufferPool(64 * KIB)
-    first = blocks.lend(10 * KIB)
+    first = blocks.allocate(10 * KIB)
     first[:] = bytes([7]) * len(first)
     where = address(first)
-    assert (blocks.lent_bytes, blocks.kept_bytes) == (10 * KIB, 0)
+    assert (blocks.allocated_bytes, blocks.kept_bytes) == (10 * KIB, 0)
 
     del first
-    assert (blocks.lent_bytes, blocks.kept_bytes) == (0, 10 * KIB)
-    second = blocks.lend(10 * KIB - 100)
+    assert (blocks.allocated_bytes, blocks.kept_bytes) == (0, 10 * KIB)
+    second = blocks.allocate(10 * KIB - 100)
     assert address(second) == where
     assert (len(second), second.readonly, second.format, blocks.reused) == (10 * KIB - 100, False, "B", 1)
 
@@ -62,42 +62,42 @@ def test_what_came_back_is_lent_again():
 )
 def test_any_view_of_any_kind_keeps_the_block(derive):  # one of the above
     blocks = BufferPool(64 * KIB)
-    view = blocks.lend(KIB * 4)
+    view = blocks.allocate(KIB * 4)
     kept = derive(view)
     del view
     gc.collect()
 
-    assert (blocks.lent_bytes, blocks.kept_bytes) == (4 * KIB, 0)
-    other = blocks.lend(4 * KIB)
+    assert (blocks.allocated_bytes, blocks.kept_bytes) == (4 * KIB, 0)
+    other = blocks.allocate(4 * KIB)
     assert blocks.reused == 0
     del kept
     gc.collect()
-    assert (blocks.lent_bytes, blocks.kept_bytes) == (4 * KIB, 4 * KIB)
+    assert (blocks.allocated_bytes, blocks.kept_bytes) == (4 * KIB, 4 * KIB)
     del other
 
 
 def test_no_more_is_kept_than_the_bound():
     blocks = BufferPool(10 * KIB)
-    views = [blocks.lend(4 * KIB) for _ in range(5)]
+    views = [blocks.allocate(4 * KIB) for _ in range(5)]
     views.clear()
     assert blocks.kept_bytes == 8 * KIB
-    whole = blocks.lend(16 * KIB)
+    whole = blocks.allocate(16 * KIB)
     del whole
     assert blocks.kept_bytes <= 10 * KIB
 
 
 def test_what_is_too_small_or_not_wanted_is_not_kept():
     for blocks, size in ((BufferPool(0), 4 * KIB), (BufferPool(64 * KIB), KIB - 1), (BufferPool(64 * KIB), 0)):
-        view = blocks.lend(size)
+        view = blocks.allocate(size)
         assert len(view) == size
         del view
-        assert (blocks.lent_bytes, blocks.kept_bytes) == (0, 0)
+        assert (blocks.allocated_bytes, blocks.kept_bytes) == (0, 0)
 
 
 def test_what_lies_unused_goes_back_oldest_first():
     clock = Clock()
     blocks = BufferPool(64 * KIB, clock)
-    early, late = blocks.lend(4 * KIB), blocks.lend(8 * KIB)
+    early, late = blocks.allocate(4 * KIB), blocks.allocate(8 * KIB)
     del early
     assert blocks.kept_bytes == 4 * KIB
     clock.now = 20.0
@@ -126,10 +126,10 @@ def test_threads_never_share_a_block():
     def work(mark: int) -> None:
         dice = random.Random(mark)
         for _ in range(400):
-            view = blocks.lend(dice.choice([2, 4, 4, 4, 9]) * KIB)
+            view = blocks.allocate(dice.choice([2, 4, 4, 4, 9]) * KIB)
             view[:] = bytes([mark]) * len(view)
             if view[0] != mark or bytes(view) != bytes([mark]) * len(view):
-                failures.append("somebody else wrote to it")
+                failures.append("another owner wrote to it")
 
     threads = [threading.Thread(target=work, args=(mark,)) for mark in range(1, 7)]
     for thread in threads:
@@ -138,6 +138,6 @@ def test_threads_never_share_a_block():
         thread.join()
 
     assert not failures
-    assert blocks.lent_bytes == 0
+    assert blocks.allocated_bytes == 0
     assert blocks.kept_bytes <= 40 * KIB
     assert blocks.reused > 100

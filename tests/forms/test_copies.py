@@ -19,7 +19,8 @@ from tests.support import strategies as ours
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost_server.forms import Box, Copies, Copy, Loop, whole_box
-from tensorpost_server.forms.copies import FEW_COPIES, LONG_ROW, SMALL, moves, uncovered
+from tensorpost_server.forms.copies import FEW_COPIES, LONG_ROW, SMALL
+from tensorpost_server.forms.copy_loops import uncovered
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.tile import tile
 
@@ -380,7 +381,7 @@ def test_nothing_outside_reads_is_read(case: Any, data: st.DataObject):
 def test_what_no_move_writes_to_is_uncovered_once(case: Any, data: st.DataObject):
     form, _, sizes = case
     box = boxes(data, sizes)
-    found = list(moves(form, box))
+    found = list(form.within(box))
     count = np.zeros([stop - start for start, stop in box], int)
     for part in uncovered(box, found):
         count[tuple([slice(*span) for span in part])] += 1
@@ -397,8 +398,10 @@ def test_the_join_of_splits_is_the_tensor(sizes: tuple[int, ...], data: st.DataO
     ends = sorted({0, sizes[axis], *data.draw(st.lists(st.integers(0, sizes[axis]), max_size=3))})
     shapes = [(*sizes[:axis], stop - start, *sizes[axis + 1 :]) for start, stop in itertools.pairwise(ends)]
     starts = [tuple([start if dim == axis else 0 for dim in range(len(sizes))]) for start in ends[:-1]]
-    split = Copies((len(sizes),), tuple([(Copy.of(s, source_start=at),) for s, at in zip(shapes, starts, strict=True)]))
-    joined = [Copy.of(s, target_start=at, input=n) for n, (s, at) in enumerate(zip(shapes, starts, strict=True))]
+    split = Copies(
+        (len(sizes),), tuple([(Copy.of_box(s, source_start=at),) for s, at in zip(shapes, starts, strict=True)])
+    )
+    joined = [Copy.of_box(s, target_start=at, input=n) for n, (s, at) in enumerate(zip(shapes, starts, strict=True))]
     x, again = numbered(sizes), np.empty(sizes, np.int32)
     parts = [np.empty(shape, np.int32) for shape in shapes]
 
@@ -414,8 +417,8 @@ def test_the_join_of_splits_is_the_tensor(sizes: tuple[int, ...], data: st.DataO
 @pytest.mark.parametrize(("value", "dtype"), [(2**63 - 1, "int64"), (-0.5, "float16"), (2**64 - 1, "uint64")])
 def test_a_slice_of_a_padded_tensor_is_the_tensor(value: float, dtype: str):
     x = numbered((3, 4), dtype)
-    pad = Copies((2,), ((Copy.of(x.shape, target_start=(1, 2)),),), value)
-    cut = Copies((2,), ((Copy.of(x.shape, source_start=(1, 2)),),))
+    pad = Copies((2,), ((Copy.of_box(x.shape, target_start=(1, 2)),),), value)
+    cut = Copies((2,), ((Copy.of_box(x.shape, source_start=(1, 2)),),))
     padded, again = np.empty((5, 8), dtype), np.empty(x.shape, dtype)
 
     copied(pad, [x], whole_box(padded.shape), padded)

@@ -37,6 +37,22 @@ PYTHONS: dict[str, Any] = {
     "greater_equal": lambda a, b: a >= b,
     "equal": lambda a, b: a == b,
     "not_equal": lambda a, b: a != b,
+    "expm1": math.expm1,
+    "log1p": math.log1p,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "arcsin": lambda a: math.asin(a) if a <= 1 else math.nan,
+    "arccos": lambda a: math.acos(a) if a <= 1 else math.nan,
+    "arctan": math.atan,
+    "arctan2": math.atan2,
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "arcsinh": math.asinh,
+    "arccosh": lambda a: math.acosh(a) if a >= 1 else math.nan,
+    "arctanh": lambda a: math.atanh(a) if a < 1 else math.nan,
+    "power": math.pow,
+    "fmod": math.fmod,
     "where": lambda a, b, c: b if a else c,
 }
 INTEGERS: dict[str, Any] = {
@@ -45,6 +61,9 @@ INTEGERS: dict[str, Any] = {
     "bitwise_xor": lambda a, b: a ^ b,
     "invert": lambda a: ~a,
     "divide_integers": lambda a, b: int(a / b) if b else 0,
+    "power_integers": lambda a, b: a**b if b >= 0 else int(1 / a) if a else 0,
+    "left_shift": lambda a, b: a << b if 0 <= b < 32 else 0,
+    "right_shift": lambda a, b: a >> b if 0 <= b < 32 else -(a < 0),
 }
 
 
@@ -62,7 +81,8 @@ def test_a_function_of_floats_is_pythons(name: str):
     values = np.array([0.25, 0.5, 1.5, 2.5, 7.75])
     arguments = [np.roll(values, shift) for shift in range(arity(name))]
 
-    result = evaluate(np, call(name, *map(operand, range(len(arguments)))), arguments, np.dtype(np.float64))
+    with np.errstate(invalid="ignore"):
+        result = evaluate(np, call(name, *map(operand, range(len(arguments)))), arguments, np.dtype(np.float64))
 
     expected = [PYTHONS[name](*row) for row in zip(*[a.tolist() for a in arguments], strict=True)]
     np.testing.assert_allclose(result, expected, rtol=1e-14)
@@ -70,7 +90,7 @@ def test_a_function_of_floats_is_pythons(name: str):
 
 @pytest.mark.parametrize("name", list(INTEGERS))
 def test_a_function_of_integers_is_pythons(name: str):
-    values = np.array([-7, 3, 0, 12, -2], np.int32)
+    values = np.array([-7, 3, 0, 6, -2], np.int32)
     arguments = [np.roll(values, shift) for shift in range(arity(name))]
 
     with np.errstate(divide="ignore"):  # as `Pointwise.fill` does
@@ -114,5 +134,5 @@ def test_a_result_goes_where_it_should(built: Any):
 
 
 def test_an_unknown_function_is_refused():
-    with pytest.raises(KeyError, match="there is no function 'cosh'"):
-        call("cosh", X)
+    with pytest.raises(KeyError, match="there is no function 'cbrt'"):
+        call("cbrt", X)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from starlette.types import Receive, Scope, Send
 from tests.support.bodies_app import settle
+from tests.support.fake_transport import FakeTransport, answers, connect
 from tests.support.http_app import (
     FRAME,
     NPY,
@@ -28,7 +29,6 @@ from tests.support.http_app import (
     split_frame,
     use_backend,
 )
-from tests.support.paper import Paper, answers, connect
 from uvicorn.server import ServerState
 
 from tensorpost.datatypes import data_type
@@ -86,8 +86,8 @@ def post(body: bytes, **fields: Any) -> bytes:
     return request_bytes("POST", "/echo", body, fields)
 
 
-def said(paper: Paper) -> list[bytes]:
-    found = answers(bytes(paper.out))
+def said(transport: FakeTransport) -> list[bytes]:
+    found = answers(bytes(transport.out))
     assert [status for status, _, _ in found] == [200] * len(found)
     return [body for _, _, body in found]
 
@@ -95,12 +95,12 @@ def said(paper: Paper) -> list[bytes]:
 def test_the_same_head_does_not_reach_the_application_again(runner: asyncio.Runner):
     async def run() -> None:
         app, state = Echo(), ServerState()
-        paper = connect(app, state=state)
-        await paper.deliver([post(b"abc"), post(b"def"), post(b"ghij"), post(b"klm", x="1"), post(b"nop")])
+        transport = connect(app, state=state)
+        await transport.deliver([post(b"abc"), post(b"def"), post(b"ghij"), post(b"klm", x="1"), post(b"nop")])
         other = connect(app, state=state)
         await other.deliver([post(b"qrs")])
 
-        assert said(paper) == [b"ABC", b"[def]", b"GHIJ", b"KLM", b"[nop]"]
+        assert said(transport) == [b"ABC", b"[def]", b"GHIJ", b"KLM", b"[nop]"]
         assert said(other) == [b"[qrs]"], "the server knows the head, not the connection"
         assert (app.calls, app.replays) == (3, 3)
         assert state.total_requests == 6
@@ -115,14 +115,14 @@ def test_the_same_head_does_not_reach_the_application_again(runner: asyncio.Runn
 def test_a_known_head_that_comes_in_pieces(runner: asyncio.Runner, step: int):
     async def run() -> None:
         app = Echo()
-        paper = connect(app)
-        await paper.deliver([post(b"abc")])
+        transport = connect(app)
+        await transport.deliver([post(b"abc")])
         data = post(b"def") + post(b"ghi")
-        await paper.deliver([data[at : at + step] for at in range(0, len(data), step)])
+        await transport.deliver([data[at : at + step] for at in range(0, len(data), step)])
 
-        assert [body.upper().strip(b"[]") for body in said(paper)] == [b"ABC", b"DEF", b"GHI"]
-        await paper.deliver([post(b"jkl")])
-        assert said(paper)[-1] == b"[jkl]"
+        assert [body.upper().strip(b"[]") for body in said(transport)] == [b"ABC", b"DEF", b"GHI"]
+        await transport.deliver([post(b"jkl")])
+        assert said(transport)[-1] == b"[jkl]"
 
     runner.run(run())
 
@@ -144,10 +144,10 @@ def test_a_head_answers_for_itself_only(runner: asyncio.Runner, later: bool):
     async def run() -> None:
         state = ServerState()
         first, second = (request_bytes("POST", path, b"abc") for path in ("/first", "/other"))
-        paper = connect(slow, state=state)
-        await paper.deliver([first, second] if later else [first + second])
+        transport = connect(slow, state=state)
+        await transport.deliver([first, second] if later else [first + second])
         await settle(100)
-        assert said(paper) == [b"/first", b"/other"]
+        assert said(transport) == [b"/first", b"/other"]
         for data, path in ((first, b"/first"), (second, b"/other")):
             third = connect(slow, state=state)
             await third.deliver([data])
@@ -169,12 +169,12 @@ def test_empty_lines_are_no_head(runner: asyncio.Runner, before: bytes):
 def test_what_it_declines_goes_to_the_application(runner: asyncio.Runner):
     async def run() -> None:
         app = Echo()
-        paper = connect(app)
-        await paper.deliver([post(b"abc")])
+        transport = connect(app)
+        await transport.deliver([post(b"abc")])
         app.declines = True
-        await paper.deliver([post(b"def")])
+        await transport.deliver([post(b"def")])
 
-        assert said(paper) == [b"ABC", b"DEF"]
+        assert said(transport) == [b"ABC", b"DEF"]
         assert (app.calls, app.replays) == (2, 1)
 
     runner.run(run())
@@ -194,9 +194,9 @@ def test_a_head_that_asks_to_close_is_not_kept(runner: asyncio.Runner):
     async def run() -> None:
         app, state = Usual(), ServerState()
         for _ in range(2):
-            paper = connect(app, state=state)
-            await paper.deliver([post(b"abc", connection="close")])
-            assert paper.closing
+            transport = connect(app, state=state)
+            await transport.deliver([post(b"abc", connection="close")])
+            assert transport.closing
         assert (app.calls, app.replays) == (2, 0)
 
     runner.run(run())
@@ -205,10 +205,10 @@ def test_a_head_that_asks_to_close_is_not_kept(runner: asyncio.Runner):
 def test_a_caller_that_reads_slowly_is_waited_for_in_the_usual_way(runner: asyncio.Runner):
     async def run() -> None:
         app = Echo()
-        paper = connect(app)
-        await paper.deliver([post(b"abc")])
-        paper.protocol.pause_writing()
-        await paper.deliver([post(b"def")])
+        transport = connect(app)
+        await transport.deliver([post(b"abc")])
+        transport.protocol.pause_writing()
+        await transport.deliver([post(b"def")])
         assert app.replays == 0
 
     runner.run(run())
@@ -218,15 +218,15 @@ def test_the_time_of_an_idle_connection_begins_with_its_last_answer(runner: asyn
     async def run() -> None:
         state, app = ServerState(), Echo()
         await connect(app, state=state, head_seconds=0.05).deliver([post(b"abc")])
-        paper = connect(app, state=state, head_seconds=0.05)
-        paper.protocol.timeout_keep_alive = 0.3
+        transport = connect(app, state=state, head_seconds=0.05)
+        transport.protocol.timeout_keep_alive = 0.3
         for _ in range(8):  # longer than a keep-alive, longer than a head may take
-            await paper.deliver([post(b"def")])
+            await transport.deliver([post(b"def")])
             await asyncio.sleep(0.06)
-        assert not paper.closing, "a connection that is used is not idle"
+        assert not transport.closing, "a connection that is used is not idle"
         assert app.calls == 1
         await asyncio.sleep(0.5)
-        assert paper.closing
+        assert transport.closing
 
     runner.run(run())
 
@@ -235,11 +235,11 @@ def test_half_a_head_behind_such_an_answer_has_its_time(runner: asyncio.Runner):
     async def run() -> None:
         state, app = ServerState(), Echo()
         await connect(app, state=state, head_seconds=0.1).deliver([post(b"abc")])
-        paper = connect(app, state=state, head_seconds=0.1)
-        await paper.deliver([post(b"def"), b"POST /echo HTTP/1.1\r\nHo"])
+        transport = connect(app, state=state, head_seconds=0.1)
+        await transport.deliver([post(b"def"), b"POST /echo HTTP/1.1\r\nHo"])
         await asyncio.sleep(0.4)
         await settle()
-        assert [status for status, _, _ in answers(bytes(paper.out))] == [200, 408]
+        assert [status for status, _, _ in answers(bytes(transport.out))] == [200, 408]
 
     runner.run(run())
 
@@ -352,7 +352,7 @@ def test_a_device_that_refuses_for_a_while(server: Serving, wire: Wire, replayed
         assert ask(wire, ones(1, 10), user="refuses").status == 200
         assert backend.started == backend.closed_runs == 2
     assert replayed == [False, True]
-    eventually(server.idle, "nothing is lent out")
+    eventually(server.idle, "no memory is in use")
 
 
 def test_whoever_puts_middleware_in_front_sees_every_answer():

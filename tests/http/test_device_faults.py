@@ -79,7 +79,7 @@ def assert_breaks(server: Serving) -> None:
 def assert_served(server: Serving) -> None:
     answer = post(server)
     assert (answer.status, len(answer.body)) == (200, 128 + SLICES * 4096)
-    eventually(server.idle, "everything that was lent out is given back")
+    eventually(server.idle, "all memory is released")
 
 
 def test_out_of_memory_before_the_first_byte_is_a_503_and_the_next_request_is_served():
@@ -137,7 +137,7 @@ def test_a_lost_device_fails_readiness_refuses_the_rest_and_ends_the_process(at:
         assert refused.headers["retry-after"] == "3"
         listed = server.ask(request_bytes("GET", "/v1/devices")).json()["devices"]
         assert reason in [device["reason"] for device in listed], "who looks is still told why"
-        eventually(server.idle, "everything that was lent out is given back")
+        eventually(server.idle, "all memory is released")
         assert (backend.started, backend.closed_runs, ended) == (1, 1, ["ended"])
 
 
@@ -273,7 +273,7 @@ def test_a_device_that_refuses_when_it_begins_is_passed_over_by_auto(length: int
         forced = server.ask(request_bytes("POST", TILE_TWICE + "&backend=directml", body, NPY))
         assert_problem(forced, 501, "no-backend")
         assert picky.started == 0
-        eventually(server.idle, "nothing is lent out")
+        eventually(server.idle, "no memory is in use")
         assert [worker.queued_bytes for worker in pool.workers.values()] == [0] * len(pool.workers)
 
 
@@ -291,7 +291,7 @@ def test_the_last_part_of_an_answer_has_its_time_too(protocol: str):
         wire.send(request_bytes("POST", "/v1/operators/tile?repeats=60", npy_bytes(bytearray(1 << 20), "uint8"), NPY))
         wire.head()
         assert not server.idle()
-        eventually(server.idle, "what was lent out is given back")
+        eventually(server.idle, "all memory is released")
         if protocol == "direct":  # uvicorn's own keep the socket until the caller reads or goes
             eventually(lambda: not server.server.server_state.connections, "the connection is closed")
 
@@ -316,4 +316,4 @@ def test_bytes_that_are_read_to_understand_a_call_are_counted(form: str):
         late = server.ask(request_bytes("POST", TILE_TWICE, npy_bytes(bytearray(10), "uint8"), NPY))
         assert_problem(late, 429, "too-busy")
         open_wires.close()
-        eventually(server.idle, "what was lent out is given back")
+        eventually(server.idle, "all memory is released")

@@ -1,4 +1,4 @@
-"""`/v1/devices` and `/v1/limits`: what is here, what is not and why, and what is lent out now."""
+"""`/v1/devices` and `/v1/limits`: what is here, what is not and why, and what is in use now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DirectProtocol` over a transport of paper: every cut of the same bytes gives the same answers.
+"""`DirectProtocol` over a transport without a network: every cut of the same bytes gives the same answers.
 
 The transport does what asyncio's do: it reads nothing while it is paused, asks a `BufferedProtocol` for memory before
 each read, and writes no further than that memory goes.
@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.bodies_app import BodiesApp, settle, sha
-from tests.support.paper import Paper, answers, connect
+from tests.support.fake_transport import FakeTransport, answers, connect
 
 from tensorpost_server.http import protocol as protocol_module
-from tensorpost_server.http.protocol import DirectProtocol, Event, Reading
+from tensorpost_server.http.connection_states import TRANSITIONS, Event, Reading
+from tensorpost_server.http.protocol import DirectProtocol
 
 SMALL = 32  # what counts as a large body here, so that byte by byte is affordable
 
@@ -76,9 +77,9 @@ REQUESTS = st.tuples(
 CUTS = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 6000)), min_size=1, max_size=8)
 
 
-def check(app: BodiesApp, paper: Paper, asked: Sequence[tuple[str, int, int, bool]]) -> None:
+def check(app: BodiesApp, transport: FakeTransport, asked: Sequence[tuple[str, int, int, bool]]) -> None:
     """Every request has its answer, in order, about its own body."""
-    found = [answer for answer in answers(bytes(paper.out)) if answer[0] != 100]
+    found = [answer for answer in answers(bytes(transport.out)) if answer[0] != 100]
     assert [f"/{how}/{number}" for number, (how, *_) in enumerate(asked)] == app.seen
     assert [200] * len(asked) == [status for status, _, _ in found]
     for number, ((how, length, chunk, _), (_, _, text)) in enumerate(zip(asked, found, strict=True)):
@@ -100,10 +101,10 @@ def test_any_cut_of_any_requests(runner: asyncio.Runner, asked: list[tuple[str, 
         for number, (how, length, chunk, expect) in enumerate(asked)
     )
 
-    async def run() -> Paper:
-        paper = connect(app)
-        assert await paper.deliver(cuts(data, sizes)) == b""
-        return paper
+    async def run() -> FakeTransport:
+        transport = connect(app)
+        assert await transport.deliver(cuts(data, sizes)) == b""
+        return transport
 
     check(app, runner.run(run()), asked)
 
@@ -118,10 +119,10 @@ def test_byte_by_byte(runner: asyncio.Runner, how: str, chunk: int):
         for number, (how, length, chunk, expect) in enumerate(asked)
     )
 
-    async def run() -> Paper:
-        paper = connect(app)
-        assert await paper.deliver(cuts(data, [1])) == b""
-        return paper
+    async def run() -> FakeTransport:
+        transport = connect(app)
+        assert await transport.deliver(cuts(data, [1])) == b""
+        return transport
 
     check(app, runner.run(run()), asked)
 
@@ -130,14 +131,14 @@ def test_a_large_body_is_received_straight_into_its_memory(runner: asyncio.Runne
     app, body = BodiesApp(), body_of(5000, 2)
     data = request("into", body)
 
-    async def run() -> Paper:
-        paper = connect(app)
-        await paper.deliver([data[:-5000], *cuts(body, [900])])
-        return paper
+    async def run() -> FakeTransport:
+        transport = connect(app)
+        await transport.deliver([data[:-5000], *cuts(body, [900])])
+        return transport
 
-    paper = runner.run(run())
-    assert paper.straight == 5000, "some of it was copied on its way"
-    assert json.loads(answers(bytes(paper.out))[0][2])["sha"] == sha(body)
+    transport = runner.run(run())
+    assert transport.straight == 5000, "some of it was copied on its way"
+    assert json.loads(answers(bytes(transport.out))[0][2])["sha"] == sha(body)
 
 
 @given(at=st.integers(0, 5200), how=st.sampled_from(READS_ALL), sizes=CUTS)
@@ -148,9 +149,9 @@ def test_a_caller_that_hangs_up_at_any_byte(runner: asyncio.Runner, at: int, how
     at = min(at, len(data) - 1)
 
     async def run() -> None:
-        paper = connect(app)
-        await paper.deliver(cuts(data[:at], sizes))
-        paper.lose()
+        transport = connect(app)
+        await transport.deliver(cuts(data[:at], sizes))
+        transport.lose()
         await settle(40)
 
     runner.run(run())
@@ -162,14 +163,14 @@ def test_a_caller_that_hangs_up_at_any_byte(runner: asyncio.Runner, at: int, how
 def test_memory_is_left_alone_after_a_timeout_and_the_connection_goes_on(runner: asyncio.Runner):
     app, body = BodiesApp(timeout=0.05), body_of(1000, 1)
 
-    async def run() -> Paper:
-        paper = connect(app)
+    async def run() -> FakeTransport:
+        transport = connect(app)
         data = request("into", body)
-        await paper.deliver([data[:-400]])
+        await transport.deliver([data[:-400]])
         await asyncio.sleep(0.1)
         app.after_return.append((app.lent[0], bytes(app.lent[0].block)))
-        assert await paper.deliver([data[-400:] + request("into", body, number=1)]) == b""
-        return paper
+        assert await transport.deliver([data[-400:] + request("into", body, number=1)]) == b""
+        return transport
 
     found = [json.loads(text) for _, _, text in answers(bytes(runner.run(run()).out))]
     assert [each["length"] for each in found] == [600, 1000]
@@ -180,14 +181,14 @@ def test_memory_is_left_alone_after_a_timeout_and_the_connection_goes_on(runner:
 def test_memory_is_left_alone_after_a_cancellation(runner: asyncio.Runner):
     app, body = BodiesApp(), body_of(1000, 1)
 
-    async def run() -> Paper:
-        paper = connect(app)
+    async def run() -> FakeTransport:
+        transport = connect(app)
         data = request("cancel", body)
-        await paper.deliver([data[:-400]])
+        await transport.deliver([data[:-400]])
         await asyncio.sleep(0.2)
         assert len(app.after_return) == 1
-        assert await paper.deliver([data[-400:] + request("into", body, number=1)]) == b""
-        return paper
+        assert await transport.deliver([data[-400:] + request("into", body, number=1)]) == b""
+        return transport
 
     assert len(answers(bytes(runner.run(run()).out))) == 2
     app.assert_untouched()
@@ -196,10 +197,10 @@ def test_memory_is_left_alone_after_a_cancellation(runner: asyncio.Runner):
 def test_over_tls_the_extension_is_not_offered(runner: asyncio.Runner):
     app = BodiesApp()
 
-    async def run() -> Paper:
-        paper = connect(app, tls=True)
-        await paper.deliver([request("into", body_of(500, 1)) * 2])
-        return paper
+    async def run() -> FakeTransport:
+        transport = connect(app, tls=True)
+        await transport.deliver([request("into", body_of(500, 1)) * 2])
+        return transport
 
     found = [json.loads(text) for _, _, text in answers(bytes(runner.run(run()).out))]
     assert [(each["length"], each["straight"]) for each in found] == [(500, False)] * 2
@@ -231,27 +232,27 @@ CHUNKED = b"POST /receive HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 def test_a_head_without_end(runner: asyncio.Runner, data: bytes, step: int):
     app = BodiesApp()
 
-    async def run() -> Paper:
-        paper = connect(app, head_bytes=2000)
+    async def run() -> FakeTransport:
+        transport = connect(app, head_bytes=2000)
         # What comes in the same read as the end of something else is not counted; a read has an end of its own.
         begin = len(CHUNKED) if data.startswith(CHUNKED) else 0
-        await paper.deliver([*cuts(data[:begin], [step]), *cuts(data[begin:], [step])])
-        return paper
+        await transport.deliver([*cuts(data[:begin], [step]), *cuts(data[begin:], [step])])
+        return transport
 
-    paper = runner.run(run())
-    status, fields, text = answers(bytes(paper.out))[-1]
+    transport = runner.run(run())
+    status, fields, text = answers(bytes(transport.out))[-1]
     assert (status, fields["connection"]) == (431, "close")
     assert b"2,000 bytes" in text
-    assert paper.eof
+    assert transport.eof
 
 
 def test_a_head_of_the_largest_size_is_served(runner: asyncio.Runner):
     head = b"GET /refuse HTTP/1.1\r\nX: " + b"a" * 1988 + b"\r\n\r\n"  # target 7, field 1 + 1988 + 4
 
     async def run(data: bytes) -> int:
-        paper = connect(BodiesApp(), head_bytes=2000)
-        await paper.deliver([data])
-        return answers(bytes(paper.out))[0][0]
+        transport = connect(BodiesApp(), head_bytes=2000)
+        await transport.deliver([data])
+        return answers(bytes(transport.out))[0][0]
 
     assert runner.run(run(head)) == 200
     assert runner.run(run(head.replace(b"X: ", b"X: a"))) == 431
@@ -274,35 +275,35 @@ def test_a_bad_request_does_not_spoil_the_answer_before_it(runner: asyncio.Runne
     app = BodiesApp()
     good = request("wait", b"")
 
-    async def run() -> Paper:
-        paper = connect(app)
-        await paper.deliver([good, b"no request\r\n\r\n"] if later else [good + b"no request\r\n\r\n"])
-        assert not paper.out
+    async def run() -> FakeTransport:
+        transport = connect(app)
+        await transport.deliver([good, b"no request\r\n\r\n"] if later else [good + b"no request\r\n\r\n"])
+        assert not transport.out
         app.go_on.set()
         await asyncio.sleep(0.05)
-        return paper
+        return transport
 
-    paper = runner.run(run())
-    assert [status for status, _, _ in answers(bytes(paper.out))] == [200, 400]
-    assert paper.eof
+    transport = runner.run(run())
+    assert [status for status, _, _ in answers(bytes(transport.out))] == [200, 400]
+    assert transport.eof
 
 
 def test_what_follows_a_request_to_close_is_neither_run_nor_answered(runner: asyncio.Runner):
     app = BodiesApp()
     last = request("wait", b"", more=b"Connection: close\r\n")
 
-    async def run(following: bytes) -> Paper:
-        paper = connect(app)
-        await paper.deliver([last + following])
+    async def run(following: bytes) -> FakeTransport:
+        transport = connect(app)
+        await transport.deliver([last + following])
         app.go_on.set()
         await asyncio.sleep(0.05)
-        return paper
+        return transport
 
     for following in (b"no request\r\n\r\n", request("refuse", b"")):
         app.go_on.clear()
-        paper = runner.run(run(following))
-        assert [status for status, _, _ in answers(bytes(paper.out))] == [200]
-        assert paper.closing
+        transport = runner.run(run(following))
+        assert [status for status, _, _ in answers(bytes(transport.out))] == [200]
+        assert transport.closing
     assert app.seen == ["/wait/0"] * 2
 
 
@@ -310,13 +311,13 @@ def test_a_broken_chunk_ends_its_request(runner: asyncio.Runner):
     app = BodiesApp()
     data = b"POST /receive HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n"
 
-    async def run() -> Paper:
-        paper = connect(app)
-        await paper.deliver([data])
-        return paper
+    async def run() -> FakeTransport:
+        transport = connect(app)
+        await transport.deliver([data])
+        return transport
 
-    paper = runner.run(run())
-    assert [status for status, _, _ in answers(bytes(paper.out))] == [400]
+    transport = runner.run(run())
+    assert [status for status, _, _ in answers(bytes(transport.out))] == [400]
     assert app.gone == ["/receive"]
 
 
@@ -328,10 +329,10 @@ def test_an_upgrade_that_is_not_taken_has_its_body(runner: asyncio.Runner, step:
     more = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
     data = request("into", body, more=more) + request("into", body, number=1)
 
-    async def run() -> Paper:
-        paper = connect(app)
-        assert await paper.deliver(cuts(data, [step])) == b""
-        return paper
+    async def run() -> FakeTransport:
+        transport = connect(app)
+        assert await transport.deliver(cuts(data, [step])) == b""
+        return transport
 
     found = answers(bytes(runner.run(run()).out))
     assert [status for status, _, _ in found] == [200, 200]
@@ -341,14 +342,14 @@ def test_an_upgrade_that_is_not_taken_has_its_body(runner: asyncio.Runner, step:
 def test_an_upgrade_with_a_chunked_body_is_refused(runner: asyncio.Runner):
     app = BodiesApp()
 
-    async def run() -> Paper:
-        paper = connect(app)
+    async def run() -> FakeTransport:
+        transport = connect(app)
         more = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
-        await paper.deliver([request("receive", request("refuse", b""), chunk=1000, more=more)])
-        return paper
+        await transport.deliver([request("receive", request("refuse", b""), chunk=1000, more=more)])
+        return transport
 
-    paper = runner.run(run())
-    assert [status for status, _, _ in answers(bytes(paper.out))] == [400]
+    transport = runner.run(run())
+    assert [status for status, _, _ in answers(bytes(transport.out))] == [400]
     assert app.seen == []
 
 
@@ -359,9 +360,9 @@ def test_who_hangs_up_is_gone_for_the_request_that_runs_and_those_sent_ahead(run
     app = BodiesApp()
 
     async def run() -> None:
-        paper = connect(app)
-        await paper.deliver([request("endless", b"") + request("refuse", b"", number=1)])
-        paper.lose()
+        transport = connect(app)
+        await transport.deliver([request("endless", b"") + request("refuse", b"", number=1)])
+        transport.lose()
         await settle(40)
 
     runner.run(run())
@@ -371,10 +372,10 @@ def test_who_hangs_up_is_gone_for_the_request_that_runs_and_those_sent_ahead(run
 def test_a_body_nobody_wants_is_thrown_away_up_to_a_bound(runner: asyncio.Runner):
     body = body_of(900, 1)
 
-    async def run(data: bytes, pieces: int) -> Paper:
-        paper = connect(BodiesApp(), drain_bytes=1000)
-        await paper.deliver(cuts(data, [pieces]))
-        return paper
+    async def run(data: bytes, pieces: int) -> FakeTransport:
+        transport = connect(BodiesApp(), drain_bytes=1000)
+        await transport.deliver(cuts(data, [pieces]))
+        return transport
 
     kept = runner.run(run(request("refuse", body) + request("refuse", b"", number=1), 100))
     assert [fields.get("connection", "keep") for _, fields, _ in answers(bytes(kept.out))] == ["keep", "keep"]
@@ -395,29 +396,29 @@ def test_the_rest_of_an_unread_body_is_waited_for_a_moment_only(
 ):
     monkeypatch.setattr(protocol_module, "LINGER_SECONDS", 0.05)
 
-    async def run() -> Paper:
-        paper = connect(BodiesApp(), drain_bytes=1000)
-        await paper.deliver([request("refuse", body_of(5000, 1))[:-4000]])
-        assert paper.eof
-        assert not paper.closing
+    async def run() -> FakeTransport:
+        transport = connect(BodiesApp(), drain_bytes=1000)
+        await transport.deliver([request("refuse", body_of(5000, 1))[:-4000]])
+        assert transport.eof
+        assert not transport.closing
         await asyncio.sleep(0.1)
-        return paper
+        return transport
 
     assert runner.run(run()).aborted
 
 
 def test_the_rate_of_a_body(runner: asyncio.Runner):
     # Over two times 0.25 s, 100 bytes a second are 50 bytes.
-    async def run(step: int, pause: float) -> Paper:
-        paper = connect(BodiesApp(), receive_seconds=0.25, bytes_per_second=100)
+    async def run(step: int, pause: float) -> FakeTransport:
+        transport = connect(BodiesApp(), receive_seconds=0.25, bytes_per_second=100)
         data = request("into", body_of(600, 1))
-        await paper.deliver([data[:-600]])
+        await transport.deliver([data[:-600]])
         for piece in cuts(data[-600:], [step]):
-            await paper.deliver([piece])
+            await transport.deliver([piece])
             await asyncio.sleep(pause)
-            if paper.closing:
+            if transport.closing:
                 break
-        return paper
+        return transport
 
     slow, fast = runner.run(run(1, 0.04)), runner.run(run(20, 0.02))
     assert slow.aborted
@@ -428,15 +429,15 @@ def test_the_rate_of_a_body(runner: asyncio.Runner):
 def test_the_rate_of_an_answer(runner: asyncio.Runner):
     app = BodiesApp()
 
-    async def run(per_look: int) -> Paper:
-        paper = connect(app, send_seconds=0.15, bytes_per_second=1000)
-        await paper.deliver([request("endless", b"")])
-        paper.unsent = 100_000
-        paper.protocol.pause_writing()
+    async def run(per_look: int) -> FakeTransport:
+        transport = connect(app, send_seconds=0.15, bytes_per_second=1000)
+        await transport.deliver([request("endless", b"")])
+        transport.unsent = 100_000
+        transport.protocol.pause_writing()
         for _ in range(45):
             await asyncio.sleep(0.01)
-            paper.unsent -= per_look
-        return paper
+            transport.unsent -= per_look
+        return transport
 
     slow, stopped, fast = runner.run(run(2)), runner.run(run(0)), runner.run(run(1000))
     assert (slow.aborted, stopped.aborted, fast.aborted) == (True, True, False)
@@ -445,13 +446,13 @@ def test_the_rate_of_an_answer(runner: asyncio.Runner):
 
 def test_what_is_left_of_an_answer_goes_with_its_application(runner: asyncio.Runner):
     # The application gave up; a caller that does not read must not keep the socket.
-    async def run() -> Paper:
-        paper = connect(BodiesApp(), send_seconds=0.1)
-        await paper.deliver([request("endless", b"")])
-        paper.unsent = 100_000
-        paper.closing = True
+    async def run() -> FakeTransport:
+        transport = connect(BodiesApp(), send_seconds=0.1)
+        await transport.deliver([request("endless", b"")])
+        transport.unsent = 100_000
+        transport.closing = True
         await asyncio.sleep(0.1)
-        return paper
+        return transport
 
     assert runner.run(run()).aborted
 
@@ -462,28 +463,28 @@ def test_what_is_left_of_an_answer_goes_with_its_application(runner: asyncio.Run
     ids=["nothing", "a blank line", "half a head", "half a second head"],
 )
 def test_a_head_has_its_time(runner: asyncio.Runner, data: bytes, status: int | None):
-    async def run() -> Paper:
-        paper = connect(BodiesApp(), head_seconds=0.1)
+    async def run() -> FakeTransport:
+        transport = connect(BodiesApp(), head_seconds=0.1)
         cut = data.rfind(b"GET")
-        await paper.deliver([piece for piece in (data[:cut], data[cut:]) if piece])
+        await transport.deliver([piece for piece in (data[:cut], data[cut:]) if piece])
         for _ in range(20):
             await asyncio.sleep(0.02)
-            if paper.closing or paper.eof:
+            if transport.closing or transport.eof:
                 break
             if status == 408:
-                await paper.deliver([b"x"])  # a byte now and then does not help
-        return paper
+                await transport.deliver([b"x"])  # a byte now and then does not help
+        return transport
 
-    paper = runner.run(run())
-    assert paper.closing or paper.eof
-    found = [each for each, _, _ in answers(bytes(paper.out))]
+    transport = runner.run(run())
+    assert transport.closing or transport.eof
+    found = [each for each, _, _ in answers(bytes(transport.out))]
     assert found[-1:] == [408] if status else 408 not in found
 
 
 def test_an_idle_connection_and_one_that_is_worked_for_have_no_rate(runner: asyncio.Runner):
     app = BodiesApp()
 
-    async def run() -> tuple[Paper, Paper]:
+    async def run() -> tuple[FakeTransport, FakeTransport]:
         brief: dict[str, Any] = {"head_seconds": 0.05, "receive_seconds": 0.02, "send_seconds": 0.02}
         idle, waiting = connect(app, **brief), connect(app, **brief)
         await idle.deliver([request("refuse", b"")])
@@ -498,11 +499,11 @@ def test_an_idle_connection_and_one_that_is_worked_for_have_no_rate(runner: asyn
 
 def test_the_keep_alive_timer_goes_with_a_connection_that_was_reset(runner: asyncio.Runner):
     async def run() -> Any:
-        paper = connect(BodiesApp())
-        await paper.deliver([request("refuse", b"")])
-        assert paper.protocol.timeout_keep_alive_task is not None
-        protocol = paper.protocol
-        paper.lose()
+        transport = connect(BodiesApp())
+        await transport.deliver([request("refuse", b"")])
+        assert transport.protocol.timeout_keep_alive_task is not None
+        protocol = transport.protocol
+        transport.lose()
         return protocol
 
     assert runner.run(run()).timeout_keep_alive_task is None
@@ -512,7 +513,7 @@ def test_the_keep_alive_timer_goes_with_a_connection_that_was_reset(runner: asyn
 
 
 def test_every_state_is_reached_and_only_the_last_one_is_left_by_nothing():
-    table = protocol_module.TRANSITIONS
+    table = TRANSITIONS
     reached, left = {Reading.IDLE, *table.values()}, {state for state, _ in table}
     assert reached == set(Reading)
     assert left == set(Reading) - {Reading.LINGERING}
@@ -531,12 +532,12 @@ def test_the_transitions_of_a_connection(runner: asyncio.Runner, monkeypatch: py
     monkeypatch.setattr(DirectProtocol, "_change", noted)
 
     async def run() -> None:
-        paper = connect(BodiesApp(), drain_bytes=1000)
-        await paper.deliver([request("into", body_of(500, 1)), request("receive", b"abc"), b"no request\r\n\r\n"])
-        assert paper.eof
-        paper = connect(BodiesApp(), drain_bytes=1000)
-        await paper.deliver([request("refuse", bytes(2000))[:200]])
-        assert paper.eof
+        transport = connect(BodiesApp(), drain_bytes=1000)
+        await transport.deliver([request("into", body_of(500, 1)), request("receive", b"abc"), b"no request\r\n\r\n"])
+        assert transport.eof
+        transport = connect(BodiesApp(), drain_bytes=1000)
+        await transport.deliver([request("refuse", bytes(2000))[:200]])
+        assert transport.eof
 
     runner.run(run())
     begins = (Reading.IDLE, Event.REQUEST_BEGINS)
@@ -548,4 +549,4 @@ def test_the_transitions_of_a_connection(runner: asyncio.Runner, monkeypatch: py
         begins, (Reading.PARSED, Event.REFUSE), (Reading.REFUSED, Event.LAST_RESPONSE),
         *counted, (Reading.COUNTED, Event.LAST_RESPONSE),
     ]  # fmt: skip
-    assert set(events) == set(protocol_module.TRANSITIONS)
+    assert set(events) == set(TRANSITIONS)

@@ -364,7 +364,7 @@ def test_a_caller_that_hangs_up_while_sending(server: Serving, cut: int, how: st
     with server.wire() as wire:
         wire.send(data[: start + cut])
         if cut > HEAD:
-            eventually(lambda: not server.idle(), "memory is lent out")
+            eventually(lambda: not server.idle(), "memory is in use")
         if how == "reset":
             wire.hang_up()
     eventually(server.idle, "everything is given back")

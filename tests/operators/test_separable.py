@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support.tuning import tuned
 
-from tensorpost_server.forms import axis_plans, separable
+from tensorpost_server.forms import axis_plans
 from tensorpost_server.forms.axes import AxisMap, Taps
+from tensorpost_server.forms.base import blocks
 from tensorpost_server.forms.resample_axes import LinearAxis, Nearest, NearestAxis
 from tensorpost_server.forms.separable import Rounding, Separable
 
@@ -268,7 +269,7 @@ def test_the_order_of_axes_is_the_cheapest() -> None:
 def test_blocks_cover_the_box_once(box: list[tuple[int, int]], most: int) -> None:
     spans = tuple((low, low + extent) for low, extent in box)
     seen = np.zeros([high for _, high in spans], np.int64)
-    for block in separable._blocks(spans, most):
+    for block in blocks(spans, most):
         seen[tuple(slice(*span) for span in block)] += 1
         assert math.prod(high - low for low, high in block) <= most
     assert (seen[tuple(slice(*span) for span in spans)] == 1).all()

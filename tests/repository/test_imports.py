@@ -127,6 +127,7 @@ PLANTS = {
     "client/tensorpost/datatypes.py": "import fastapi\nimport httpx",
     "app/tensorpost_server/engine/pool.py": "import tensorpost.client\nimport starlette",
     "client/tensorpost/_files.py": "import httpx",
+    "app/tensorpost_server/forms/base.py": "import tensorpost_server.operators.tile",
 }
 
 

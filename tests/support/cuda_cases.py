@@ -218,7 +218,7 @@ def copy_calls(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Call:
             inputs = (x, *(draw(strided(shape, dtype, shares=True)) for shape in shapes))
             starts = np.cumsum([0, *(one.shape[axis] for one in inputs)])
             parts = [
-                Copy.of(
+                Copy.of_box(
                     one.shape, target_start=[int(start) if i == axis else 0 for i in range(len(sizes))], input=number
                 )
                 for number, (one, start) in enumerate(zip(inputs, starts, strict=False))
@@ -228,7 +228,7 @@ def copy_calls(draw: st.DrawFn, dtypes: tuple[str, ...]) -> Call:
         case "padded":
             pads = [draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 3), (2, 5)])) for _ in sizes]
             value = draw(st.sampled_from([0, 1, 7]))
-            part = Copy.of(sizes, target_start=[before for before, _ in pads])
+            part = Copy.of_box(sizes, target_start=[before for before, _ in pads])
             form, want = Copies((len(sizes),), ((part,),), value), np.pad(x.view, pads, constant_values=value)
         case _:
             form, want = _mirrored(x)
@@ -258,9 +258,11 @@ def _mirrored(x: Strided) -> tuple[Copies, NDArray[Any]]:
     zeros = (0,) * len(rest)
     ones = (1,) * len(rest)
     parts = (
-        Copy.of((size, *rest), source_start=(size - 1, *zeros), source_steps=(-1, *ones)),
-        Copy.of((size, *rest), target_start=(size, *zeros)),
-        Copy.of((3, *rest), source_start=(size - 1, *zeros), source_steps=(0, *ones), target_start=(2 * size, *zeros)),
+        Copy.of_box((size, *rest), source_start=(size - 1, *zeros), source_steps=(-1, *ones)),
+        Copy.of_box((size, *rest), target_start=(size, *zeros)),
+        Copy.of_box(
+            (3, *rest), source_start=(size - 1, *zeros), source_steps=(0, *ones), target_start=(2 * size, *zeros)
+        ),
     )
     return Copies((len(x.shape),), (parts,)), np.concatenate([x.view[::-1], x.view, np.repeat(x.view[-1:], 3, 0)])
 
@@ -268,7 +270,13 @@ def _mirrored(x: Strided) -> tuple[Copies, NDArray[Any]]:
 # ---- expressions -----------------------------------------------------------------------------------------------------
 
 _X, _Y = operand(0), operand(1)
-TOLERANCES = {"exp": 4, "log": 4, "tanh": 4, "erf": 4}
+TOLERANCES = dict.fromkeys(
+    (
+        "exp", "log", "tanh", "erf", "expm1", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "arctan2",
+        "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "power",
+    ),
+    4,
+)  # fmt: skip
 """Units in the last place that NumPy's results and a device's may be apart, by function; 0 for all others."""
 FUNCTION_TYPES = ("float32", "float64", "float16", "int8", "uint8", "int64", "bool")
 _NUMBERS = {
@@ -277,9 +285,18 @@ _NUMBERS = {
     "u": [0, 1, 255, 127, 128, 100, 3, 90, 200, 5, 64, 2],
     "b": [True, False] * 6,
 }
-_OF_FLOATS = frozenset({"divide", "exp", "log", "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint"})
-_OF_INTEGERS = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "invert", "divide_integers"})
-_NOT_OF_BOOL = frozenset({"negative", "subtract", "divide_integers"})
+_OF_FLOATS = frozenset({"divide", "sqrt", "floor", "ceil", "trunc", "rint", *TOLERANCES})
+_SHIFTS = frozenset({"left_shift", "right_shift"})
+_OF_INTEGERS = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "invert", "divide_integers", "power_integers"})
+_OF_INTEGERS |= _SHIFTS
+_NOT_OF_BOOL = frozenset({"negative", "subtract", "divide_integers", "power_integers", "fmod"}) | _SHIFTS
+
+
+def _power(base: int, exponent: int) -> int:
+    """Toward zero; 0 to a negative power is 0."""
+    if exponent >= 0:
+        return pow(base, exponent, 2**64)
+    return 0 if abs(base) != 1 else base if exponent % 2 else 1
 
 
 def function_cases(dtype: str) -> Iterator[tuple[str, Call]]:
@@ -305,6 +322,9 @@ def function_cases(dtype: str) -> Iterator[tuple[str, Call]]:
                     want = np.array([math.erf(value) for value in a.astype(float)])
                 case "divide_integers":
                     want = np.where(b == 0, 0, np.trunc(a.astype(float) / b.astype(float)))
+                case "power_integers":
+                    want = np.array([_power(*pair) for pair in zip(a.tolist(), b.tolist(), strict=True)], object)
+                    want = (want % 2**64).astype(np.uint64)
                 case _:
                     want = getattr(np, name)(*[a, b][: 1 if counts[number] == 1 else 2])
             yield name, Call(form, inputs, ((0, a.size),), packed(np.zeros_like(a)), want.astype(dtype))

@@ -15,7 +15,9 @@
 #define SHARED_MEMORY(type, name) type *const name = reinterpret_cast<type *>(emulated.shared)
 
 // Overloaded, as CUDA's are.
-using std::ceil, std::erf, std::exp, std::fabs, std::floor, std::log, std::rint, std::sqrt, std::tanh, std::trunc;
+using std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atan2, std::atanh, std::ceil, std::cos, std::cosh;
+using std::erf, std::exp, std::expm1, std::fabs, std::floor, std::fmod, std::log, std::log1p, std::pow, std::rint;
+using std::sin, std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
 
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };

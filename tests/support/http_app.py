@@ -1,6 +1,6 @@
 """The application for tests: in process through ASGI, or behind a real uvicorn that a bare socket can talk to.
 
-Both run the real lifespan and leave the application within reach, so that a test can look at what is lent out or put a
+Both run the real lifespan and leave the application within reach, so that a test can look at what is in use or put a
 backend of its own into the pool. `live_server` starts the same application in a process of its own.
 """
 
@@ -92,7 +92,7 @@ class AppClient:
         return self.app.state.service
 
     def in_use(self) -> dict[str, int]:
-        """What `/v1/limits` says is lent out."""
+        """What `/v1/limits` says is in use."""
         return self.get("/v1/limits").json()["in_use"]
 
 
@@ -150,13 +150,13 @@ class Serving:
             return wire.answer()
 
     def idle(self) -> bool:
-        """Whether nothing is lent out."""
+        """Whether no memory is in use."""
         admission = self.service.admission
         return admission.bytes_in_flight == 0 == admission.requests_in_flight
 
     def assert_serves_on(self) -> None:
-        """Nothing is lent out, and a small request still gets its answer."""
-        eventually(self.idle, "everything that was lent out is given back")
+        """No memory is in use, and a small request still gets its answer."""
+        eventually(self.idle, "all memory is released")
         answer = self.ask(request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1, 2]), NPY))
         assert answer.status == 200, answer.body
         np.testing.assert_array_equal(npy_array(answer.body), [1, 2, 1, 2])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tensorpost_server.forms import axis_plans, separable
+from tensorpost_server.forms import axis_plans, axis_sums, separable
 
 __all__ = ["tuned"]
 
@@ -18,7 +18,7 @@ def tuned(**constants: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(separable, "PLANS", axis_plans._Plans(1 << 20))
         for name, value in constants.items():
-            users = [module for module in (axis_plans, separable) if hasattr(module, name)]
+            users = [module for module in (axis_plans, axis_sums, separable) if hasattr(module, name)]
             assert users, f"there is no constant {name}"
             for module in users:
                 patch.setattr(module, name, value)

@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """How to get at a backend.
+    """How a backend is imported, and what `auto` may do with it.
 
     Attributes:
         target: `module:Class` inside this package, imported only when the backend is opened.

@@ -1,4 +1,4 @@
-"""What a backend is: something that opens a device and runs plans on it."""
+"""The interface of a backend, which opens a device and runs plans on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DeviceOptions:
 
     Attributes:
         threads: slices computed at the same time, by backend; 1 for a backend that is not named.
-        cuda_memory_bytes: memory that one CUDA device may lend out; None for most of what is free on it.
+        cuda_memory_bytes: memory that requests may use on one CUDA device; None for most of what is free on it.
         cuda_pinned_bytes: page-locked host memory for each CUDA device.
         directml_debug: turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors.
     """
@@ -102,7 +102,7 @@ class Backend(Protocol):
 
         None if there is none, or no room in it; ordinary memory does then.
 
-        It is lent for as long as this view, or any made from it, exists. Never blocks for long: it is called on the
+        It is in use for as long as this view, or any made from it, exists. Never blocks for long: it is called on the
         event loop's thread.
         """
         ...
@@ -117,15 +117,15 @@ class Backend(Protocol):
         ...
 
     def gauges(self) -> Mapping[str, int]:
-        """What is in use now, in bytes or counts by name; for people and monitors. Never raises."""
+        """Quantities in use now, bytes or counts by name, for people and monitors. Never raises."""
         ...
 
     def trim(self) -> None:
-        """Give back what is kept for reuse; called when nothing has run for a while."""
+        """Free memory that is kept for reuse; called when nothing has run for a while."""
         ...
 
     def close(self) -> None:
-        """Give the device back."""
+        """Close the device."""
         ...
 
 
@@ -135,7 +135,7 @@ def plain_memory(size_in_bytes: int) -> memoryview:
 
 
 class HostBackend:
-    """What all backends have in common that compute in ordinary memory: the rest of `Backend`, to derive from."""
+    """Base of backends that compute in ordinary memory: their part of `Backend` that is the same for all."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ class HostBackend:
     """A small plan is done before another thread would have woken up."""
 
     def held_bytes(self, plan: Plan) -> int:
-        """Outputs that are computed together, and what the slices computed at the same time take beside their bytes."""
+        """Outputs that are computed together, and the scratch memory of the slices computed at the same time."""
         return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, len(plan.slices)))
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:

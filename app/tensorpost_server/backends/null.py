@@ -19,14 +19,14 @@ __all__ = ["NullBackend"]
 
 @dataclass(frozen=True, slots=True)
 class NullBackend(HostBackend):
-    """Plans, accounts and answers zeros."""
+    """A backend for measuring everything but the computation: its outputs are zeros."""
 
     threads: int = 1
     name: str = "null"
     device: str = "none (answers zeros)"
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: it computes nothing of anything."""
+        """None: it accepts every plan."""
         del plan
         return None
 

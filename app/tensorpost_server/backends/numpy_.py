@@ -1,4 +1,4 @@
-"""The CPU, through NumPy: always there, and the meaning every other backend is held against."""
+"""The CPU, through NumPy: always available, and the reference that every other backend is compared with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NumpyBackend(HostBackend):
     device: str = f"cpu ({platform.machine()})"
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: NumPy runs every operator there is."""
+        """None: NumPy runs every operator."""
         del plan
         return None
 
@@ -89,7 +89,7 @@ class NumpyRun:
             return self._outputs
 
     def close(self) -> None:
-        """Forget the inputs, so that their memory is free as soon as its owner lets go."""
+        """Drop the references to the inputs, so that their memory can be freed."""
         self.inputs, self._outputs = [], None
 
 

@@ -1,7 +1,7 @@
-"""The memory budget. A request gets its bytes before any of its tensors is read, or is refused at once.
+"""The memory budget. A request gets its bytes before any of its tensors is read, or is refused before they are sent.
 
-Refusing early is the point: a caller who is turned away costs a few hundred bytes, and one who is let in always has the
-memory it needs. Used from the event loop's thread only.
+A refused request costs a few hundred bytes, and an admitted one always has the memory it needs. Used from the event
+loop's thread only.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ class Ticket:
         self.reserved = reserved
 
     def memory(self, size_in_bytes: int, source: Callable[[int], memoryview | None] | None = None) -> memoryview:
-        """Writable bytes out of the share, lent for as long as a view of them exists; their content is undefined.
+        """Writable bytes out of the share, in use for as long as a view of them exists; their content is undefined.
 
         Args:
             size_in_bytes: how many.
             source: where they come from, if it has any: a backend's `host_memory`, if the tensor is for its device.
         """
         assert self._admission is not None, "released"
-        lent = None if source is None else source(size_in_bytes)
-        return self._admission.blocks.lend(size_in_bytes) if lent is None else lent
+        memory = None if source is None else source(size_in_bytes)
+        return self._admission.buffers.allocate(size_in_bytes) if memory is None else memory
 
     def grow(self, size_in_bytes: int) -> None:
         """Reserve more for the same request.
 
         Raises:
             LimitExceeded: both together are more than the whole budget.
-            TooBusy: more than is left now. The ticket keeps what it had.
+            TooBusy: more than is free now. The ticket keeps what it had.
         """
         assert self._admission is not None, "released"
-        self._admission.lend(size_in_bytes, self.reserved + size_in_bytes)
+        self._admission.reserve(size_in_bytes, self.reserved + size_in_bytes)
         self.reserved += size_in_bytes
 
     def release(self) -> None:
-        """Give the share back; a second call does nothing."""
+        """Release the share; a second call does nothing."""
         if self._admission is not None:
-            self._admission.give_back(self.reserved)
+            self._admission.release(self.reserved)
             self._admission = None
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class Admission:
         memory_bytes: bytes that all requests together may hold.
         max_requests: requests that may be in flight.
         retry_after_seconds: what a refused caller is told to wait.
-        blocks: where the memory comes from.
+        buffers: the pool that the memory comes from.
     """
 
     memory_bytes: int
@@ -78,48 +78,48 @@ class Admission:
     retry_after_seconds: int
     bytes_in_flight: int = 0
     requests_in_flight: int = 0
-    blocks: BufferPool = field(default_factory=lambda: BufferPool(0))
+    buffers: BufferPool = field(default_factory=lambda: BufferPool(0))
 
     def admit(self, size_in_bytes: int) -> Ticket:
-        """Reserve a place and bytes for one request.
+        """Reserve a slot and bytes for one request.
 
         Raises:
             LimitExceeded: more than the whole budget; waiting will not help.
-            TooBusy: more than is left now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
+            TooBusy: more than is free now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
         """
-        self._refuse_what_never_fits(size_in_bytes)
+        self._refuse_larger_than_budget(size_in_bytes)
         if self.requests_in_flight >= self.max_requests:
             raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
-        self.lend(size_in_bytes, size_in_bytes)
+        self.reserve(size_in_bytes, size_in_bytes)
         self.requests_in_flight += 1
         return Ticket(self, size_in_bytes)
 
     def has_room(self, size_in_bytes: int) -> bool:
-        """Whether `admit` would let such a request in now."""
+        """Whether `admit` would admit such a request now."""
         return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes
 
-    def lend(self, size_in_bytes: int, whole: int) -> None:
-        """Count bytes as lent to a request that then has `whole`; called by its ticket.
+    def reserve(self, size_in_bytes: int, whole: int) -> None:
+        """Count bytes for a request that then has `whole`; called by its ticket.
 
         Raises:
             LimitExceeded: `whole` is more than the budget.
             TooBusy: as `admit`.
         """
-        self._refuse_what_never_fits(whole)
-        left = self.memory_bytes - self.bytes_in_flight
-        if size_in_bytes > left:
+        self._refuse_larger_than_budget(whole)
+        free = self.memory_bytes - self.bytes_in_flight
+        if size_in_bytes > free:
             raise self._busy(
-                f"this request needs {size_in_bytes:,} bytes and {left:,} of {self.memory_bytes:,} are free now",
+                f"this request needs {size_in_bytes:,} bytes and {free:,} of {self.memory_bytes:,} are free now",
                 "TENSORPOST_MEMORY_BYTES",
             )
         self.bytes_in_flight += size_in_bytes
 
-    def give_back(self, size_in_bytes: int) -> None:
+    def release(self, size_in_bytes: int) -> None:
         """Return a ticket's bytes; called by the ticket."""
         self.bytes_in_flight -= size_in_bytes
         self.requests_in_flight -= 1
 
-    def _refuse_what_never_fits(self, whole: int) -> None:
+    def _refuse_larger_than_budget(self, whole: int) -> None:
         if whole > self.memory_bytes:
             raise LimitExceeded.of(
                 "the memory this request needs (inputs and a few output slices)", whole, self.memory_bytes,

@@ -1,8 +1,8 @@
-"""Memory for large tensors, lent out again and again.
+"""A pool of large buffers, which are used again after their last view is gone.
 
 Fresh memory costs a page fault for each page that is first written to, and what the C library cannot keep is fresh
-every time. A block comes back when the last view of it is gone, on whatever thread that happens;
-nobody gives it back by hand, and nothing can be given back too early.
+every time. A buffer returns to the pool when the last view of it is garbage-collected, on whatever thread that happens:
+there is no call that frees one, so none can be freed too early.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SMALLEST = 32 << 20
 block of ours was no faster: filling 64 and 256 MiB took 0.6 to 0.7 times as long, 16 MiB and less as long or longer."""
 
 KEEP_SECONDS = 30.0
-"""How long a block may lie unused; longer than the pause between two bursts of calls, shorter than anybody's patience
-with memory that is held for nothing."""
+"""How long a block may lie unused; longer than the pause between two bursts of calls, shorter than the time after which
+memory that is held unused would be missed elsewhere."""
 
 
 class BufferPool:
-    """Lends memory, and keeps what comes back for the next who needs about as much.
+    """Allocates memory, and keeps what was released for the next request of about the same size.
 
     May be used from any thread.
 
@@ -37,7 +37,7 @@ class BufferPool:
         clock: seconds, ascending.
 
     Attributes:
-        reused: loans that needed no fresh memory.
+        reused: allocations that needed no fresh memory.
     """
 
     def __init__(self, keep_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,71 +46,71 @@ class BufferPool:
         self._clock = clock
         self._kept: dict[int, deque[tuple[float, mmap.mmap]]] = {}  # by size; the longest unused first
         self._kept_bytes = 0
-        self._lent_bytes = 0
-        # A view may die anywhere, also inside `lend` when the garbage collector runs there, so giving back must not
+        self._allocated_bytes = 0
+        # A view may die anywhere, also inside `allocate` when the garbage collector runs there, so a release must not
         # wait for the lock. Appending is atomic.
-        self._returned: deque[mmap.mmap] = deque()
+        self._released: deque[mmap.mmap] = deque()
         self._lock = threading.Lock()
 
-    def lend(self, size_in_bytes: int) -> memoryview:
-        """Writable memory with undefined content, lent for as long as this view or any made of it exists.
+    def allocate(self, size_in_bytes: int) -> memoryview:
+        """Writable memory with undefined content, in use for as long as this view or any view made from it exists.
 
-        What is in it may be left from another request: it must be written before it is read.
+        It may hold bytes of another request: it must be written before it is read.
         """
         if size_in_bytes < SMALLEST or not self.keep_bytes:
             return np.empty(size_in_bytes, np.uint8).data
         size = _rounded(size_in_bytes)
         with self._lock:
-            self._take_back()
+            self._collect_released()
             same = self._kept.get(size)
             block = same.pop()[1] if same else None
             if block is not None:
                 self._kept_bytes -= size
                 self.reused += 1
-            self._lent_bytes += size
+            self._allocated_bytes += size
         if block is None:
             block = mmap.mmap(-1, size)
             if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux; NumPy asks for the same
                 block.madvise(mmap.MADV_HUGEPAGE)
-        # Arrays that are made of the view refer to the view, and it to this array, which is nobody else's.
+        # Arrays that are made of the view refer to the view, and it to this array, of which there is no other view.
         owner = np.frombuffer(block, np.uint8, size_in_bytes)
-        weakref.finalize(owner, self._returned.append, block).atexit = False
+        weakref.finalize(owner, self._released.append, block).atexit = False
         return owner.data
 
     def trim(self, keep_seconds: float = KEEP_SECONDS) -> None:
-        """Give back to the system what has been unused for so long, or is more than may be kept."""
+        """Free buffers that have been unused for so long, and what is more than may be kept."""
         with self._lock:
-            self._take_back()
+            self._collect_released()
             before = self._clock() - keep_seconds
             while self._kept_bytes and (oldest := self._oldest()) is not None and oldest[0] <= before:
                 self._drop(oldest[1])
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that are unused now."""
+        """Bytes in buffers that are unused now."""
         with self._lock:
-            self._take_back()
+            self._collect_released()
             return self._kept_bytes
 
     @property
-    def lent_bytes(self) -> int:
-        """Bytes lent out now, in blocks as large as they are; what is too small to be kept is not counted."""
+    def allocated_bytes(self) -> int:
+        """Bytes in use now, rounded up to whole buffers; what is too small to be kept is not counted."""
         with self._lock:
-            self._take_back()
-            return self._lent_bytes
+            self._collect_released()
+            return self._allocated_bytes
 
-    def _take_back(self) -> None:
-        while self._returned:
-            block = self._returned.popleft()
+    def _collect_released(self) -> None:
+        while self._released:
+            block = self._released.popleft()
             size = len(block)
-            self._lent_bytes -= size
+            self._allocated_bytes -= size
             self._kept.setdefault(size, deque()).append((self._clock(), block))
             self._kept_bytes += size
         while self._kept_bytes > self.keep_bytes and (oldest := self._oldest()) is not None:
             self._drop(oldest[1])
 
     def _oldest(self) -> tuple[float, int] | None:
-        """Since when the longest unused block is that, and its size."""
+        """The time since which the longest unused buffer is unused, and its size."""
         return min(((same[0][0], size) for size, same in self._kept.items() if same), default=None)
 
     def _drop(self, size: int) -> None:
@@ -121,9 +121,9 @@ class BufferPool:
 
 
 def _rounded(size: int) -> int:
-    """The next of four sizes between each power of two and the next: at most a quarter is lent for nothing.
+    """The next of four sizes between each power of two and the next: at most a quarter of a buffer is not needed.
 
-    What is not written to takes no memory.
+    Pages that are not written to take no memory.
     """
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step

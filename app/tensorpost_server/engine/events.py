@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from functools import lru_cache
 
 __all__ = ["STAGES", "Stages"]
 
@@ -13,7 +11,10 @@ STAGES = ("head", "plan", "admit", "receive", "compute")
 
 
 class Stages:
-    """When the stages of one request ended, from when it was made.
+    """The durations of one request's stages, counted from its creation.
+
+    Attributes:
+        milliseconds: the duration of each stage, in the order in which they ended.
 
     Example:
         >>> stages = Stages()
@@ -22,31 +23,19 @@ class Stages:
         ['head']
     """
 
-    __slots__ = ("_moments", "_names")
+    __slots__ = ("_last", "milliseconds")
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._moments = [time.perf_counter()]
+        self.milliseconds: dict[str, float] = {}
+        self._last = time.perf_counter()
 
     def done(self, stage: str) -> None:
         """End a stage, one of `STAGES`; the next one begins."""
         assert stage in STAGES
-        self._names.append(stage)
-        self._moments.append(time.perf_counter())
-
-    @property
-    def milliseconds(self) -> dict[str, float]:
-        """How long each stage took, in the order they ended."""
-        return dict(zip(self._names, self._took(), strict=True))
+        now = time.perf_counter()
+        self.milliseconds[stage] = (now - self._last) * 1e3
+        self._last = now
 
     def __str__(self) -> str:
-        """As the value of a Server-Timing header (W3C Server Timing)."""
-        return _template(tuple(self._names)) % tuple(self._took())
-
-    def _took(self) -> list[float]:
-        return [(end - begin) * 1e3 for begin, end in itertools.pairwise(self._moments)]
-
-
-@lru_cache(maxsize=64)  # there are a few orders of a few stages, and the writing of numbers is what takes time
-def _template(stages: tuple[str, ...]) -> str:
-    return ", ".join(f"{stage};dur=%.3f" for stage in stages)
+        """The value of a Server-Timing header (W3C Server Timing)."""
+        return ", ".join([f"{stage};dur={took:.3f}" for stage, took in self.milliseconds.items()])

@@ -1,7 +1,7 @@
-"""The pool: every device that can be opened, each with a worker, and which of them runs a plan.
+"""The pool of workers, one for every device that can be opened, and the choice of the worker for a plan.
 
-A backend that is named is forced. `auto` takes the first of the table that can run the plan exactly and is worth it;
-what is worth the way to a device with memory of its own is measured when the pool is opened.
+A backend that is named is forced. `auto` takes the first of the table that can run the plan exactly and for which the
+plan is large enough; from which size on a device with memory of its own pays is measured when the pool is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["DeviceStatus", "Pool"]
 _log = logging.getLogger(__name__)
 
 TRIALS = 20
-"""Rounds when a device's speed is measured; the least counts."""
+"""Repetitions when a device's speed is measured; the shortest time counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class DeviceStatus:
         auto: whether `auto` may choose it.
         threads: slices it computes at the same time.
         minimum_work: elements that a plan must read for `auto` to prefer it; 0 for processors.
-        queued_bytes: bytes in and out of the requests it has to do now.
-        gauges: what else is in use now, by name.
+        queued_bytes: input and output bytes of the requests in its queue.
+        gauges: other quantities in use now, by name.
     """
 
     name: str
@@ -135,8 +135,8 @@ class Pool:
         """The worker that runs this plan.
 
         A backend that is named is forced, and so is a device: there is no falling back. Otherwise (`auto`) it is the
-        first backend of the table that can run the plan exactly and is worth it: a device with memory of its own is
-        passed over while another can do a small plan. Among several devices of a backend it is the one with the fewest
+        first backend of the table that can run the plan exactly: a device with memory of its own is passed over for a
+        small plan that another backend can run. Among several devices of a backend it is the one with the fewest
         queued bytes.
 
         Args:
@@ -226,11 +226,11 @@ class Pool:
             return {name: self.refused[name]}
         known = [self.workers[key].backend.index for key in self._keys(name)]
         known += [int(key.partition(":")[2]) for key in self.refused if _backend_of(key) == name]
-        there = "is only device 0" if known == [0] else f"are devices {', '.join(map(str, sorted(known)))}"
-        return {key: f"there is no device {device} of {name} here; there {there}"}
+        known_devices = "is only device 0" if known == [0] else f"are devices {', '.join(map(str, sorted(known)))}"
+        return {key: f"there is no device {device} of {name} here; there {known_devices}"}
 
     def _try_devices(self, minimum_work: int | None) -> None:
-        """Let every device with memory of its own do something small, and say how large a plan must be to pay there.
+        """Run a small Tile on every device with memory of its own, and measure from which size on plans pay there.
 
         One that fails is closed and refused: it would fail the first request as well.
         """
@@ -246,15 +246,15 @@ class Pool:
                 worker.minimum_work = measured if minimum_work is None else minimum_work
 
     def _measured_minimum(self, worker: Worker) -> int:
-        """How many elements a processor copies in the time that this device needs for almost nothing.
+        """How many elements a processor copies in the time that this device needs for a Tile of 4 KiB.
 
-        The least of some rounds each. The device's share is a hop to its thread, a KiB up, a kernel, a few KiB down;
-        the processor's is the first one that `auto` may choose. What large tensors need for the bus is left out, since
-        their way over the network takes longer and happens at the same time.
+        Both are the shortest of some times. The device's includes a hop to its thread, a KiB to the device, a kernel,
+        and 4 KiB back; the processor is the first one that `auto` may choose. The time of large tensors on the bus is
+        not counted: their transfer over the network takes longer, and both happen at the same time.
         """
         row = [memoryview(bytes(1024))]
-        almost_nothing, small = _tile(4), _tile(256)
-        device = min(worker.time_once(almost_nothing, row) for _ in range(TRIALS))
+        tiny, small = _tile(4), _tile(256)
+        device = min(worker.time_once(tiny, row) for _ in range(TRIALS))
         processors = [w for w in self.workers.values() if w.backend.inline and BACKENDS[w.backend.name].auto]
         if not processors:
             return 0
@@ -276,12 +276,12 @@ def _backend_of(key: str) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """What went wrong; our own sentences stand alone, others need the kind of error with them."""
+    """The message of an error of this project; of any other error its class and message."""
     ours = isinstance(error, (CannotOpen, TensorpostError))
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
 def _tile(rows: int) -> Plan:
-    """So many copies of a row of 1 KiB, in the four dimensions that every feature level of DirectML takes."""
+    """The plan of a Tile of so many rows of 1 KiB, in the four dimensions that every DirectML level takes."""
     row = BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 256))
     return make_plan(TileOperatorDesc.of(row, (1, 1, rows, 1)), InlineLimits().bytes)

@@ -1,7 +1,8 @@
 """A worker: one device and the threads that alone run plans on it, slice by slice.
 
 The unit of work is a slice, not a request: a device is busy only while it computes, never while a slow caller sends or
-receives, and requests take turns. Each request may have a few slices computed ahead of what has been sent.
+receives, and the slices of several requests alternate. Each request may have a few slices computed ahead of what has
+been sent.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class InlineLimits:
 
 
 def ignore_loss(_reason: str) -> None:
-    """What is done by default when a device is lost: nothing."""
+    """Do nothing: the default callback for a lost device."""
 
 
 class Worker:
@@ -59,13 +60,13 @@ class Worker:
         slices_ahead: slices of a request that may be computed before they can be sent.
         idle_seconds: how long nothing must have run before memory kept for reuse is given back.
         retry_after_seconds: what a caller is told to wait when the device has no memory left.
-        when_lost: called with the reason, on any thread, when the device fails for good; at most a few times.
+        when_lost: called with the reason, on any thread, when the device fails permanently; at most a few times.
 
     Attributes:
-        inline: what is small enough for `run_now`.
-        minimum_work: plans that read fewer elements are not worth the way to this device and back.
+        inline: the largest plan for `run_now`.
+        minimum_work: elements that a plan must read for the transfer to this device and back to pay.
         lost: why the device can never be used again by this process; None while it can.
-        queued_bytes: bytes in and out of all requests that were given to it and are not done.
+        queued_bytes: input and output bytes of all requests in its queue.
     """
 
     def __init__(
@@ -86,15 +87,15 @@ class Worker:
         self._idle_seconds = idle_seconds
         self._retry_after_seconds = retry_after_seconds
         self._when_lost = when_lost
-        self._short_until = 0.0
+        self._full_until = 0.0
         self._requests = 0
         self._trimming: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(backend.threads, thread_name_prefix=f"tensorpost-{backend.name}")
 
-    # ---- what a choice is made by ------------------------------------------------------------------------------------
+    # ---- the choice of a worker --------------------------------------------------------------------------------------
 
     def is_small(self, plan: Plan) -> bool:
-        """Whether `run_now` is the right way: a hop to a thread would cost more than the computation."""
+        """Whether the plan should be run by `run_now`: a hop to a thread would take longer than the computation."""
         return (
             self.backend.inline
             and max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
@@ -106,8 +107,9 @@ class Worker:
         return self.lost or self.backend.refuses(plan)
 
     def pays(self, plan: Plan) -> bool:
-        """Whether `auto` should prefer it: the plan is large enough, and the device was not full a moment ago."""
-        return plan.work >= self.minimum_work and (not self._short_until or time.monotonic() > self._short_until)
+        """Whether `auto` should prefer it: the plan is large enough, and the device has memory again if it had none."""
+        has_memory = not self._full_until or time.monotonic() > self._full_until
+        return plan.work >= self.minimum_work and has_memory
 
     def enqueue(self, plan: Plan) -> QueueSlot:
         """Count the plan in this worker's queue until the slot is released; used on the event loop's thread only."""
@@ -130,7 +132,7 @@ class Worker:
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def run_now(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
-        """The whole output of a small plan, computed on the caller's thread; behind `head`."""
+        """The bytes `head`, then the whole output of a small plan, computed on the caller's thread."""
         run = self.backend.start(plan, inputs)
         try:
             if plan.slices.whole is not None and plan.outputs[0].layout.packed:
@@ -145,7 +147,7 @@ class Worker:
             run.close()
 
     async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
-        """As `run_now`, on a thread of this worker. If the caller is cancelled, what runs is waited for."""
+        """As `run_now`, on a thread of this worker. If the caller is cancelled, the computation is awaited first."""
         running = self._threads.submit(self._watched, self.run_now, plan, inputs, head)
         try:
             return await asyncio.wrap_future(running)
@@ -154,10 +156,10 @@ class Worker:
             raise
 
     async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
-        """The output's bytes in order, made while earlier ones are being sent.
+        """The output's bytes in order, computed while earlier ones are being sent.
 
-        Close the generator to stop early: slices not begun are dropped, and those being computed are waited for; what
-        NumPy computes ends at the next block.
+        Close the generator to stop early: slices that have not begun are dropped, and the slices being computed are
+        awaited; a computation in NumPy ends at its next block.
         """
         run = await self._start(plan, inputs)
         ahead: deque[Future[memoryview]] = deque()
@@ -185,15 +187,15 @@ class Worker:
             raise
 
     async def _abandon(self, starting: Future[Run]) -> None:
-        """Wait for a run whose caller has gone, since it reads the inputs until it is started, and close it."""
+        """Await the start of a run whose caller was cancelled, since it reads the inputs until then, and close it."""
         if starting.cancel():
             return
-        with suppress(Exception):  # a run that could not start has nothing to close, and its caller is gone
+        with suppress(Exception):  # a run that could not start has nothing to close, and its caller was cancelled
             run = await asyncio.wrap_future(starting)
             await self._on_thread(run.close)
 
     async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
-        """Drop the slices not begun, wait for the others, then close the run."""
+        """Drop the slices that have not begun, await the others, then close the run."""
         # A slice that is being computed reads the inputs until it ends.
         running = [asyncio.wrap_future(future) for future in ahead if not future.cancel()]
         await asyncio.gather(*running, return_exceptions=True)
@@ -207,32 +209,32 @@ class Worker:
         self._threads.submit(self._watched, self.backend.trim)
 
     def _watched(self, call: Callable[..., T], *args: Any) -> T:
-        """Call the backend on this thread, and note what its failure says about the device."""
+        """Call the backend on this thread; if it fails, note whether the device is lost or out of memory."""
         if self.lost is not None:
-            raise DeviceLost(self.lost, extra=self._patience)
+            raise DeviceLost(self.lost, extra=self._retry_after)
         try:
             return call(*args)
         except OutOfDeviceMemory as error:
-            self._short_until = time.monotonic() + self._retry_after_seconds
-            error.extra.update(self._patience)
+            self._full_until = time.monotonic() + self._retry_after_seconds
+            error.extra.update(self._retry_after)
             raise
         except DeviceLost as error:
-            error.extra.update(self._patience)
+            error.extra.update(self._retry_after)
             if self.lost is None:
                 self.lost = error.detail
                 self._when_lost(error.detail)
             raise
 
     @property
-    def _patience(self) -> dict[str, Any]:
+    def _retry_after(self) -> dict[str, Any]:
         return {"retry_after_seconds": self._retry_after_seconds}
 
     def time_once(self, plan: Plan, inputs: Sequence[memoryview]) -> float:
-        """Seconds from here to a thread of this worker, through the plan, and back. Blocks."""
+        """Seconds that the plan takes on a thread of this worker, the hop there and back included. Blocks."""
         return timed(lambda: self._threads.submit(self._watched, self.run_now, plan, inputs).result())
 
     def close(self) -> None:
-        """Finish what runs and give the device back."""
+        """Wait for running computations, then close the device."""
         if self._trimming is not None:
             self._trimming.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -255,7 +257,7 @@ class QueueSlot:
         self.release()
 
     def release(self) -> None:
-        """Say that the request is done, or given up. Called once."""
+        """Take the request out of the queue. Called once."""
         self._worker.dequeue(self._size_in_bytes)
 
 
@@ -265,14 +267,14 @@ def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
 
 
 async def _ended(running: Future[Any]) -> None:
-    """Wait until it has ended; its result is not wanted any more."""
+    """Wait until a computation has ended whose result is not needed any more."""
     if not running.cancel():
         with suppress(Exception):
             await asyncio.wrap_future(running)
 
 
 async def _shielded(work: Coroutine[Any, Any, None]) -> None:
-    """Await the work even if this task is cancelled meanwhile, and only then let the cancellation go on."""
+    """Await the work even if this task is cancelled meanwhile; the cancellation is raised afterwards."""
     task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
         try:

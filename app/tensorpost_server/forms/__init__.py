@@ -2,7 +2,8 @@
 
 from .arrays import Array, BoxFunction, Lines
 from .base import Box, BoxForm, Form, Reads, extents, whole_box
-from .copies import Copies, Copy, Loop
+from .copies import Copies
+from .copy_loops import Copy, Loop
 from .pointwise import Pointwise
 from .separable import Separable
 

@@ -34,7 +34,7 @@ class AxisMap(Protocol):
         ...
 
     def most_taps(self, start: int, stop: int) -> int:
-        """At least the k that `taps(start, stop)` would return, found without making the arrays."""
+        """An upper bound of the k that `taps(start, stop)` would return, found without computing the taps."""
         ...
 
     def taps(self, start: int, stop: int) -> Taps:
@@ -50,20 +50,20 @@ class AxisMap(Protocol):
 
 @runtime_checkable
 class CountsReads(Protocol):
-    """An axis map whose outputs differ much in their taps, so that the most of one says little about all."""
+    """An axis map whose outputs differ much in their numbers of taps, so that the largest says little about all."""
 
     @property
     def most_reads(self) -> int:
-        """At least the taps of all outputs together, without looking at any."""
+        """An upper bound of the taps of all outputs together, found without computing any."""
         ...
 
 
 @runtime_checkable
 class Windowed(AxisMap, Protocol):
-    """An axis map whose outputs may have more taps than memory should hold: it tells them a part at a time as well."""
+    """An axis map whose outputs may have more taps than memory should hold: they can be asked for a part at a time."""
 
     def widest(self) -> int:
-        """At least the taps of any output, found without looking at all of them; at most `input_size`."""
+        """An upper bound of the taps of one output, found without computing all; at most `input_size`."""
         ...
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Plans of an axis: its taps, grouped so that as few and as long calls as possible read them.
+"""Plans of an axis: its taps, grouped so that few calls of the array library, on long arrays, read them.
 
 Outputs that have the same number of taps and, where possible, read the input at a constant stride are one piece. A
 constant stride needs no gather, only a slice: nearest and linear scaling by 2, 3, 1/2 or 3/2 are nothing else.
@@ -18,9 +18,9 @@ from .axes import AxisMap, Taps
 
 __all__ = ["LONG_SUM", "MOST_TAPS", "PLANS", "SHORTEST_RUN", "AxisPlan", "Piece", "plan_taps", "with_few_taps"]
 
-MOST_TAPS = 1 << 17  # taps of one axis planned at once; while they are made they take about 100 bytes each
+MOST_TAPS = 1 << 17  # taps of one axis in one plan; while they are computed they take about 100 bytes each
 SMALLEST_PLAN = 500  # bytes that a plan takes beside its arrays, about
-LONG_SUM = 64  # from this many taps on they are gathered and summed at once, not added one by one
+LONG_SUM = 64  # from this many taps on they are gathered and summed in one call, not added one by one
 LONGEST_PERIOD = 4  # at scale p/q the outputs o, o + p, o + 2p read at stride q
 GLANCE = 32  # outputs looked at before a whole axis is searched for a period
 SHORTEST_RUN = 8  # fewer outputs at a constant stride are not worth a piece of their own; more than a period
@@ -73,7 +73,7 @@ class AxisPlan:
 
 
 class _Plans:
-    """The plans made last, since slices of one output and requests of one shape need the same ones again.
+    """A cache of plans: slices of one output and requests of one shape need the same ones again.
 
     Attributes:
         budget: bytes of index and weight arrays to keep.
@@ -171,7 +171,10 @@ def plan_taps(taps: Taps, start: int, stop: int, accumulate: str, large: bool) -
 
 
 def _repeats(index: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Copies of the first input, 0 if all; and of each other one but the last, if these are equal and more than one."""
+    """How often the first input is copied (0 if as often as the others), and how often each other one but the last.
+
+    None if the numbers of the others differ, or are 1.
+    """
     steps = np.diff(index)
     ends = np.flatnonzero(steps) + 1  # outputs at which another input begins
     if len(ends) < 2 or steps.min() < 0 or steps.max() > 1:
@@ -184,7 +187,7 @@ def _repeats(index: NDArray[np.int64]) -> tuple[int, int] | None:
 
 
 def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The same taps with those of weight 0 behind the others, whose order stays."""
+    """The same taps with the taps of weight 0 last; the order of the others is kept."""
     present = weight != 0
     gapped = np.flatnonzero((~present[:-1] & present[1:]).any(axis=0))
     if gapped.size:
@@ -219,7 +222,7 @@ def _pieces(
 
 def _even_run(out: NDArray[np.int64], index: NDArray[np.int64], period: int) -> tuple[int, int]:
     """The longest range around the middle where output and input indices both repeat with this period."""
-    if out.size > 2 * GLANCE:  # most axes without a period show it at once
+    if out.size > 2 * GLANCE:  # most axes without a period are recognized in a few outputs
         near = slice(out.size // 2 - GLANCE // 2, out.size // 2 + GLANCE // 2)
         first, last = _even_run(out[near], index[:, near], period)
         if last - first < GLANCE:

@@ -18,13 +18,15 @@ form            outputs are made of                                       file
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "extents", "go_on", "stoppable", "whole_box"]
+__all__ = ["Abandoned", "Box", "BoxForm", "Form", "Reads", "blocks", "extents", "go_on", "stoppable", "whole_box"]
 
 Box = tuple[tuple[int, int], ...]
 """Half-open ranges of coordinates, one per dimension: a rectangular part of a tensor."""
@@ -43,12 +45,25 @@ def whole_box(sizes: Sequence[int]) -> Box:
     return tuple([(0, size) for size in sizes])
 
 
+def blocks(box: Box, most: int) -> Iterator[Box]:
+    """Cut the box into parts of at most `most` elements, in memory order."""
+    if math.prod(extents(box)) <= most:
+        return iter((box,))
+    ranges: list[list[tuple[int, int]]] = []
+    room = most
+    for start, stop in reversed(box):
+        extent = min(stop - start, max(1, room))
+        ranges.append([(low, min(low + extent, stop)) for low in range(start, stop, extent)])
+        room //= extent
+    return itertools.product(*reversed(ranges))
+
+
 class Form(Protocol):
     """A way to compute the outputs of an operation from its inputs, box by box."""
 
     @property
     def in_one_go(self) -> bool:
-        """Whether all outputs are computed together by `compute`, in full, instead of box by box by `fill`."""
+        """Whether `compute` computes all outputs together, in full, instead of `fill` box by box."""
         ...
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
@@ -86,7 +101,7 @@ class Form(Protocol):
 
 
 class BoxForm:
-    """What all forms share that compute box by box: the rest of `Form`, to derive from."""
+    """Base of forms that are computed box by box: their part of `Form` that is the same for all."""
 
     __slots__ = ()
 
@@ -103,8 +118,8 @@ class BoxForm:
         raise AssertionError(f"{type(self).__name__} is computed box by box")
 
 
-class Abandoned(Exception):  # no error: the caller has gone
-    """A computation ended early because its result is not wanted any more."""
+class Abandoned(Exception):  # no error: the request was cancelled
+    """A computation ended early because its result is not needed any more."""
 
 
 class _Stop(threading.local):
@@ -116,7 +131,7 @@ _STOP = _Stop()
 
 @contextmanager
 def stoppable(stop: threading.Event) -> Generator[None]:
-    """Let what this thread computes inside end early, by `Abandoned`, once `stop` is set."""
+    """Inside, computations of this thread end early with `Abandoned` once `stop` is set."""
     before, _STOP.event = _STOP.event, stop
     try:
         yield
@@ -125,10 +140,10 @@ def stoppable(stop: threading.Event) -> Generator[None]:
 
 
 def go_on() -> None:
-    """Check between two blocks of a computation whether its result is still wanted.
+    """Check between two blocks of a computation whether its result is still needed.
 
     Raises:
-        Abandoned: the result is not wanted any more.
+        Abandoned: the result is not needed any more.
     """
     if _STOP.event is not None and _STOP.event.is_set():
         raise Abandoned

@@ -98,6 +98,12 @@ class Expression:
     def __xor__(self, other: Value) -> Expression:
         return call("bitwise_xor", self, other)
 
+    def __lshift__(self, other: Value) -> Expression:
+        return call("left_shift", self, other)
+
+    def __rshift__(self, other: Value) -> Expression:
+        return call("right_shift", self, other)
+
     def __invert__(self) -> Expression:
         return call("invert", self)
 
@@ -175,6 +181,11 @@ def _divide_integers(xp: ModuleType, a: Any, b: Any) -> Any:
     return floor + ((floor * b != a) & ((a < 0) != (b < 0)) & (b != 0)).astype(floor.dtype)
 
 
+def _power_integers(xp: ModuleType, a: Any, b: Any) -> Any:
+    inverse = xp.where(a == 1, 1, xp.where(a == -1, 1 - 2 * (b & 1), 0))
+    return xp.where(b < 0, inverse, xp.power(a, xp.maximum(b, 0))).astype(a.dtype)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "add": Function("add", "({0} + {1})"),
     "subtract": Function("subtract", "({0} - {1})"),
@@ -204,6 +215,25 @@ FUNCTIONS: Mapping[str, Function] = {
     "bitwise_or": Function("bitwise_or", "({0} | {1})"),
     "bitwise_xor": Function("bitwise_xor", "({0} ^ {1})"),
     "invert": Function("invert", "(~{0})"),
+    "expm1": Function("expm1", "expm1({0})"),
+    "log1p": Function("log1p", "log1p({0})"),
+    "sin": Function("sin", "sin({0})"),
+    "cos": Function("cos", "cos({0})"),
+    "tan": Function("tan", "tan({0})"),
+    "arcsin": Function("arcsin", "asin({0})"),
+    "arccos": Function("arccos", "acos({0})"),
+    "arctan": Function("arctan", "atan({0})"),
+    "sinh": Function("sinh", "sinh({0})"),
+    "cosh": Function("cosh", "cosh({0})"),
+    "arcsinh": Function("arcsinh", "asinh({0})"),
+    "arccosh": Function("arccosh", "acosh({0})"),
+    "arctanh": Function("arctanh", "atanh({0})"),
+    "arctan2": Function("arctan2", "atan2({0}, {1})"),
+    "power": Function("power", "pow({0}, {1})"),
+    "power_integers": Function(_power_integers, "tp_power({0}, {1})"),  # toward zero
+    "fmod": Function("fmod", "tp_fmod({0}, {1})"),  # the sign of the first; integers by 0 are 0
+    "left_shift": Function("left_shift", "tp_shift_left({0}, {1})"),  # 0 from the type's width on
+    "right_shift": Function("right_shift", "tp_shift_right({0}, {1})"),
     "where": Function(_where, "({0} ? {1} : {2})"),
 }
 """Every function that a formula may use; a new one is a new row."""

@@ -51,7 +51,7 @@ class NearestMap(ResizeMap):
     """Nearest: each output reads the one element that `axis.nearest_mode` picks for its x, clamped to the input."""
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
-        """One."""
+        """1: every output copies one element."""
         return 1
 
     def taps(self, start: int, stop: int) -> Taps:
@@ -78,7 +78,7 @@ class FilterMap(ResizeMap):
     crops: bool = False
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002 # the protocol's; every output has as many
-        """As many whole numbers as can lie within the filter's reach."""
+        """The whole numbers that can lie within the filter's reach."""
         return 2 * self._half
 
     @property
@@ -94,7 +94,7 @@ class FilterMap(ResizeMap):
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
         """See `Windowed.reach`: the windows of the first and the last output, either of which may be the lower one."""
-        ends = [int(self._places(at, at + 1)[0][0]) for at in (start, stop - 1)]
+        ends = [int(self._floors(at, at + 1)[0][0]) for at in (start, stop - 1)]
         low, high = min(ends) + 1 - self._half, max(ends) + self._half
         last = self.axis.length - 1
         return min(max(low, 0), last), min(max(high, 0), last) + 1
@@ -107,20 +107,20 @@ class FilterMap(ResizeMap):
         """Indices and weights of each output from start to stop - 1. See `AxisMap.taps`."""
         if 2 * self._half > _FOLDED:
             return self.taps_within(start, stop, *self.reach(start, stop))
-        base, beyond = self._places(start, stop)
+        floor, fraction = self._floors(start, stop)
         steps = np.arange(1 - self._half, self._half + 1)[:, None]
         if self.radius == 1 and self.stretch == 1:
-            weights = np.stack([1.0 - beyond, beyond])  # the filter below, without its rounding
+            weights = np.stack([1.0 - fraction, fraction])  # the filter below, without its rounding
         else:
-            weights = self._filter(np.abs(steps - beyond) / float(self.stretch))
-        indices = base + steps
+            weights = self._filter(np.abs(steps - fraction) / float(self.stretch))
+        indices = floor + steps
         last = self.axis.length - 1
-        before, behind = indices < 0, indices > last
-        kept = np.where(before | behind, 0.0, weights)
+        below, above = indices < 0, indices > last
+        kept = np.where(below | above, 0.0, weights)
         if not self.exclude_outside:
             # Taps outside read the edge, so their weights are the edge's.
-            kept += np.where(indices == 0, np.where(before, weights, 0.0).sum(axis=0), 0.0)
-            kept += np.where(indices == last, np.where(behind, weights, 0.0).sum(axis=0), 0.0)
+            kept += np.where(indices == 0, np.where(below, weights, 0.0).sum(axis=0), 0.0)
+            kept += np.where(indices == last, np.where(above, weights, 0.0).sum(axis=0), 0.0)
         if self.exclude_outside or self.stretch > 1:
             total = kept.sum(axis=0)
             # A cubic filter of an odd coefficient may sum to 0, where nothing can be normalized.
@@ -129,33 +129,33 @@ class FilterMap(ResizeMap):
 
     def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
         """See `Windowed.taps_within`. The weights are those of `taps`, summed in another order."""
-        base, beyond = self._places(start, stop)
+        floor, fraction = self._floors(start, stop)
         last = self.axis.length - 1
-        first = np.maximum((base + 1 - self._half).clip(0, last), low)
-        end = np.minimum((base + self._half).clip(0, last) + 1, high)
+        first = np.maximum((floor + 1 - self._half).clip(0, last), low)
+        end = np.minimum((floor + self._half).clip(0, last) + 1, high)
         indices = first + np.arange(max(1, int((end - first).max())))[:, None]
-        distance = np.abs((indices - base) - beyond) / float(self.stretch)
+        distance = np.abs((indices - floor) - fraction) / float(self.stretch)
         weights = np.where(distance < self.radius, self._filter(distance), 0.0)
         sums = np.array([_weight_sums(self, output) for output in range(start, stop)]).T
-        before, within, behind = sums
+        below, within, above = sums
         if not self.exclude_outside:
-            weights += np.where(indices == 0, before, 0.0) + np.where(indices == last, behind, 0.0)
-        total = within if self.exclude_outside else before + within + behind
+            weights += np.where(indices == 0, below, 0.0) + np.where(indices == last, above, 0.0)
+        total = within if self.exclude_outside else below + within + above
         weights /= np.where(total == 0, 1.0, total)
         return indices.clip(0, last), np.where(indices < end, weights, 0.0)
 
     def weight_sums(self, output: int) -> tuple[float, ...]:
-        """Sums of an output's weights: of the taps before the input, of those inside and of those behind it."""
-        base, beyond = (place[0] for place in self._places(output, output + 1))
-        low, high = int(base) + 1 - self._half, int(base) + self._half + 1
+        """Sums of an output's weights: of the taps below the input, of the taps inside it and of the taps above it."""
+        floor, fraction = (place[0] for place in self._floors(output, output + 1))
+        low, high = int(floor) + 1 - self._half, int(floor) + self._half + 1
         ends = [low, *(min(max(end, low), high) for end in (0, self.input_size)), high]
         sums: list[float] = []
         for start, stop in itertools.pairwise(ends):
             parts: list[float] = []
             for first in range(start, stop, _FOLDED):
                 go_on()
-                steps = np.arange(first, min(first + _FOLDED, stop)) - base
-                parts.append(float(self._filter(np.abs(steps - beyond) / float(self.stretch)).sum()))
+                steps = np.arange(first, min(first + _FOLDED, stop)) - floor
+                parts.append(float(self._filter(np.abs(steps - fraction) / float(self.stretch)).sum()))
             sums.append(math.fsum(parts))
         return tuple(sums)
 
@@ -164,8 +164,8 @@ class FilterMap(ResizeMap):
         """Whole numbers on either side of x that the filter may reach."""
         return math.ceil(self.radius * self.stretch)
 
-    def _places(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The x of these outputs, as whole numbers and what is beyond them."""
+    def _floors(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """`floor(x)` of these outputs, and `x - floor(x)`."""
         return self.axis.places(start, stop, crops=self.crops)  # far outside, no tap would be left to weigh
 
     def _filter(self, t: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,9 +14,8 @@ coordinates of `onnx_axes.py`:
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -24,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from .axes import AxesForm
-from .base import Box
+from .base import Box, blocks
 from .onnx_axes import FilterMap
 from .separable import Rounding, Separable
 
 __all__ = ["OnnxResize"]
 
 # float64 arithmetic cannot tell a sum from a whole number nearer than this. A few taps err by less than 16 steps of the
-# sum; a small sum may be what is left of terms of up to 2^16 that cancelled.
+# sum; a small sum may be the difference of terms of up to 2^16.
 _NEAR_RELATIVE = 2.0**-48
 _NEAR = 2.0**16 * _NEAR_RELATIVE
 _EXACT_WEIGHT_BITS = 16  # an 8-bit integer times weights of this many bits together is exact in float32
@@ -40,7 +39,7 @@ _BLOCK = 1 << 18  # elements whose sums are made at a time: 2 MiB of float64, wh
 
 @dataclass(frozen=True, slots=True)
 class OnnxResize(AxesForm):
-    """A resize, ready to run. Fills any box; reads only the input that the box needs.
+    """ONNX's Resize and Upsample: `Separable` with the rounding and the extrapolation that ONNX adds.
 
     Attributes:
         inside: per dimension, the outputs that do not get the extrapolation value.
@@ -100,7 +99,7 @@ class OnnxResize(AxesForm):
         if xp is not np:
             self._round_once(xp, x, box, out)
             return
-        for part in _blocks(box, _BLOCK):
+        for part in blocks(box, _BLOCK):
             inside = tuple([slice(a - low, b - low) for (a, b), (low, _) in zip(part, box, strict=True)])
             self._round_once(xp, x, part, out[inside])
 
@@ -115,20 +114,10 @@ class OnnxResize(AxesForm):
         element = _element(value, out.dtype)
         for axis, ((start, stop), (first, end)) in enumerate(zip(box, self.inside, strict=True)):
             at = (slice(None),) * axis
-            before = min(max(first, start), stop) - start
-            behind = min(max(end, start), stop) - start
-            out[(*at, slice(0, before))] = element
-            out[(*at, slice(max(before, behind), None))] = element
-
-
-def _blocks(box: Box, most: int) -> Iterator[Box]:
-    """Cut the box into parts of about `most` elements: runs of one axis, whole behind it, single in front of it."""
-    extents = [stop - start for start, stop in box]
-    cut = next((axis for axis in range(len(box)) if math.prod(extents[axis + 1 :]) <= most), 0)
-    step = max(1, most // math.prod(extents[cut + 1 :]))
-    for places in itertools.product(*[range(start, stop) for start, stop in box[:cut]]):
-        for first in range(*box[cut], step):
-            yield (*[(place, place + 1) for place in places], (first, min(first + step, box[cut][1])), *box[cut + 1 :])
+            low = min(max(first, start), stop) - start
+            high = min(max(end, start), stop) - start
+            out[(*at, slice(0, low))] = element
+            out[(*at, slice(max(low, high), None))] = element
 
 
 def _round(xp: ModuleType, sums: Any, out: Any) -> None:

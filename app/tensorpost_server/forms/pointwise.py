@@ -31,11 +31,13 @@ class Pointwise(BoxForm):
         expression: the formula.
         types: NumPy names of the types that the elements of each input are converted to first.
         computed_in: NumPy name of the type that constants have.
+        of_bits: elements of every tensor are taken as unsigned integers of the same bits.
     """
 
     expression: Expression
     types: tuple[str, ...]
     computed_in: str
+    of_bits: bool = False
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the same box."""
@@ -52,6 +54,8 @@ class Pointwise(BoxForm):
         del output
         part = tuple([slice(*span) for span in box])
         arrays = [x[part] for x in inputs]
+        if self.of_bits:
+            *arrays, out = [array.view(f"u{array.dtype.itemsize}") for array in (*arrays, out)]
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
             if xp is not np or out.size <= BLOCK:
                 self._fill(xp, arrays, out)

@@ -11,24 +11,22 @@ How it is computed: the box is cut into blocks that stay in cache. In a block ea
 from __future__ import annotations
 
 import enum
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .axes import AxesForm, AxisMap, Windowed
-from .axis_plans import LONG_SUM, MOST_TAPS, PLANS, SHORTEST_RUN, AxisPlan, Piece, plan_taps, with_few_taps
-from .base import Box, go_on
-from .float16 import narrow, widen
+from .axis_plans import LONG_SUM, MOST_TAPS, PLANS, AxisPlan, plan_taps, with_few_taps
+from .axis_sums import BLOCK, along, converted, gather, weighted_sums
+from .base import Box, blocks, go_on
+from .float16 import narrow
 
 __all__ = ["Rounding", "Separable"]
 
-BLOCK = 1 << 18  # elements of a block's largest array: 1 MiB of float32
 COPIED_BLOCK = 1 << 20  # the same where elements are only copied: long calls count for more there than the cache does
 BETWEEN = 1 << 18  # elements between two axes for one output: wider windows are summed a part at a time
 MOST_BETWEEN = 1 << 19  # elements between two axes for a block: it is cut where its windows reach farther
@@ -85,7 +83,7 @@ class Separable(AxesForm):
         block = COPIED_BLOCK if self._copies else BLOCK
         most = max(1, int(block / self._widest(x.dtype != self.accumulate)))
         with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
-            for block in _blocks(box, most):
+            for block in blocks(box, most):
                 self._fill_block(xp, x, block, box, out)
 
     def _fill_block(self, xp: ModuleType, x: Any, block: Box, box: Box, out: Any) -> None:
@@ -110,7 +108,7 @@ class Separable(AxesForm):
         target = out[
             tuple([slice(start - low, stop - low) for (start, stop), (low, _) in zip(block, box, strict=True)])
         ]
-        made = self._done(xp, x, plans, len(self._order), target)
+        made = self._resampled(xp, x, plans, len(self._order), target)
         if made is not target:
             _store(xp, made, self.rounding, target)
 
@@ -155,7 +153,7 @@ class Separable(AxesForm):
                 widest = max(widest, elements / 4)  # measured: blocks that are smaller still gain nothing
         return widest
 
-    def _done(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], level: int, out: Any = None) -> Any:
+    def _resampled(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], level: int, out: Any = None) -> Any:
         """What the plans read, after the first `level` axes of the order; `out` itself if it could be written to."""
         if not level:
             return x[tuple([slice(plan.low, plan.high) for plan in plans])]
@@ -163,20 +161,20 @@ class Separable(AxesForm):
         plan = plans[axis]
         if self._parts[axis]:
             return self._rounded(xp, self._sum_parts(xp, x, plans, level), x, out)
-        current = self._done(xp, x, plans, level - 1)
+        current = self._resampled(xp, x, plans, level - 1)
         shape = list(current.shape)
         shape[axis] = plan.stop - plan.start
         if not plan.weighted and self.round_axis is None:
             if plan.view is not None:
-                return current[_at(axis, plan.view)]
+                return current[along(axis, plan.view)]
             target = out if out is not None and current.dtype == out.dtype else xp.empty(shape, current.dtype)
-            _gather(xp, current, axis, plan, target)
+            gather(xp, current, axis, plan, target)
             return target
         if current.dtype != self.accumulate and current.shape[axis] <= plan.reads and current.size <= MOST_CONVERTED:
-            current = _convert(xp, current, self.accumulate)
+            current = converted(xp, current, self.accumulate)
         into_out = out is not None and out.dtype == self.accumulate
         target = out if into_out else xp.empty(shape, self.accumulate)
-        _blend(xp, current, axis, plan, target, self.rounding is Rounding.TRUNCATE)
+        weighted_sums(xp, current, axis, plan, target, self.rounding is Rounding.TRUNCATE)
         return self._rounded(xp, target, x, out)
 
     def _rounded(self, xp: ModuleType, sums: Any, x: Any, out: Any) -> Any:
@@ -187,7 +185,7 @@ class Separable(AxesForm):
         return target
 
     def _sum_parts(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], level: int) -> Any:
-        """As `_blend`, where windows are too wide to be held: a part at a time, and the parts' sums in float64.
+        """As `weighted_sums`, where windows are too wide to be held: a part at a time, and the parts' sums in float64.
 
         The parts begin at multiples of their length, so an output's are the same in every box.
         """
@@ -207,7 +205,7 @@ class Separable(AxesForm):
             if first >= last:
                 continue
             part = replace(plan, low=low, high=high)
-            current = self._done(xp, x, (*plans[:axis], part, *plans[axis + 1 :]), level - 1)
+            current = self._resampled(xp, x, (*plans[:axis], part, *plans[axis + 1 :]), level - 1)
             for start, stop in with_few_taps(mapping, first, last, length):
                 go_on()
                 index, weight = mapping.taps_within(start, stop, low, high)
@@ -222,9 +220,9 @@ class Separable(AxesForm):
                 taken = plan_taps((index, weight), start, stop, self.accumulate, large=False)
                 shape[axis] = stop - start
                 sums = xp.empty(shape, self.accumulate)
-                source = current[_at(axis, slice(taken.low - low, taken.high - low))]
-                _blend(xp, source, axis, taken, sums, anchored)
-                goal = total[_at(axis, span)]
+                source = current[along(axis, slice(taken.low - low, taken.high - low))]
+                weighted_sums(xp, source, axis, taken, sums, anchored)
+                goal = total[along(axis, span)]
                 if anchored:
                     # Each part's mean pulls by its share of the weights: equal means stay what they are, bit for bit.
                     share = xp.asarray(own / np.where(seen[span] == 0, 1, seen[span]))
@@ -268,180 +266,6 @@ def _cheapest_order(axes: Sequence[AxisMap | None]) -> tuple[int, ...]:
 
     mapped = [(axis, mapping) for axis, mapping in enumerate(axes) if mapping is not None]
     return tuple(axis for axis, _ in sorted(mapped, key=lambda pair: -worth(*pair)))
-
-
-def _blocks(box: Box, most: int) -> Iterator[Box]:
-    """Cut the box into parts of at most `most` elements, in memory order."""
-    if math.prod([stop - start for start, stop in box]) <= most:
-        return iter((box,))
-    ranges: list[list[tuple[int, int]]] = []
-    room = most
-    for start, stop in reversed(box):
-        extent = min(stop - start, max(1, room))
-        ranges.append([(low, min(low + extent, stop)) for low in range(start, stop, extent)])
-        room //= extent
-    return itertools.product(*reversed(ranges))
-
-
-def _at(axis: int, where: Any) -> tuple[Any, ...]:
-    return (*(slice(None),) * axis, where)
-
-
-def _read(xp: ModuleType, source: Any, axis: int, piece: Piece, tap: int) -> Any:
-    """The samples of one tap for all outputs of a piece: a view of `source`, or a new array."""
-    if piece.slices:
-        return source[_at(axis, piece.slices[tap])]
-    return _take(xp, source, piece.index[tap], axis)
-
-
-def _take(xp: ModuleType, source: Any, index: NDArray[np.int64], axis: int) -> Any:
-    where = xp.asarray(index)
-    if not _takes_cheaply(source, index, axis):
-        return source[_at(axis, where)]
-    if xp is np:
-        # No index is out of range, so nothing wraps; the loop of this mode takes two thirds of the others' time.
-        return np.take(source, index, axis=axis, mode="wrap")
-    return xp.take(source, where, axis=axis)
-
-
-def _takes_cheaply(source: Any, index: NDArray[np.int64], axis: int) -> bool:
-    """Whether `take`, the faster way, may be used: it first copies a strided source, all of it."""
-    return source.flags.c_contiguous or source.shape[axis] <= 2 * index.size
-
-
-def _gather(xp: ModuleType, source: Any, axis: int, plan: AxisPlan, target: Any) -> None:
-    """Copy one input per output, bit for bit."""
-    if xp is np and plan.repeats is not None and axis == target.ndim - 1 and _repeat(source, *plan.repeats, target):
-        return
-    for piece in plan.pieces:
-        whole = len(plan.pieces) == 1 and len(piece.index) == 1 and not piece.slices and target.flags.c_contiguous
-        if xp is np and whole and _takes_cheaply(source, piece.index, axis):
-            np.take(source, piece.index[0], axis=axis, out=target, mode="wrap")  # see _take
-        else:
-            _put(xp, target, axis, piece, _read(xp, source, axis, piece, 0) if len(piece.index) else 0)
-
-
-def _repeat(source: Any, lead: int, factor: int, target: Any) -> bool:
-    """Write the last axis of `source` with every element `factor` times, the first one only `lead` times.
-
-    One multiplication by 1 + 2^bits + ... repeats the bits of an integer, so several elements are written as one.
-
-    Returns:
-        False if they do not fit one integer, or lie so that NumPy would copy them first; nothing is written then.
-    """
-    item = source.itemsize
-    if item * factor not in _INTEGERS or item not in _INTEGERS or source.strides[-1] != item:
-        return False
-    count = target.shape[-1]
-    groups = (count - lead) // factor
-    middle = target[..., lead : lead + groups * factor]
-    if groups < SHORTEST_RUN or middle.strides[-1] != item:
-        return False
-    wide, narrow_type = _INTEGERS[item * factor], _INTEGERS[item]
-    into = middle.view(wide)
-    if not into.flags.aligned:
-        return False
-    first = 1 if lead else 0
-    bits = source.view(narrow_type)
-    ones = wide(sum(1 << (8 * item * i) for i in range(factor)))
-    np.copyto(into, bits[..., first : first + groups])
-    np.multiply(into, ones, out=into)
-    if lead:
-        target[..., :lead] = source[..., :1]
-    if lead + groups * factor < count:
-        target[..., lead + groups * factor :] = source[..., first + groups : first + groups + 1]
-    return True
-
-
-_INTEGERS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-def _put(xp: ModuleType, target: Any, axis: int, piece: Piece, values: Any) -> None:
-    where = piece.out if isinstance(piece.out, slice) else xp.asarray(piece.out)
-    target[_at(axis, where)] = values
-
-
-def _blend(xp: ModuleType, source: Any, axis: int, plan: AxisPlan, target: Any, anchored: bool) -> None:
-    """Sum the weighted taps of every output. `anchored` sums differences to the first tap instead."""
-    for piece in plan.pieces:
-        if piece.weight is None or not len(piece.index):
-            _put(xp, target, axis, piece, _read(xp, source, axis, piece, 0) if len(piece.index) else 0)
-            continue
-        sum_taps = _sum_long if len(piece.index) >= LONG_SUM else _sum
-        if isinstance(piece.out, slice):
-            sum_taps(xp, source, axis, piece, target[_at(axis, piece.out)], anchored)
-        else:
-            shape = list(target.shape)
-            shape[axis] = piece.out.size
-            sums = xp.empty(shape, target.dtype)
-            sum_taps(xp, source, axis, piece, sums, anchored)
-            _put(xp, target, axis, piece, sums)
-
-
-def _weights(xp: ModuleType, weight: NDArray[Any], tail: int) -> Any:
-    """One tap's weights, shaped to lie along the axis that has `tail` axes behind it; a scalar if all are equal."""
-    return weight[0] if weight.size == 1 else xp.asarray(weight).reshape((-1, *(1,) * tail))
-
-
-def _sum(xp: ModuleType, source: Any, axis: int, piece: Piece, into: Any, anchored: bool) -> None:
-    weight = piece.weight
-    assert weight is not None
-    tail, last = into.ndim - axis - 1, len(piece.index) - 1
-    anchor: Any = None
-    total: Any = None
-    for tap in range(last + 1):
-        samples = _read(xp, source, axis, piece, tap)
-        fresh = not piece.slices  # a gather made a new array, a slice is a view
-        if samples.dtype != into.dtype:
-            samples, fresh = _convert(xp, samples, into.dtype), True
-        if tap == 0 and anchored:
-            anchor = total = samples
-            continue
-        room = samples if fresh else xp.empty(samples.shape, samples.dtype)
-        if anchored:
-            samples = xp.subtract(samples, anchor, out=room)
-        goal = into if tap == last else room
-        scale = _weights(xp, weight[tap], tail)
-        if total is None:
-            total = xp.multiply(samples, scale, out=goal)
-        else:
-            total = xp.add(total, xp.multiply(samples, scale, out=room), out=goal)
-    if last == 0 and anchored:
-        into[...] = anchor
-
-
-def _sum_long(xp: ModuleType, source: Any, axis: int, piece: Piece, into: Any, anchored: bool) -> None:
-    """As `_sum` for many taps: gathers them along a new last axis and lets the library sum pairwise."""
-    weight = piece.weight
-    assert weight is not None
-    taps, outputs = piece.index.shape
-    tail = into.ndim - axis - 1
-    others = [(0, 1) if other == axis else (0, size) for other, size in enumerate(into.shape)]
-    for box in _blocks(tuple(others), max(1, BLOCK // taps)):
-        where = [slice(None) if other == axis else slice(*span) for other, span in enumerate(box)]
-        goal, given = into[tuple(where)], source[tuple(where)]
-        width = max(1, BLOCK // (taps * max(1, goal.size // outputs)))
-        for start in range(0, outputs, width):
-            go_on()
-            part = slice(start, min(start + width, outputs))
-            index = piece.index[:, part]
-            samples = _convert(xp, _take(xp, given, index.reshape(-1), axis), into.dtype)
-            shape = samples.shape
-            samples = samples.reshape((*shape[:axis], *index.shape, *shape[axis + 1 :]))
-            scale = weight if weight.shape[1] == 1 else weight[:, part]
-            scale = xp.asarray(scale).reshape((*scale.shape, *(1,) * tail))
-            base: Any = samples[_at(axis, slice(0, 1))].copy() if anchored else 0
-            samples -= base
-            samples *= scale
-            sums = xp.ascontiguousarray(xp.moveaxis(samples, axis, -1)).sum(axis=-1, dtype=into.dtype)
-            goal[_at(axis, part)] = sums + base[_at(axis, 0)] if anchored else sums
-
-
-def _convert(xp: ModuleType, array: Any, dtype: Any) -> Any:
-    """The array in the accumulation type; a new array unless it has that type."""
-    if array.dtype == np.float16 and np.dtype(dtype) == np.float32:
-        return widen(xp, array)
-    return array.astype(dtype, copy=False)
 
 
 def _store(xp: ModuleType, values: Any, rounding: Rounding, out: Any) -> None:

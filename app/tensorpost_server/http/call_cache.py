@@ -33,7 +33,7 @@ from ..engine import Stages, Worker
 from ..planning import Plan
 from .headers import request_id
 from .media_types import MediaType, RequestFormat
-from .parse_call import Call, Dialect
+from .parse_call import Dialect, RunOptions
 
 if TYPE_CHECKING:
     from .service import Service
@@ -43,10 +43,10 @@ __all__ = [
     "BoundedCache",
     "CallKey",
     "PreparedCall",
+    "PreparedHead",
     "Replay",
     "ReplayFunction",
     "RequestKey",
-    "ResponseHead",
     "SendWhole",
     "WholeMessages",
     "body_head_length",
@@ -116,7 +116,7 @@ CallKey = tuple[RequestKey, bytes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ResponseHead:
+class PreparedHead:
     """What the response to a prepared call begins with if a certain worker computes it.
 
     Attributes:
@@ -137,9 +137,9 @@ class PreparedCall:
     """A call that is valid, planned and within the limits, whatever its tensors hold.
 
     Attributes:
-        call: what is asked for.
+        plan: what is computed and how.
+        options: the backend and device that were asked for.
         id: the caller's id of the call.
-        plan: how it is computed.
         sizes: bytes of each tensor, in the order of the body.
         order: for each input of the plan, the index of its tensor in the body.
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
@@ -147,14 +147,14 @@ class PreparedCall:
         heads: by worker; filled when workers are chosen.
     """
 
-    call: Call
-    id: str | None
     plan: Plan
+    options: RunOptions
+    id: str | None
     sizes: tuple[int, ...]
     order: tuple[int, ...]
     aligned: bool
     memory_bytes: int
-    heads: dict[Worker, ResponseHead] = field(default_factory=dict[Worker, ResponseHead])
+    heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
 
 
 def body_head_length(media_type: MediaType, begin: bytes | memoryview) -> int:
@@ -227,7 +227,7 @@ class Replay:
             return None
         stages.done("head")
         try:
-            options = prepared.call.options
+            options = prepared.options
             worker = pool.choose(prepared.plan, options.backend, options.device)
             head = prepared.heads.get(worker)
             memory = tensors_in_place(memoryview(body)[length:], prepared.sizes) if prepared.aligned else None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
 
-from tensorpost.datatypes import DATA_TYPES, data_type
+from tensorpost.datatypes import DATA_TYPES
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
-from tensorpost.descriptors.operator_desc import TensorPath, slot_name
+from tensorpost.descriptors.operator_desc import TensorPath
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
+from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
 
-from .parse_call import AnnouncedTensor, Call, Dialect, match_names, parse_document, parse_query, query_number
+from .parse_call import AnnouncedTensor, Dialect, RunOptions, match_names, parse_document, parse_query, query_number
 
 __all__ = ["DIALECTS", "DirectmlParser", "OnnxParser"]
 
@@ -36,18 +38,18 @@ class DirectmlParser:
     @property
     def npy_tensor(self) -> str | None:
         """The name of the only input that is required; None if the operator takes no tensor."""
-        fields = self._cls.facts.of_kind("input")
+        fields = self._cls.facts.fields_by_kind["input"]
         required = [field for field in fields if not field.optional]
         if len(required) == 1 and not required[0].is_array:
-            return slot_name(required[0].attribute_name)
+            return required[0].slot_name
         if not fields:
             return None
-        names = [slot_name(field.attribute_name) + ("_0, ..." if field.is_array else "") for field in fields]
+        names = [field.slot_name + ("_0, ..." if field.is_array else "") for field in fields]
         raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
-    ) -> Call:
+    ) -> tuple[Operation, RunOptions]:
         """Parse a call; its document may leave out what the tensors say (inputs) and what follows (outputs).
 
         Raises:
@@ -59,25 +61,17 @@ class DirectmlParser:
         """
         del values
         cls = self._cls
-        attributes, arrays = cls.attribute_fields(), cls.fields_with_arrays()
-        known = [*attributes, "output_sizes", "output_data_type"]
+        known = [*cls.fields_of_kind("attribute"), "output_sizes", "output_data_type"]
         sent, options = parse_query(query, known, ["backend", "device", "feature_level"])
-        read = parse_document(document, sent)
-        described: Mapping[str, Any] = {"type": cls.operator_type, "desc": {}} if read is None else read
-        if not isinstance(described.get("type"), str) or not isinstance(described.get("desc"), Mapping):
-            parse_operator(described)  # raises, and names what is missing
-        if read is not None and operator_class(described["type"]) is not cls:
-            raise InvalidParameter(
-                f"the path names {cls.operator_type} but the document's type is {described['type'][:60]!r}; "
-                "post to the operator that the document describes"
-            )
-        desc: dict[str, Any] = {**described["desc"]}
-        for key in sent.keys() & attributes.keys():
-            desc[pascal_case(key)] = _query_value(sent[key], array=key in arrays)
+        members = parse_document(document, sent)
+        desc = {} if members is None else _described(cls, members)
+        for field in cls.facts.fields_by_kind["attribute"]:
+            if field.attribute_name in sent:
+                desc[field.name] = _query_value(sent[field.attribute_name], array=field.is_array)
         _describe_inputs(cls, desc, tensors)
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
-        parsed = parse_operator({**described, "desc": desc}, complete=True)
+        parsed = parse_operator({"type": cls.operator_type, **(members or {}), "desc": desc}, complete=True)
         try:
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
@@ -87,7 +81,25 @@ class DirectmlParser:
             match_names(tensors, [slot.name for slot in slots])
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
-        return Call(parsed, parsed.to_document_text(), options)
+        return parsed, options
+
+
+def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in a document, which must be of this operator.
+
+    Raises:
+        UnknownOperator: the document names no operator.
+        InvalidDescriptor: its type is no text, or its desc no object.
+        InvalidParameter: it describes another operator.
+    """
+    if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):
+        parse_operator(document)  # raises, and names what is missing
+    if operator_class(document["type"]) is not cls:
+        raise InvalidParameter(
+            f"the path names {cls.operator_type} but the document's type is {document['type'][:60]!r}; "
+            "post to the operator that the document describes"
+        )
+    return {**document["desc"]}
 
 
 def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Sequence[AnnouncedTensor]) -> None:
@@ -103,8 +115,8 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
             by_field.setdefault(path[0], []).append((path, tensor))
     required: list[str] = []
     optional: list[str] = []
-    for field in cls.facts.of_kind("input"):
-        name, own = slot_name(field.attribute_name), by_field.get(field.attribute_name, [])
+    for field in cls.facts.fields_by_kind["input"]:
+        name, own = field.slot_name, by_field.get(field.attribute_name, [])
         names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
         (optional if field.optional else required).extend(names)
         if own and not {field.name, field.attribute_name} & desc.keys():
@@ -132,7 +144,7 @@ def _describe_outputs(
             if entries:
                 output[key] = entries[min(index, len(entries) - 1)]
         found.append(output)
-    fields = cls.facts.of_kind("output")
+    fields = cls.facts.fields_by_kind["output"]
     if len(found) > len(fields) and not fields[-1].is_array:
         raise InvalidParameter(
             f"the query describes {len(found)} outputs, but {cls.operator_type} has {len(fields)}",
@@ -145,7 +157,12 @@ def _describe_outputs(
 def _query_value(text: str, *, array: bool) -> Any:
     """A value from the query: numbers, objects and bracketed arrays as in JSON, names as text, arrays with commas."""
     if array and not text.lstrip().startswith("["):
-        return [_query_value(item.strip(), array=False) for item in text.split(",")]
+        items = text.split(",")
+        with suppress(InvalidJson):
+            values = read_json(f"[{text}]".encode())
+            if len(values) == len(items):  # no comma is inside an item
+                return values
+        return [_query_value(item.strip(), array=False) for item in items]
     try:
         return read_json(text.encode())
     except InvalidJson:
@@ -174,13 +191,13 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
     Raises:
         InvalidFrame: it is neither.
     """
-    size, packed = described.total_tensor_size_in_bytes, described.is_packed
-    if tensor.data_type.directml == described.data_type.name and tensor.shape == described.sizes and packed:
+    layout, size = described.layout, described.total_tensor_size_in_bytes
+    if layout.packed and tensor.data_type is layout.data_type and tensor.shape == layout.sizes:
         return
     if tensor.data_type.numpy_name == "uint8" and tensor.shape == (size,):
         return
-    raw, row = f"U8 with shape [{size}]", data_type(described.data_type.name)
-    expected = f"{row.safetensors} with shape {list(described.sizes)} or {raw}" if packed else raw
+    raw = f"U8 with shape [{size}]"
+    expected = f"{layout.data_type.safetensors} with shape {list(layout.sizes)} or {raw}" if layout.packed else raw
     raise InvalidFrame(
         f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
         f"{list(tensor.shape)}, but {field} describes {expected}"
@@ -210,7 +227,7 @@ class OnnxParser:
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
-    ) -> Call:
+    ) -> tuple[Operation, RunOptions]:
         """Parse a call; the node comes from the document or the query, and may leave out what the tensors say.
 
         Raises:
@@ -236,7 +253,7 @@ class OnnxParser:
             raise InvalidFrame(
                 f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
             )
-        return Call(node, node.to_document_text(), options)
+        return node, options
 
 
 @cache

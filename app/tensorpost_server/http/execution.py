@@ -94,7 +94,7 @@ class Execution:
         prepared, memory = await self._prepare(key, body, stages)
         if self._whole is not None and format_.request is not MediaType.JSON:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"))
-        plan, options = prepared.plan, prepared.call.options
+        plan, options = prepared.plan, prepared.options
         worker = pool.choose(plan, options.backend, options.device)
         self._enqueue(worker, plan)
         stages.done("plan")
@@ -170,18 +170,17 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
         LimitExceeded: the plan is above a limit.
         NotAcceptable: the response's media type cannot hold the output.
     """
-    plan = make_plan(read.call.operation, settings.slice_bytes)
+    plan = make_plan(read.operation, settings.slice_bytes)
     check_output(plan, response, settings)
-    sizes = tuple(tensor.size_in_bytes for tensor in read.tensors)
+    sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
     slices = min(len(plan.slices), settings.slices_ahead + 2)
     memory_bytes = min(plan.output_bytes, slices * settings.slice_bytes) + (0 if read.memory else sum(sizes))
     order = tuple([index_of[slot.name] for slot in plan.inputs])
-    item_sizes = {slot.name: slot.layout.data_type.item_size for slot in plan.inputs}
-    starts = itertools.accumulate(sizes, initial=0)
-    aligned = not any(start % item_sizes.get(each.name, 1) for each, start in zip(read.tensors, starts, strict=False))
-    return PreparedCall(read.call, read.id, plan, sizes, order, aligned, memory_bytes)
+    starts = [*itertools.accumulate(sizes, initial=0)]
+    aligned = not any(starts[at] % slot.layout.data_type.item_size for at, slot in zip(order, plan.inputs, strict=True))
+    return PreparedCall(plan, read.options, read.id, sizes, order, aligned, memory_bytes)
 
 
 async def _respond(

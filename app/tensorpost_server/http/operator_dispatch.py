@@ -1,7 +1,7 @@
 """The way of a request into the application: an id for every one, and operators run before FastAPI's routing.
 
 FastAPI's routing and dependency injection take longer than a small operator (benchmarks/small.py). Its routes for
-operators exist for the OpenAPI document; they answer with `OperatorResponse`, which is the same function.
+operators exist for the OpenAPI document only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.problems import TensorpostError
@@ -24,7 +23,7 @@ from .headers import header_fields, request_id
 from .parse_call import Dialect
 from .service import Service
 
-__all__ = ["OperatorDispatch", "OperatorResponse"]
+__all__ = ["OperatorDispatch"]
 
 
 class OperatorDispatch:
@@ -50,7 +49,8 @@ class OperatorDispatch:
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         if scope["method"] == "POST":
-            path, _, name = scope["path"].removeprefix(scope.get("root_path", "")).rpartition("/")
+            path, root = scope["path"], scope.get("root_path", "")
+            path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")
             dialect = DIALECTS.get(path)
             if dialect is not None and name:
                 await _run_operator(self._service, dialect, name, fields, scope, receive, send)
@@ -62,19 +62,6 @@ class OperatorDispatch:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
-
-
-class OperatorResponse(Response):
-    """Runs an operator as the response of a route."""
-
-    def __init__(self, service: Service, dialect: Dialect, name: str) -> None:
-        # Response's own __init__ would make headers and a body; these are made when the output is known.
-        self.background = None
-        self._operator = service, dialect, name
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the operator and send the response."""
-        await _run_operator(*self._operator, header_fields(scope["headers"]), scope, receive, send)
 
 
 async def _run_operator(

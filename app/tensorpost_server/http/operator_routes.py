@@ -12,17 +12,14 @@ from starlette.responses import JSONResponse, Response
 
 from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
-from tensorpost.descriptors.operator_desc import slot_name
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
 from tensorpost.problems import InvalidDescriptor, Violation
 from tensorpost.strict_json import read_json
 
 from . import examples
-from .dialects import DirectmlParser, OnnxParser
 from .headers import content_length, header_fields
 from .media_types import refuse_content_encoding
-from .operator_dispatch import OperatorResponse
 from .parse_call import parse_query
 from .request_body import RequestBody
 from .service import service_of
@@ -31,6 +28,7 @@ __all__ = ["catalogue_entry", "router"]
 
 router = APIRouter()
 
+_DISPATCHED = "`OperatorDispatch` answers before the routing; the route is there for the OpenAPI document"
 _OPERATOR = {"name": "operator", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}
 
 
@@ -83,10 +81,10 @@ def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> di
         if name == field.name
         for row in rows
     ]
-    name = slot_name(field.attribute_name)
+    name = field.slot_name
     if field.is_array:
         name += "_0"
-    elif field.kind == "output" and len(facts.of_kind("output")) == 1:
+    elif field.kind == "output" and len(facts.fields_by_kind["output"]) == 1:
         name = "output"
     return entry | {"optional": field.optional, "tensor": name, "support": support}
 
@@ -98,14 +96,14 @@ def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> di
     response_class=Response,
     openapi_extra=examples.run_operator_openapi(),
 )
-async def run_operator(request: Request) -> Response:
+async def run_operator() -> Response:
     """Post an operator and its tensors; the result comes back as raw bytes, streamed while it is made.
 
     The answer has the form of the request unless Accept says otherwise. Its headers are complete and true before the
     first byte: Content-Length, Server-Timing (milliseconds per stage up to the first slice), Tensorpost-Backend,
     Tensorpost-Device and X-Request-ID.
     """
-    return OperatorResponse(service_of(request), DirectmlParser, request.path_params["operator"])
+    raise AssertionError(_DISPATCHED)
 
 
 @router.get("/v1/onnx", summary="List the ONNX operators", tags=["onnx"])
@@ -121,13 +119,13 @@ async def list_onnx_operators() -> JSONResponse:
     response_class=Response,
     openapi_extra=examples.run_onnx_openapi(),
 )
-async def run_onnx(request: Request) -> Response:
+async def run_onnx() -> Response:
     """Post an ONNX node and its tensors; the result comes back as raw bytes, streamed while it is made.
 
     Small inputs (repeats, scales, sizes, roi) stand in the query, in the node document, or travel as tensors of a
     frame. Answers are as for `/v1/operators`.
     """
-    return OperatorResponse(service_of(request), OnnxParser, request.path_params["op_type"])
+    raise AssertionError(_DISPATCHED)
 
 
 _VALIDATE_OPENAPI = {

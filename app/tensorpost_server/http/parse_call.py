@@ -1,4 +1,4 @@
-"""From a request to a `Call`: path, query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
+"""From a request to a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ from .request_body import RequestBody
 
 __all__ = [
     "AnnouncedTensor",
-    "Call",
-    "CallOptions",
     "CallParser",
     "Dialect",
     "ReadCall",
+    "RunOptions",
     "match_names",
     "parse_document",
     "parse_query",
@@ -60,7 +59,7 @@ class AnnouncedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class CallOptions:
+class RunOptions:
     """What a caller chooses besides the operator.
 
     Attributes:
@@ -72,21 +71,6 @@ class CallOptions:
     backend: str | None = None
     device: int | None = None
     feature_level: FeatureLevel | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operation that is valid, and how to run it; nothing has been planned or computed yet.
-
-    Attributes:
-        operation: the operator with its attributes and the descriptions of its tensors.
-        document: its canonical document as JSON text.
-        options: backend, device and feature level.
-    """
-
-    operation: Operation
-    document: str
-    options: CallOptions
 
 
 class CallParser(Protocol):
@@ -108,8 +92,8 @@ class CallParser(Protocol):
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
-    ) -> Call:
-        """Parse a call.
+    ) -> tuple[Operation, RunOptions]:
+        """Parse a call into a valid operation and how to run it.
 
         Args:
             query: the query string, undecoded.
@@ -131,16 +115,18 @@ Dialect = Callable[[str], CallParser]
 
 
 class ReadCall(NamedTuple):
-    """A call and what its body told about it.
+    """A valid call and what its body told about it; nothing has been planned or computed yet.
 
     Attributes:
-        call: what is asked for.
+        operation: the operator with its attributes and the descriptions of its tensors.
+        options: backend, device and feature level.
         id: the caller's id of the call.
         tensors: what the body announces, in the order of its bytes.
         memory: the bytes of these tensors, if they were read to parse the call; else None.
     """
 
-    call: Call
+    operation: Operation
+    options: RunOptions
     id: str | None
     tensors: Sequence[AnnouncedTensor]
     memory: list[memoryview] | None
@@ -174,12 +160,12 @@ async def read_call(
         name = parser.npy_tensor
         if name is None:
             await body.receive_into([])  # refuses a body that is not empty
-            return ReadCall(parser.parse(query, [], None, {}), None, [], [])
+            return ReadCall(*parser.parse(query, [], None, {}), None, [], [])
         npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.feed(npy)
         head = npy.finish()
         tensors = [AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes)]
-        return ReadCall(parser.parse(query, tensors, None, {}), None, tensors, None)
+        return ReadCall(*parser.parse(query, tensors, None, {}), None, tensors, None)
     reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
     await body.feed(reader)
     frame_head = reader.finish()
@@ -200,7 +186,7 @@ async def read_call(
         values = _values(parser, tensors, memory)
     metadata = frame_head.metadata
     call = parser.parse(query, tensors, metadata.get("op"), values)
-    return ReadCall(call, metadata.get("id"), tensors, memory)
+    return ReadCall(*call, metadata.get("id"), tensors, memory)
 
 
 def _values(
@@ -246,7 +232,7 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
         call = parser.parse(query, tensors, operation, _values(parser, tensors, memory))
     except InvalidDescriptor as error:
         raise type(error).of([_from_root(violation, arrays, operation) for violation in error.violations]) from None
-    return ReadCall(call, members.get("id"), tensors, memory)
+    return ReadCall(*call, members.get("id"), tensors, memory)
 
 
 def _from_root(violation: Violation, tensors: Mapping[str, object], operation: str | None) -> Violation:
@@ -259,7 +245,7 @@ def _from_root(violation: Violation, tensors: Mapping[str, object], operation: s
 # ---- the parts of a call that all dialects share ---------------------------------------------------------------------
 
 
-def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], CallOptions]:
+def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], RunOptions]:
     """Split a query into the dialect's own parameters and the options.
 
     Args:
@@ -287,7 +273,7 @@ def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tup
     device = sent.pop("device", None) if "device" in options else None
     if device is not None:
         query_number("device", device, "is no number of a device; they are counted from 0, and /v1/devices lists them")
-    return sent, CallOptions(
+    return sent, RunOptions(
         backend,
         None if device is None else int(device),
         None if level is None else FeatureLevel.parse(level),

@@ -18,16 +18,15 @@
 Everything else, small and chunked bodies included, is uvicorn's. Over TLS `receive_into` is not offered: decryption
 copies the bytes anyway.
 
-What the bytes are that arrive next is a state (`Reading`); `TRANSITIONS` lists every change. The state of a response is
+What the bytes are that arrive next is a state; `connection_states.py` lists every change. The state of a response is
 uvicorn's (`RequestResponseCycle`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -42,10 +41,11 @@ from uvicorn.server import ServerState
 
 from ..settings import ENVIRONMENT_PREFIX
 from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
-__all__ = ["TRANSITIONS", "DirectProtocol", "Event", "Reading", "protocol_class"]
+__all__ = ["DirectProtocol", "protocol_class"]
 
 DIRECT_BYTES = 64 * 1024
 """Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
@@ -58,60 +58,6 @@ _MOST_REPLAYS = 1024
 _FIELD_OVERHEAD = 4  # ": " and CRLF
 
 _log = logging.getLogger(__name__)
-
-
-class Reading(enum.Enum):
-    """What the bytes are that arrive next on a connection."""
-
-    IDLE = "the beginning of a request, while no response is outstanding"
-    PARSED = "a head, or a small or chunked body: they go to the parser"
-    COUNTED = "a body of known length that is counted and not parsed"
-    REFUSED = "discarded: a refusal waits for the responses before it"
-    LINGERING = "discarded: the last response has been sent"
-
-
-class Event(enum.Enum):
-    """What changes a connection's `Reading`."""
-
-    REQUEST_BEGINS = "the first bytes of a request that is not replayed"
-    COUNTED_BODY = "a head is complete, and its body will be counted"
-    BODY_ENDS = "the last byte of a counted body"
-    ALL_ANSWERED = "a response is complete, and no other request has begun"
-    REFUSE = "a request cannot be given to the application"
-    LAST_RESPONSE = "a response after which the connection ends has been sent"
-
-
-TRANSITIONS: Mapping[tuple[Reading, Event], Reading] = {
-    (Reading.IDLE, Event.REQUEST_BEGINS): Reading.PARSED,
-    (Reading.PARSED, Event.COUNTED_BODY): Reading.COUNTED,
-    (Reading.COUNTED, Event.BODY_ENDS): Reading.PARSED,
-    (Reading.PARSED, Event.ALL_ANSWERED): Reading.IDLE,
-    (Reading.PARSED, Event.REFUSE): Reading.REFUSED,
-    (Reading.REFUSED, Event.LAST_RESPONSE): Reading.LINGERING,
-    (Reading.COUNTED, Event.LAST_RESPONSE): Reading.LINGERING,
-}
-"""The state after an event; a pair that is not listed cannot happen."""
-
-
-@dataclass(slots=True)
-class IncomingRequest:
-    """The request whose bytes arrive, or arrived last.
-
-    Attributes:
-        head: the bytes of its head, if they began a read; else empty.
-        after_head: bytes after that head in the same read.
-        begun: whether the parser has begun it.
-        content_length: as its head says; 0 for a chunked body.
-        unread: bytes of a counted body that have not arrived.
-        into_memory: whether the application may receive the body into its memory.
-    """
-
-    head: bytes = b""
-    after_head: int = 0
-    begun: bool = False
-    content_length: int = 0
-    unread: int = 0
-    into_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +81,7 @@ def protocol_class(limits: ConnectionLimits) -> type[DirectProtocol]:
     return cast("type[DirectProtocol]", type("DirectProtocol", (DirectProtocol,), {"limits": limits}))
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """Raised in a callback of the parser, to stop it."""
 
 
@@ -265,12 +211,12 @@ class DirectProtocol(HttpToolsProtocol):
                 chunked = True
         if size > self.limits.head_bytes:
             self._refuse_head()
-            raise _Refused
+            raise _RequestRefused
         upgrade = self.parser.should_upgrade()
         if upgrade and chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
             self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
-            raise _Refused
+            raise _RequestRefused
         self._discarded_bytes = self._unparsed_bytes = 0
         if length > self.limits.drain_bytes:
             self.app = cast("Any", self._close_if_unread)

@@ -18,7 +18,7 @@ from tensorpost.problems import LimitExceeded, NotAcceptable
 from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings
-from .call_cache import PreparedCall, ReplayFunction, ResponseHead, WholeMessages, changing_field_lines, field_lines
+from .call_cache import PreparedCall, PreparedHead, ReplayFunction, WholeMessages, changing_field_lines, field_lines
 from .media_types import MediaType
 from .request_body import ClientDisconnected
 
@@ -71,7 +71,7 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
             )  # fmt: skip
 
 
-def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> ResponseHead:
+def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> PreparedHead:
     """The head of an npy or frame response that this worker computes. A frame has its tensors in binding order."""
     plan = prepared.plan
     if media_type is MediaType.NPY:
@@ -88,32 +88,34 @@ def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
     return (slot.name, layout.data_type, layout.sizes) if layout.packed else (slot.name, _U8, (layout.size_in_bytes,))
 
 
-def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[ResponseHead, bytes]:
+def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[PreparedHead, bytes]:
     """Head and body of a JSON response; `outputs` holds the bytes of the outputs, one after the other."""
     tensors: dict[str, Any] = {}
     data = memoryview(outputs)
     for slot in prepared.plan.outputs:
         tensors[slot.name] = frame.tensor_to_json(slot.layout.view(data[: slot.layout.size_in_bytes]))
         data = data[slot.layout.size_in_bytes :]
-    document = _metadata(prepared, worker) | {"op": json.loads(prepared.call.document), "tensors": tensors}
+    metadata = _metadata(prepared, worker)
+    document = metadata | {"op": json.loads(metadata["op"]), "tensors": tensors}
     body = json.dumps(document, allow_nan=False).encode()
     return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
 
 
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
-    metadata = {"op": prepared.call.document, "backend": worker.backend.name, "device": worker.backend.device}
+    document = prepared.plan.operation.to_document_text()
+    metadata = {"op": document, "backend": worker.backend.name, "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
 
-def _head(worker: Worker, media_type: MediaType, body_head: bytes, length: int, *, inline: bool) -> ResponseHead:
+def _head(worker: Worker, media_type: MediaType, body_head: bytes, length: int, *, inline: bool) -> PreparedHead:
     headers = (
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (b"tensorpost-backend", worker.backend.name.encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
-    return ResponseHead(headers, field_lines(headers), body_head, inline)
+    return PreparedHead(headers, field_lines(headers), body_head, inline)
 
 
 class ResponseSender:
@@ -141,7 +143,7 @@ class ResponseSender:
         self.begun = False
         self.replay: ReplayFunction | None = None
 
-    async def whole(self, head: ResponseHead, body: bytes) -> None:
+    async def whole(self, head: PreparedHead, body: bytes) -> None:
         """Send a small, complete body, `head.body_head` included.
 
         Raises:
@@ -156,7 +158,7 @@ class ResponseSender:
         await self._send(self._start(head))
         await self._send_part(body, more=False)
 
-    async def stream(self, head: ResponseHead, slices: AsyncGenerator[memoryview], receive: Receive) -> None:
+    async def stream(self, head: PreparedHead, slices: AsyncGenerator[memoryview], receive: Receive) -> None:
         """Send a body slice by slice.
 
         The first slice is computed before the status line is sent, so that a failure until then gets its own status.
@@ -186,7 +188,7 @@ class ResponseSender:
             finally:
                 disconnected.cancel()
 
-    def _start(self, head: ResponseHead) -> Message:
+    def _start(self, head: PreparedHead) -> Message:
         changing = [(b"x-request-id", self._request_id.encode()), (b"server-timing", str(self._stages).encode())]
         return {"type": "http.response.start", "status": 200, "headers": [*head.headers, *changing]}
 

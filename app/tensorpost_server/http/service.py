@@ -132,8 +132,8 @@ async def list_limits(request: Request) -> JSONResponse:
         "bytes_in_flight": service.admission.bytes_in_flight,
         "requests_in_flight": service.admission.requests_in_flight,
     }
-    blocks = service.admission.blocks
-    memory = {"lent_bytes": blocks.lent_bytes, "kept_bytes": blocks.kept_bytes}
+    buffers = service.admission.buffers
+    memory = {"lent_bytes": buffers.allocated_bytes, "kept_bytes": buffers.kept_bytes}
     return JSONResponse({"limits": limits, "in_use": in_use, "large_blocks": memory})
 
 

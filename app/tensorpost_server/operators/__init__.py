@@ -1,18 +1,36 @@
 """What each operator means: one file per family, under the same name as its descriptors, makes its form."""
 
-from . import elementwise, generator, indexing, movement, onnx, product, reduction, resample, tile
+from . import (
+    activation,
+    clip,
+    elementwise,
+    generator,
+    indexing,
+    logic,
+    movement,
+    onnx,
+    product,
+    reduction,
+    resample,
+    softmax,
+    tile,
+)
 from .registry import FORMS, form_of
 
 __all__ = [
     "FORMS",
+    "activation",
+    "clip",
     "elementwise",
     "form_of",
     "generator",
     "indexing",
+    "logic",
     "movement",
     "onnx",
     "product",
     "reduction",
     "resample",
+    "softmax",
     "tile",
 ]

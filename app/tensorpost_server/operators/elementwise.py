@@ -1,120 +1,140 @@
 """Element-wise operators as expressions. A new one is a line: its class, and a formula of its operands.
 
-Choices where DirectML's pages are silent: FLOAT16 is computed in float32 and rounded once; ScaleBias is applied in the
-type that the operator is computed in, rounded after the product and after the sum; integers with a ScaleBias are
-computed in float64, truncated toward zero and saturated; integer results wrap modulo 2^bits.
+Choices where DirectML's pages are silent, beside those of `elementwise_base.py`: angles are radians; outside their
+domain functions give what C's do (NaN, infinities); integers divided by 0 give 0, as quotient and as remainder; a
+remainder of 0 has the sign of A or, in MODULUS_FLOOR, of B; integer powers wrap, and negative ones are truncated toward
+zero; an integer to a floating-point power is computed in float64, truncated and saturated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-import numpy as np
+import math
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import OperatorDesc
 
 from ..forms import Pointwise
-from ..forms.expression import Expression, call, maximum, minimum, operand, where
+from ..forms.expression import call, maximum, minimum, operand, where
+from .activation import activated
+from .elementwise_base import binary, operands, pointwise, saturated, unary
 from .registry import form_of_class
 
-__all__ = ["binary", "computed_type", "saturated", "unary"]
-
-
-def computed_type(name: str) -> str:
-    """The type that elements of a NumPy type are computed in: float32 for float16, else their own."""
-    return "float32" if name == "float16" else name
-
-
-def unary(cls: type[OperatorDesc], formula: Callable[[Expression], Expression]) -> None:
-    """Give an operator of one input its formula."""
-
-    def make(desc: OperatorDesc) -> Pointwise:
-        return _form(desc, formula)
-
-    form_of_class(cls)(make)
-
-
-def binary(cls: type[OperatorDesc], formula: Callable[[Expression, Expression], Expression]) -> None:
-    """Give an operator of two inputs its formula."""
-
-    def make(desc: OperatorDesc) -> Pointwise:
-        return _form(desc, formula)
-
-    form_of_class(cls)(make)
-
-
-def _form(desc: OperatorDesc, formula: Callable[..., Expression]) -> Pointwise:
-    """The form of a formula of the operands, in the type of the first input."""
-    types = [slot.layout.data_type.numpy_name for slot in desc.inputs]
-    operands = [operand(index) for index in range(len(types))]
-    scale_bias = getattr(desc, "scale_bias", None)
-    integer = np.dtype(types[0]).kind in "iu"
-    computed_in = "float64" if scale_bias is not None and integer else computed_type(types[0])
-    if scale_bias is not None:
-        operands[0] = operands[0] * scale_bias.scale + scale_bias.bias
-    expression = formula(*operands)
-    if scale_bias is not None and integer:
-        expression = saturated(expression, types[0])
-    return Pointwise(expression, (computed_in,) * len(types), computed_in)
-
-
-def saturated(expression: Expression, integer: str) -> Expression:
-    """A floating-point expression as an integer: truncated toward zero, limited to the type's range, NaN as 0.
-
-    The largest number of a 64-bit type is no floating-point number; what reaches it becomes the one below.
-    """
-    limits, low = np.iinfo(integer), float(np.iinfo(integer).min)
-    high = float(limits.max)
-    if int(high) > limits.max:
-        high = float(np.nextafter(np.float64(high), 0))
-    whole = maximum(minimum(call("trunc", expression), high), low)
-    return where(call("equal", expression, expression), whole, 0.0)
-
-
-def _gelu(x: Expression) -> Expression:
-    """By the limit for -infinity, where the formula as it stands would be NaN: FLOAT32's lowest number gives it."""
-    finite = maximum(x, -3.4028234663852886e38)
-    return finite * 0.5 * (1.0 + call("erf", finite * 0.7071067811865476))
+__all__ = [
+    "add1_form",
+    "cast_form",
+    "constant_pow_form",
+    "divide_form",
+    "if_form",
+    "mean_form",
+    "modulus_floor_form",
+    "pow_form",
+    "round_form",
+    "sign_form",
+]
 
 
 unary(dml.ElementWiseIdentityOperatorDesc, lambda x: x)
 unary(dml.ElementWiseAbsOperatorDesc, lambda x: abs(x))
+unary(dml.ElementWiseNegateOperatorDesc, lambda x: -x)
+unary(dml.ElementWiseRecipOperatorDesc, lambda x: 1.0 / x)
+unary(dml.ElementWiseCeilOperatorDesc, lambda x: call("ceil", x))
+unary(dml.ElementWiseFloorOperatorDesc, lambda x: call("floor", x))
 unary(dml.ElementWiseExpOperatorDesc, lambda x: call("exp", x))
+unary(dml.ElementWiseLogOperatorDesc, lambda x: call("log", x))
+unary(dml.ElementWiseSqrtOperatorDesc, lambda x: call("sqrt", x))
+unary(dml.ElementWiseErfOperatorDesc, lambda x: call("erf", x))
+unary(dml.ElementWiseSinOperatorDesc, lambda x: call("sin", x))
+unary(dml.ElementWiseCosOperatorDesc, lambda x: call("cos", x))
+unary(dml.ElementWiseTanOperatorDesc, lambda x: call("tan", x))
+unary(dml.ElementWiseAsinOperatorDesc, lambda x: call("arcsin", x))
+unary(dml.ElementWiseAcosOperatorDesc, lambda x: call("arccos", x))
+unary(dml.ElementWiseAtanOperatorDesc, lambda x: call("arctan", x))
+unary(dml.ElementWiseSinhOperatorDesc, lambda x: call("sinh", x))
+unary(dml.ElementWiseCoshOperatorDesc, lambda x: call("cosh", x))
+unary(dml.ElementWiseTanhOperatorDesc, lambda x: call("tanh", x))
+unary(dml.ElementWiseAsinhOperatorDesc, lambda x: call("arcsinh", x))
+unary(dml.ElementWiseAcoshOperatorDesc, lambda x: call("arccosh", x))
+unary(dml.ElementWiseAtanhOperatorDesc, lambda x: call("arctanh", x))
 binary(dml.ElementWiseAddOperatorDesc, lambda a, b: a + b)
 binary(dml.ElementWiseSubtractOperatorDesc, lambda a, b: a - b)
 binary(dml.ElementWiseMultiplyOperatorDesc, lambda a, b: a * b)
+binary(dml.ElementWiseDifferenceSquareOperatorDesc, lambda a, b: (a - b) * (a - b))
 binary(dml.ElementWiseMaxOperatorDesc, maximum)
 binary(dml.ElementWiseMinOperatorDesc, minimum)
-unary(dml.ActivationReluOperatorDesc, lambda x: maximum(x, 0.0))
-unary(dml.ActivationGeluOperatorDesc, _gelu)
+binary(dml.ElementWiseAtanYxOperatorDesc, lambda a, b: call("arctan2", a, b))
+binary(dml.ElementWiseModulusTruncateOperatorDesc, lambda a, b: call("fmod", a, b))
+
+
+@form_of_class(dml.ElementWiseAdd1OperatorDesc)
+def add1_form(desc: dml.ElementWiseAdd1OperatorDesc) -> Pointwise:
+    """The activation of the sum, which is not rounded to FLOAT16 between them."""
+    return pointwise(desc, activated(desc.fused_activation, operand(0) + operand(1)))
 
 
 @form_of_class(dml.ElementWiseDivideOperatorDesc)
 def divide_form(desc: dml.ElementWiseDivideOperatorDesc) -> Pointwise:
     """A / B; integers toward zero, and 0 where the divisor is 0."""
     function = "divide_integers" if desc.a_tensor.dtype.kind in "iu" else "divide"
-    return _form(desc, partial(call, function))
+    return pointwise(desc, call(function, operand(0), operand(1)))
 
 
-@form_of_class(dml.ElementWiseClipOperatorDesc)
-def clip_form(desc: dml.ElementWiseClipOperatorDesc) -> Pointwise:
-    """`max(Min, min(x, Max))`, the bounds cast to the tensor's type: truncated and saturated for integers."""
-    dtype = desc.input_tensor.dtype
-    low: float = desc.min
-    high: float = desc.max
-    if dtype.kind in "iu" and desc.scale_bias is None:
-        limits = np.iinfo(dtype)
-        low, high = (min(max(int(bound), int(limits.min)), int(limits.max)) for bound in (low, high))
-    elif dtype.itemsize == 2:
-        with np.errstate(over="ignore"):
-            low, high = (float(np.float16(bound)) for bound in (low, high))
+@form_of_class(dml.ElementWiseMeanOperatorDesc)
+def mean_form(desc: dml.ElementWiseMeanOperatorDesc) -> Pointwise:
+    """(A + B) / 2; of integers in int64, which holds every sum."""
+    total = operand(0) + operand(1)
+    if desc.a_tensor.dtype.kind == "f":
+        return pointwise(desc, total * 0.5)
+    return pointwise(desc, call("divide_integers", total, 2), "int64")
 
-    def formula(x: Expression) -> Expression:
-        return maximum(minimum(x, high), low)
 
-    return _form(desc, formula)
+@form_of_class(dml.ElementWiseModulusFloorOperatorDesc)
+def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwise:
+    """The remainder of the division toward zero, moved to B's side of 0; a 0 has B's sign."""
+    b = operand(1)
+    rest = call("fmod", operand(0), b)
+    zero = where(b < 0, -0.0, 0.0) if desc.a_tensor.dtype.kind == "f" else 0
+    return pointwise(desc, where(call("equal", rest, 0), zero, where((rest < 0) ^ (b < 0), rest + b, rest)))
+
+
+@form_of_class(dml.ElementWisePowOperatorDesc)
+def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
+    """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs."""
+    base, exponent = desc.input_tensor.dtype, desc.exponent_tensor.dtype
+    if base.kind in "iu" and exponent.kind in "iu" and desc.scale_bias is None:
+        return pointwise(desc, call("power_integers", *operands(desc)), "int64")
+    wide = "float64" if base.kind in "iu" or exponent.name.endswith("int32") else "float32"
+    x, power = operands(desc)
+    whole = call("equal", call("trunc", power), power)
+    return pointwise(desc, where((x < 0.0) & ~whole, math.nan, call("power", x, power)), wide)
+
+
+@form_of_class(dml.ElementWiseConstantPowOperatorDesc)
+def constant_pow_form(desc: dml.ElementWiseConstantPowOperatorDesc) -> Pointwise:
+    """Elements to the power of the constant; what is below 0 has whole powers only."""
+    (x,) = operands(desc)
+    if desc.exponent.is_integer():
+        return pointwise(desc, call("power", x, desc.exponent))
+    return pointwise(desc, where(x < 0.0, math.nan, call("power", abs(x), desc.exponent)))
+
+
+@form_of_class(dml.ElementWiseSignOperatorDesc)
+def sign_form(desc: dml.ElementWiseSignOperatorDesc) -> Pointwise:
+    """By comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
+    x = operand(0)
+    return pointwise(desc, where(x > 0, 1, 0 if desc.input_tensor.dtype.kind == "u" else where(x < 0, -1, 0)))
+
+
+@form_of_class(dml.ElementWiseRoundOperatorDesc)
+def round_form(desc: dml.ElementWiseRoundOperatorDesc) -> Pointwise:
+    """Whole numbers by one of three rules; a result of 0 has the sign of the element."""
+    x = operand(0)
+    whole = call("trunc", x)
+    match desc.rounding_mode:
+        case dml.RoundingMode.HALVES_TO_NEAREST_EVEN:
+            return pointwise(desc, call("rint", x))
+        case dml.RoundingMode.TOWARD_ZERO:
+            return pointwise(desc, whole)
+        case dml.RoundingMode.TOWARD_INFINITY:  # which rounds halves away from 0
+            return pointwise(desc, where(abs(x - whole) >= 0.5, whole + where(x < 0.0, -1.0, 1.0), whole))
 
 
 @form_of_class(dml.ElementWiseIfOperatorDesc)

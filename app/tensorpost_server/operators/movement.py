@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import PaddingMode
+from tensorpost.descriptors import BufferTensorDesc, PaddingMode
+from tensorpost.descriptors.operator_desc import with_size
 
 from ..forms import Box, BoxFunction, Copies, Copy
 from .registry import form_of_class
@@ -29,31 +30,31 @@ def slice_form(desc: dml.Slice1OperatorDesc) -> Copies:
     """`Output[c] = Input[start + c * stride]`; a negative stride starts at the window's last element."""
     windows = zip(desc.input_window_offsets, desc.input_window_sizes, desc.input_window_strides, strict=True)
     start = [offset + (size - 1 if step < 0 else 0) for offset, size, step in windows]
-    sizes = desc.output_tensor.sizes
-    copy = Copy.of(sizes, source_start=start, source_steps=desc.input_window_strides)
-    return Copies((len(sizes),), ((copy,),))
+    return Copies.of_box(desc.output_tensor.sizes, source_start=start, source_steps=desc.input_window_strides)
 
 
 @form_of_class(dml.JoinOperatorDesc)
 def join_form(desc: dml.JoinOperatorDesc) -> Copies:
     """Every input is a copy, and each begins where the one before ends."""
-    rank, copies, begin = len(desc.output_tensor.sizes), list[Copy](), 0
-    for index, tensor in enumerate(desc.input_tensors):
-        start = [begin if axis == desc.axis else 0 for axis in range(rank)]
-        copies.append(Copy.of(tensor.sizes, target_start=start, input=index))
-        begin += tensor.sizes[desc.axis]
+    rank, parts = len(desc.output_tensor.sizes), enumerate(_parts(desc.input_tensors, desc.axis))
+    copies = [Copy.of_box(sizes, target_start=start, input=index) for index, (sizes, start) in parts]
     return Copies((rank,) * len(copies), (tuple(copies),))
 
 
 @form_of_class(dml.SplitOperatorDesc)
 def split_form(desc: dml.SplitOperatorDesc) -> Copies:
     """Every output is a copy of a part of the input."""
-    rank, outputs, begin = len(desc.input_tensor.sizes), list[tuple[Copy]](), 0
-    for tensor in desc.output_tensors:
-        start = [begin if axis == desc.axis else 0 for axis in range(rank)]
-        outputs.append((Copy.of(tensor.sizes, source_start=start),))
-        begin += tensor.sizes[desc.axis]
-    return Copies((rank,), tuple(outputs))
+    parts = _parts(desc.output_tensors, desc.axis)
+    copies = [(Copy.of_box(sizes, source_start=start),) for sizes, start in parts]
+    return Copies((len(desc.input_tensor.sizes),), tuple(copies))
+
+
+def _parts(tensors: Sequence[BufferTensorDesc], axis: int) -> Iterator[tuple[Sequence[int], list[int]]]:
+    """The sizes of tensors that lie one after the other along an axis, and where each begins in the whole."""
+    begin = 0
+    for tensor in tensors:
+        yield tensor.sizes, with_size([0] * len(tensor.sizes), axis, begin)
+        begin += tensor.sizes[axis]
 
 
 @form_of_class(dml.Padding1OperatorDesc)
@@ -64,14 +65,14 @@ def padding_form(desc: dml.Padding1OperatorDesc) -> Copies | BoxFunction:
     """
     sizes, rank = desc.input_tensor.sizes, len(desc.input_tensor.sizes)
     if desc.padding_mode is PaddingMode.CONSTANT:
-        return Copies((rank,), ((Copy.of(sizes, target_start=desc.start_padding),),), desc.padding_value)
+        return Copies.of_box(sizes, target_start=desc.start_padding, fill_value=desc.padding_value)
     axes = list(zip(sizes, desc.start_padding, desc.output_tensor.sizes, strict=True))
     periods = [3 if desc.padding_mode is PaddingMode.EDGE else 2 * (whole // size + 2) for size, _, whole in axes]
     if math.prod(periods) > MOST_COPIES:
         return BoxFunction(_pad, 1, (("axes", tuple(axes)), ("mode", desc.padding_mode)), rank + 1)
     runs = [_runs(size, before, whole, desc.padding_mode) for size, before, whole in axes]
     copies = [
-        Copy.of(
+        Copy.of_box(
             [length for _, _, length, _ in parts],
             source_start=[source for _, source, _, _ in parts],
             source_steps=[step for _, _, _, step in parts],

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from tensorpost.descriptors import (
     AxisDirection,
+    DirectedRounding,
     InterpolationMode,
+    PixelOffsets,
     Resample1OperatorDesc,
     Resample2OperatorDesc,
     Resample3OperatorDesc,
     ResampleGrad1OperatorDesc,
+    ResampleGradient,
     ResampleGradOperatorDesc,
     ResampleOperatorDesc,
     Upsample2DOperatorDesc,
@@ -51,9 +54,9 @@ def resample_form(desc: ResampleDesc) -> Separable:
     linear = desc.interpolation_mode is InterpolationMode.LINEAR
     scales = desc.scales
     input_offsets, output_offsets = (0.5,) * len(scales), (-0.5,) * len(scales)
-    if not isinstance(desc, (Upsample2DOperatorDesc, ResampleOperatorDesc)):
+    if isinstance(desc, PixelOffsets):
         input_offsets, output_offsets = desc.input_pixel_offsets, desc.output_pixel_offsets
-    gradient = isinstance(desc, (ResampleGradOperatorDesc, ResampleGrad1OperatorDesc))
+    gradient = isinstance(desc, ResampleGradient)
     if gradient:
         sizes, output_sizes = desc.output_gradient_tensor.sizes, desc.input_gradient_tensor.sizes
         # The input offset is that of the gradient operator's own input, which is the forward operator's output.
@@ -62,7 +65,7 @@ def resample_form(desc: ResampleDesc) -> Separable:
         sizes, output_sizes = desc.input_tensor.sizes, desc.output_tensor.sizes
     antialiased = isinstance(desc, Resample3OperatorDesc) and desc.antialiased
     rule = Nearest.HALF_UP
-    if isinstance(desc, (Resample2OperatorDesc, Resample3OperatorDesc, ResampleGrad1OperatorDesc)):
+    if isinstance(desc, DirectedRounding):
         rule = Nearest.CEIL if desc.rounding_direction is AxisDirection.INCREASING else Nearest.FLOOR
 
     axes: list[AxisMap | None] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensorpost.layout import Layout, last_index
@@ -38,6 +38,8 @@ class Plan:
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
+        input_bytes: bytes of all inputs together.
+        output_bytes: bytes of all outputs together.
     """
 
     operation: Operation
@@ -48,21 +50,17 @@ class Plan:
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
+    input_bytes: int = field(init=False)
+    output_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_bytes", sum([slot.layout.size_in_bytes for slot in self.inputs]))
+        object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
 
     @property
     def operator(self) -> str:
         """The operator's short name, for instance `TILE`."""
         return self.operation.name
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of all inputs together."""
-        return sum([slot.layout.size_in_bytes for slot in self.inputs])
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of all outputs together."""
-        return sum([slot.layout.size_in_bytes for slot in self.outputs])
 
 
 class _Key:
@@ -93,26 +91,25 @@ def make_plan(operation: Operation, slice_bytes: int) -> Plan:
 @lru_cache(maxsize=1024)
 def _make_plan(key: _Key, slice_bytes: int) -> Plan:
     operation = key.operation
-    form = form_of(operation)
-    outputs = operation.outputs
-    works = [form.work(whole_box(slot.layout.sizes), index) for index, slot in enumerate(outputs)]
-    if form.in_one_go:
-        cuts = [cut(slot.layout, slice_bytes, index) for index, slot in enumerate(outputs)]
-        held_bytes = sum([math.prod(slot.layout.sizes) * slot.layout.data_type.item_size for slot in outputs])
-    else:
-        cuts = [
-            _cut(slot.layout, slice_bytes, work, index)
-            for index, (slot, work) in enumerate(zip(outputs, works, strict=True))
-        ]
-        held_bytes = 0
-    slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    scratch = max(
-        [form.scratch_bytes(one.piece(0).box, index) for index, one in enumerate(cuts) if len(one)], default=0
-    )
-    if isinstance(form, (Lines, BoxFunction)):
-        # What lines and products read is read again for every slice.
-        works = [len(one) * form.work(one.piece(0).box, index) for index, one in enumerate(cuts) if len(one)]
-    return Plan(operation, form, operation.inputs, outputs, slices, sum(works), held_bytes, scratch)
+    form, outputs = form_of(operation), operation.outputs
+    cuts: list[Slices] = []
+    work = held = scratch = 0
+    for index, slot in enumerate(outputs):
+        layout = slot.layout
+        read = form.work(whole_box(layout.sizes), index)
+        if form.in_one_go:
+            slices = cut(layout, slice_bytes, index)
+            held += math.prod(layout.sizes) * layout.data_type.item_size
+        else:
+            slices = _cut(layout, slice_bytes, read, index)
+        if count := len(slices):
+            first = slices.piece(0).box
+            scratch = max(scratch, form.scratch_bytes(first, index))
+            # What lines and products read is read again for every slice.
+            work += count * form.work(first, index) if isinstance(form, (Lines, BoxFunction)) else read
+        cuts.append(slices)
+    all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
+    return Plan(operation, form, operation.inputs, outputs, all_slices, work, held, scratch)
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:

@@ -49,6 +49,7 @@ class Slices:
         split: which of them, counted in that order, is cut; those before it are one coordinate in each slice.
         parts: into how many parts of about equal size the cut axis falls.
         output: which output it is, in binding order.
+        count: how many slices there are.
         whole: the only slice, if there is just one: small outputs are asked for it again and again.
     """
 
@@ -57,21 +58,18 @@ class Slices:
     split: int
     parts: int
     output: int = 0
+    count: int = field(init=False, compare=False, repr=False)
     whole: OutputSlice | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        if len(self) == 1:
+        sizes = self.layout.sizes
+        count = 0 if 0 in sizes else math.prod([sizes[axis] for axis in self.order[: self.split]]) * self.parts
+        object.__setattr__(self, "count", count)
+        if count == 1:
             object.__setattr__(self, "whole", self._piece(0))
 
     def __len__(self) -> int:
-        if self.whole is not None:
-            return 1
-        if 0 in self.layout.sizes:
-            return 0
-        if not self.order:
-            return 1
-        sizes = [self.layout.sizes[axis] for axis in self.order]
-        return math.prod(sizes[: self.split]) * self.parts
+        return self.count
 
     def __iter__(self) -> Iterator[OutputSlice]:
         return (self.piece(index) for index in range(len(self)))
@@ -92,7 +90,7 @@ class Slices:
         if self.layout.packed:
             return OutputSlice(box, begin, math.prod([stop - start for start, stop in box]) * item, 0, self.output)
         extent = last_index([stop - start for start, stop in box], self.layout.strides) + 1
-        end = self._offset(self._box(index + 1)) if index + 1 < len(self) else self.layout.size_in_bytes
+        end = self._offset(self._box(index + 1)) if index + 1 < self.count else self.layout.size_in_bytes
         computed = extent * item
         gap = end - begin - computed
         if gap <= SMALL_GAP:
@@ -112,7 +110,7 @@ class Slices:
         return tuple(box)
 
     def _offset(self, box: Box) -> int:
-        firsts = (start * stride for (start, _), stride in zip(box, self.layout.strides, strict=True))
+        firsts = [start * stride for (start, _), stride in zip(box, self.layout.strides, strict=True)]
         return sum(firsts) * self.layout.data_type.item_size
 
 

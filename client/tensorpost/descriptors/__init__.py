@@ -9,20 +9,39 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
-from . import activation, elementwise, generator, indexing, movement, product, reduction, resample, resample_grad, tile
+from . import (
+    activation,
+    clip,
+    elementwise,
+    elementwise_base,
+    generator,
+    indexing,
+    logic,
+    movement,
+    product,
+    reduction,
+    resample,
+    resample_grad,
+    softmax,
+    tile,
+)
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, operator_names
+from .clip import *  # noqa: F403
 from .elementwise import *  # noqa: F403
+from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .product import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
     TensorFlags,
@@ -52,14 +71,18 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += clip.__all__
 __all__ += elementwise.__all__
+__all__ += elementwise_base.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
+__all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += product.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
+__all__ += softmax.__all__
 __all__ += tile.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name

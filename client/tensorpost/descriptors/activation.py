@@ -1,32 +1,176 @@
-"""Activations: element-wise functions that may also be fused into a product or a convolution.
+"""Activations, most of which may also be fused into a product, a convolution or a sum.
 
-Sources: the DML_ACTIVATION_*_OPERATOR_DESC pages, and "Using fused operators for improved performance".
+Sources: the DML_ACTIVATION_*_OPERATOR_DESC pages, and "Using fused operators for improved performance". What they leave
+open is tensorpost's choice, and stands with each formula in the server's `operators/activation.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ..problems import InvalidDescriptor
+from ..problems import InvalidDescriptor, Violation
 from .base import json_object
-from .elementwise import ElementWise
-from .operator_desc import OPERATORS
+from .elementwise_base import ElementWise, ElementWiseGradient, UnaryWithoutScale
+from .feature_levels import FeatureLevel
+from .fields import Float
+from .operator_desc import OPERATORS, OperatorDesc
 from .tensor import BufferTensorDesc
 
-__all__ = ["Activation", "ActivationGeluOperatorDesc", "ActivationReluOperatorDesc", "FusedActivation"]
+__all__ = [
+    "Activation",
+    "ActivationCeluOperatorDesc",
+    "ActivationEluOperatorDesc",
+    "ActivationGeluOperatorDesc",
+    "ActivationHardSigmoidOperatorDesc",
+    "ActivationHardSwishOperatorDesc",
+    "ActivationIdentityOperatorDesc",
+    "ActivationLeakyReluOperatorDesc",
+    "ActivationLinearOperatorDesc",
+    "ActivationParameterizedReluOperatorDesc",
+    "ActivationParametricSoftplusOperatorDesc",
+    "ActivationReluGradOperatorDesc",
+    "ActivationReluOperatorDesc",
+    "ActivationScaledEluOperatorDesc",
+    "ActivationScaledTanhOperatorDesc",
+    "ActivationShrinkOperatorDesc",
+    "ActivationSigmoidOperatorDesc",
+    "ActivationSoftplusOperatorDesc",
+    "ActivationSoftsignOperatorDesc",
+    "ActivationSwishOperatorDesc",
+    "ActivationTanhOperatorDesc",
+    "ActivationThresholdedReluOperatorDesc",
+    "FusedActivation",
+    "WithFusedActivation",
+]
 
 _PLACEHOLDER: Mapping[str, Any] = {"DataType": "FLOAT32", "Sizes": [1, 1, 1, 1]}
 
 
-class Activation(ElementWise):
-    """Base of activations of one input."""
+class Activation(UnaryWithoutScale):
+    """Base of activations of one input.
 
-    input_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
+    Attributes:
+        fusable: whether other operators may apply it to their results ("Using fused operators" lists which).
+    """
+
+    fusable: ClassVar[bool] = True
+
+
+class WithFusedActivation(OperatorDesc):
+    """Base of operators that an activation may be fused into; such a call is as new as the activation."""
+
+    if TYPE_CHECKING:
+        fused_activation: Activation | None  # stands last in each struct
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """See `OperatorDesc.level_rules`."""
+        fused = self.fused_activation
+        if fused is not None and level < fused.facts.since:
+            message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
+            expected = f"{fused.facts.since} or above"
+            yield self.broken("activation-newer-than-level", ("FusedActivation",), message, fused.name, expected)
+
+
+class ActivationEluOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_ELU`: x from 0 on, `Alpha * (e^x - 1)` below.
+
+    Attributes:
+        alpha: factor; usually 1.
+    """
+
+    operator_type = "ACTIVATION_ELU"
+
+    alpha: Float
+
+
+class ActivationCeluOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_CELU`: `max(0, x) + min(0, Alpha * (e^(x / Alpha) - 1))`.
+
+    Attributes:
+        alpha: usually 1; 0 divides by 0.
+    """
+
+    operator_type = "ACTIVATION_CELU"
+
+    alpha: Float
+
+
+class ActivationScaledEluOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SCALED_ELU`: `Gamma * x` above 0, else `Gamma * Alpha * (e^x - 1)`.
+
+    Attributes:
+        alpha: usually 1.6732.
+        gamma: usually 1.0507.
+    """
+
+    operator_type = "ACTIVATION_SCALED_ELU"
+
+    alpha: Float
+    gamma: Float
+
+
+class ActivationHardSigmoidOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_HARD_SIGMOID`: `max(0, min(Alpha * x + Beta, 1))`.
+
+    Attributes:
+        alpha: slope; usually 0.2.
+        beta: usually 0.5.
+    """
+
+    operator_type = "ACTIVATION_HARD_SIGMOID"
+
+    alpha: Float
+    beta: Float
+
+
+class ActivationIdentityOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_IDENTITY`: each element itself."""
+
+    operator_type = "ACTIVATION_IDENTITY"
+
+
+class ActivationLeakyReluOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_LEAKY_RELU`: x from 0 on, `Alpha * x` below.
+
+    Attributes:
+        alpha: usually 0.01.
+    """
+
+    operator_type = "ACTIVATION_LEAKY_RELU"
+
+    alpha: Float
+
+
+class ActivationLinearOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_LINEAR`: `Alpha * x + Beta`.
+
+    Attributes:
+        alpha: factor.
+        beta: summand.
+    """
+
+    operator_type = "ACTIVATION_LINEAR"
+
+    alpha: Float
+    beta: Float
+
+
+class ActivationParametricSoftplusOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_PARAMETRIC_SOFTPLUS`: `Alpha * ln(1 + e^(Beta * x))`.
+
+    Attributes:
+        alpha: factor.
+        beta: factor of the exponent.
+    """
+
+    operator_type = "ACTIVATION_PARAMETRIC_SOFTPLUS"
+
+    alpha: Float
+    beta: Float
 
 
 class ActivationReluOperatorDesc(Activation):
@@ -41,13 +185,139 @@ class ActivationGeluOperatorDesc(Activation):
     operator_type = "ACTIVATION_GELU"
 
 
+class ActivationScaledTanhOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SCALED_TANH`: `Alpha * tanh(Beta * x)`.
+
+    Attributes:
+        alpha: usually 1.
+        beta: usually 0.5.
+    """
+
+    operator_type = "ACTIVATION_SCALED_TANH"
+
+    alpha: Float
+    beta: Float
+
+
+class ActivationSigmoidOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SIGMOID`: `1 / (1 + e^-x)`."""
+
+    operator_type = "ACTIVATION_SIGMOID"
+
+
+class ActivationSoftplusOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SOFTPLUS`: `ln(1 + e^(Steepness * x)) / Steepness`.
+
+    Attributes:
+        steepness: 1 or above, below level 6_4.
+    """
+
+    operator_type = "ACTIVATION_SOFTPLUS"
+
+    steepness: Float
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """A steepness below 1 is newer than the operator."""
+        if self.steepness < 1 and level < FeatureLevel.L6_4:
+            message = f"Steepness below 1 needs feature level 6_4, not {level}"
+            yield self.broken("steepness", ("Steepness",), message, self.steepness, "1 or above, or level 6_4")
+
+
+class ActivationSoftsignOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SOFTSIGN`: `x / (1 + |x|)`; 1 and -1 of the infinities, as its limits."""
+
+    operator_type = "ACTIVATION_SOFTSIGN"
+
+
+class ActivationTanhOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_TANH`: the hyperbolic tangent."""
+
+    operator_type = "ACTIVATION_TANH"
+
+
+class ActivationThresholdedReluOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_THRESHOLDED_RELU`: x above Alpha, else 0.
+
+    Attributes:
+        alpha: usually 1.
+    """
+
+    operator_type = "ACTIVATION_THRESHOLDED_RELU"
+
+    alpha: Float
+
+
+class ActivationShrinkOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SHRINK`: `x - Bias` above Threshold, `x + Bias` below -Threshold, else 0.
+
+    Attributes:
+        bias: usually 0; integers are computed in float64, truncated and saturated.
+        threshold: usually 0.5.
+    """
+
+    operator_type = "ACTIVATION_SHRINK"
+
+    bias: Float
+    threshold: Float
+
+
+class ActivationSwishOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_SWISH`: `x * sigmoid(SigmoidInputScale * x)`.
+
+    Attributes:
+        sigmoid_input_scale: usually 1.
+    """
+
+    operator_type = "ACTIVATION_SWISH"
+    fusable = False
+
+    sigmoid_input_scale: Float
+
+
+class ActivationHardSwishOperatorDesc(Activation):
+    """`DML_OPERATOR_ACTIVATION_HARD_SWISH`: `x * max(0, min(Alpha * x + Beta, 1))`.
+
+    Attributes:
+        alpha: slope; usually 1/6.
+        beta: usually 0.5.
+    """
+
+    operator_type = "ACTIVATION_HARD_SWISH"
+    fusable = False
+
+    alpha: Float
+    beta: Float
+
+
+class ActivationParameterizedReluOperatorDesc(ElementWise):
+    """`DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU`: x from 0 on, `Slope * x` below; integers wrap.
+
+    Attributes:
+        input_tensor: tensor to read.
+        slope_tensor: a factor for each element; one for a channel is broadcast by strides of 0.
+        output_tensor: of the same DataType and sizes.
+    """
+
+    operator_type = "ACTIVATION_PARAMETERIZED_RELU"
+
+    input_tensor: BufferTensorDesc
+    slope_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+
+
+class ActivationReluGradOperatorDesc(ElementWiseGradient):
+    """`DML_OPERATOR_ACTIVATION_RELU_GRAD`: the gradient where the input is above 0, else 0."""
+
+    operator_type = "ACTIVATION_RELU_GRAD"
+
+
 def _read_fused(value: object) -> object:
     """An activation without tensors: `{"type": "ACTIVATION_RELU", "desc": {...}}`, or its descriptor."""
     if value is None:
         return value
     if isinstance(value, Activation):
         value = _write_fused(value)  # its own tensors have no meaning here, so descriptors must not differ in them
-    activations = {cls.operator_type: cls for cls in OPERATORS if issubclass(cls, Activation)}
+    activations = {cls.operator_type: cls for cls in OPERATORS if issubclass(cls, Activation) and cls.fusable}
     expected = {"expected": "an object with type and desc; the types are " + ", ".join(activations)}
     if not isinstance(value, Mapping):
         raise PydanticCustomError("not-an-object", "must be an object", expected)

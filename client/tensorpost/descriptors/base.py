@@ -7,34 +7,24 @@ snake_case.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..problems import InvalidDescriptor, Violation, json_path, nearest
 from .catalogue import pascal_case, snake_case
+from .fields import CONVERTED, NATIVE
 
-__all__ = ["Descriptor", "has_odd_keys", "json_object", "postponed_rules"]
+__all__ = ["Descriptor", "has_odd_keys", "json_object"]
 
 _MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
 
 # Set while a descriptor is read only for its structure: its tensors then stay silent about DirectML's rules, and
 # whoever reads it asks `rules()` later. An operator's `rules()` repeats those of its tensors.
 _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=False)
-
-
-@contextmanager
-def postponed_rules() -> Generator[None]:
-    """Read descriptors inside for their structure only."""
-    token = _rules_postponed.set(True)
-    try:
-        yield
-    finally:
-        _rules_postponed.reset(token)
 
 
 def json_object(value: object) -> Mapping[str, Any] | None:
@@ -72,12 +62,28 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
     )
 
     def __init__(self, /, **data: Any) -> None:
+        try:
+            self._read_structure(data)
+            sound = _rules_postponed.get() or not any(self.rules())
+        except (ValidationError, TypeError):  # keys that are no text cannot be passed on
+            sound = False
+        if not sound:
+            self._read_for_violations(data)
+
+    def _read_structure(self, fields: Mapping[str, Any]) -> None:
+        """Set the fields. The rules of the tensors in them are looked at later, together with this descriptor's own."""
+        token = _rules_postponed.set(True)
+        try:
+            super().__init__(**fields)
+        finally:
+            _rules_postponed.reset(token)
+
+    def _read_for_violations(self, data: Mapping[str, Any]) -> None:
+        """Read what is wrong, or wrapped, or both, and name everything that is wrong."""
         fields, within, found = self._unwrap(data)
         known, own = _split_fields(type(self), fields)
         try:
-            # Read for the structure first, so that every rule is looked at once, the tensors' and the operator's own.
-            with postponed_rules():
-                super().__init__(**known)
+            self._read_structure(known)
             if not _rules_postponed.get():
                 own += [_through_desc(violation, known) for violation in self.rules()]
         except ValidationError as error:
@@ -92,8 +98,24 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         try:
             super().__init__(**known)
         except ValidationError as second:
-            return _violations_of(second, type(self))
-        return _violations_of(error, type(self))  # never reached: what broke the first time breaks again
+            error = second
+        found = _violations_of(error, type(self))
+        for name, value in known.items():
+            if isinstance(value, Descriptor):  # its rules may be postponed (`structure`)
+                found += [violation.under(name) for violation in value.rules()]
+        order = {alias: place for place, alias in enumerate(self.names_of_fields().values())}
+        return sorted(found, key=lambda violation: order[str(violation.path[0])] if violation.path else -1)
+
+    @classmethod
+    def structure(cls, value: object) -> Self | None:
+        """The value as a descriptor whose rules are not looked at yet; None if it cannot be read."""
+        token = _rules_postponed.set(True)
+        try:
+            return cls.model_validate(value)
+        except (ValidationError, TypeError):
+            return None
+        finally:
+            _rules_postponed.reset(token)
 
     @classmethod
     def _unwrap(cls, data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...], list[Violation]]:
@@ -117,14 +139,6 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
     def rules(self) -> Iterator[Violation]:
         """Every DirectML rule that these values break, those of nested tensors included."""
         yield from ()
-
-    @model_validator(mode="after")
-    def _refuse_broken_rules(self) -> Self:
-        if not _rules_postponed.get():
-            found = list(self.rules())
-            if found:
-                raise InvalidDescriptor.of(found)
-        return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002 # see Args
         """A descriptor with some fields replaced: checked like a new one, and with what was derived derived anew.
@@ -195,7 +209,11 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
     for line in error.errors(include_url=False):
         if line["type"] == "default_factory_not_called":
             continue  # a derived count could not be derived; what it derives from is reported itself
-        path = tuple(names.get(step, step) if isinstance(step, str) else step for step in line["loc"])
+        if NATIVE in line["loc"]:
+            continue  # the other way of reading the same number says why it is none
+        path = tuple(
+            names.get(step, step) if isinstance(step, str) else step for step in line["loc"] if step != CONVERTED
+        )
         context: Mapping[str, Any] = line.get("ctx", {})
         nested = context.get("error")
         if isinstance(nested, InvalidDescriptor):

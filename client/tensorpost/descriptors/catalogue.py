@@ -13,12 +13,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from operator import attrgetter
 from typing import Any
 
 from ..datatypes import TensorDataType
 from .feature_levels import FeatureLevel
 
-__all__ = ["FieldFacts", "OperatorFacts", "SupportRow", "facts_of", "operator_names", "pascal_case", "snake_case"]
+__all__ = [
+    "FieldFacts",
+    "OperatorFacts",
+    "SupportRow",
+    "facts_of",
+    "operator_names",
+    "pascal_case",
+    "slot_name",
+    "snake_case",
+]
 
 
 @lru_cache(maxsize=1024)  # the names of all fields of the catalogue
@@ -32,6 +42,11 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
+def slot_name(field: str) -> str:
+    """The name that a tensor field has in a frame: `input` for `input_tensor` and `input_tensors`."""
+    return field.removesuffix("s").removesuffix("_tensor")
+
+
 @dataclass(frozen=True, slots=True)
 class FieldFacts:
     """One field of an operator's struct.
@@ -42,6 +57,8 @@ class FieldFacts:
         type: DirectML's schema type: `TENSOR_DESC`, `TENSOR_DESC_ARRAY`, `UINT`, `FLOAT_ARRAY` and so on.
         optional: whether the pointer may be null.
         attribute_name: the name as a Python attribute.
+        slot_name: the name in a frame, if it is a tensor.
+        is_array: whether the field points to several tensors or numbers, whose count another field holds.
     """
 
     name: str
@@ -49,11 +66,16 @@ class FieldFacts:
     type: str
     optional: bool
     attribute_name: str
+    slot_name: str
+    is_array: bool
 
-    @property
-    def is_array(self) -> bool:
-        """Whether the field points to several tensors or numbers, whose count another field holds."""
-        return self.type.endswith("_ARRAY")
+    @classmethod
+    def parse(cls, text: str) -> FieldFacts:
+        """Read `InputTensor: input TENSOR_DESC`, with `optional` at its end."""
+        name, _, rest = text.partition(": ")
+        kind, type_, *optional = rest.split()
+        attribute = snake_case(name)
+        return cls(name, kind, type_, bool(optional), attribute, slot_name(attribute), type_.endswith("_ARRAY"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +115,7 @@ class OperatorFacts:
         family: the group it belongs to, in words.
         in_place: whether an output may share memory with an input in DirectML. Requests never do.
         fields: in the order of the C struct.
+        fields_by_kind: the same by kind: `input`, `output` or `attribute`.
         support: rows by tensor field, oldest first; `*` stands for every tensor.
     """
 
@@ -102,11 +125,8 @@ class OperatorFacts:
     family: str
     in_place: bool
     fields: tuple[FieldFacts, ...]
+    fields_by_kind: Mapping[str, tuple[FieldFacts, ...]]
     support: Mapping[str, tuple[SupportRow, ...]]
-
-    def of_kind(self, kind: str) -> tuple[FieldFacts, ...]:
-        """The fields of kind `input`, `output` or `attribute`, in struct order."""
-        return tuple([field for field in self.fields if field.kind == kind])
 
     def rows(self, tensor: str, function: str | None = None) -> tuple[SupportRow, ...]:
         """The support table of a tensor field.
@@ -121,7 +141,7 @@ class OperatorFacts:
     def row_at(self, level: FeatureLevel, tensor: str, function: str | None = None) -> SupportRow | None:
         """The last row of a tensor's table at or below the level; None if there is none."""
         rows = [row for row in self.rows(tensor, function) if row.since <= level]
-        return max(rows, key=lambda row: row.since) if rows else None
+        return max(rows, key=attrgetter("since"), default=None)
 
     def tables(self) -> Iterator[tuple[str, Sequence[SupportRow]]]:
         """Every tensor field with its whole support table."""
@@ -148,18 +168,16 @@ def facts_of(name: str) -> OperatorFacts:
         KeyError: DirectML has no operator of this short name.
     """
     entry = _catalogue()[name]
+    fields = tuple([FieldFacts.parse(text) for text in entry["fields"]])
     return OperatorFacts(
         name=name,
         number=entry["number"],
         since=FeatureLevel.parse(entry["since"]),
         family=entry["family"],
         in_place=entry["in_place"],
-        fields=tuple([_field(text) for text in entry["fields"]]),
+        fields=fields,
+        fields_by_kind={
+            kind: tuple([field for field in fields if field.kind == kind]) for kind in ("input", "output", "attribute")
+        },
         support={tensor: tuple([SupportRow.parse(row) for row in rows]) for tensor, rows in entry["support"].items()},
     )
-
-
-def _field(text: str) -> FieldFacts:
-    name, _, rest = text.partition(": ")
-    kind, type_, *optional = rest.split()
-    return FieldFacts(name, kind, type_, bool(optional), snake_case(name))

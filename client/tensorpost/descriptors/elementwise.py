@@ -1,97 +1,74 @@
-"""Element-wise operators: every output element follows from the input elements at the same coordinate.
+"""Element-wise operators that compute with numbers; comparisons and bits are in `logic.py`, bounds in `clip.py`.
 
-Sources: the DML_ELEMENT_WISE_*_OPERATOR_DESC pages and DML_CAST_OPERATOR_DESC. All tensors have equal sizes; an input
-is broadcast by strides of 0. What the pages leave open is tensorpost's choice, and stands with each formula in the
-server's `operators/elementwise.py`.
+Sources: the DML_ELEMENT_WISE_*_OPERATOR_DESC pages and DML_CAST_OPERATOR_DESC. What they leave open is tensorpost's
+choice, and stands with each formula in the server's `operators/elementwise.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+import enum
+from collections.abc import Iterator
+from typing import Annotated
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
-from .base import Descriptor
-from .fields import Float
-from .operator_desc import Given, OperatorDesc, packed
+from .activation import FusedActivation, WithFusedActivation
+from .elementwise_base import Binary, ElementWise, ScaleBias, Unary, UnaryWithoutScale
+from .feature_levels import FeatureLevel
+from .fields import CEnum, Float
 from .tensor import BufferTensorDesc
 
 __all__ = [
-    "Binary",
     "CastOperatorDesc",
-    "ElementWise",
     "ElementWiseAbsOperatorDesc",
+    "ElementWiseAcosOperatorDesc",
+    "ElementWiseAcoshOperatorDesc",
+    "ElementWiseAdd1OperatorDesc",
     "ElementWiseAddOperatorDesc",
-    "ElementWiseClipOperatorDesc",
+    "ElementWiseAsinOperatorDesc",
+    "ElementWiseAsinhOperatorDesc",
+    "ElementWiseAtanOperatorDesc",
+    "ElementWiseAtanYxOperatorDesc",
+    "ElementWiseAtanhOperatorDesc",
+    "ElementWiseCeilOperatorDesc",
+    "ElementWiseConstantPowOperatorDesc",
+    "ElementWiseCosOperatorDesc",
+    "ElementWiseCoshOperatorDesc",
+    "ElementWiseDifferenceSquareOperatorDesc",
     "ElementWiseDivideOperatorDesc",
+    "ElementWiseErfOperatorDesc",
     "ElementWiseExpOperatorDesc",
+    "ElementWiseFloorOperatorDesc",
     "ElementWiseIdentityOperatorDesc",
     "ElementWiseIfOperatorDesc",
+    "ElementWiseLogOperatorDesc",
     "ElementWiseMaxOperatorDesc",
+    "ElementWiseMeanOperatorDesc",
     "ElementWiseMinOperatorDesc",
+    "ElementWiseModulusFloorOperatorDesc",
+    "ElementWiseModulusTruncateOperatorDesc",
     "ElementWiseMultiplyOperatorDesc",
+    "ElementWiseNegateOperatorDesc",
+    "ElementWisePowOperatorDesc",
+    "ElementWiseRecipOperatorDesc",
+    "ElementWiseRoundOperatorDesc",
+    "ElementWiseSignOperatorDesc",
+    "ElementWiseSinOperatorDesc",
+    "ElementWiseSinhOperatorDesc",
+    "ElementWiseSqrtOperatorDesc",
     "ElementWiseSubtractOperatorDesc",
-    "ScaleBias",
-    "Unary",
+    "ElementWiseTanOperatorDesc",
+    "ElementWiseTanhOperatorDesc",
+    "RoundingMode",
 ]
 
 
-class ScaleBias(Descriptor):
-    """`DML_SCALE_BIAS`: what is done to each input element first, `x * Scale + Bias`.
+class RoundingMode(enum.IntEnum):
+    """`DML_ROUNDING_MODE`."""
 
-    Attributes:
-        scale: factor.
-        bias: summand.
-    """
-
-    scale: Float
-    bias: Float
-
-
-class ElementWise(OperatorDesc):
-    """Base of operators whose tensors all have equal sizes.
-
-    Attributes:
-        typed_like: the input whose DataType the output has, and all other inputs but those in `other_types`.
-        other_types: tensors whose DataType is their own.
-    """
-
-    typed_like: ClassVar[str] = "input_tensor"
-    other_types: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
-        """See `OperatorDesc.inferred`: the output, if its type follows."""
-        source = given.tensor(cls.typed_like)
-        if source is None or "output_tensor" in cls.other_types:
-            return {}
-        return {"output_tensor": packed(source.data_type, source.sizes)}
-
-    def operator_rules(self) -> Iterator[Violation]:
-        """All tensors agree in sizes, and in types but for those whose type is their own."""
-        fields = [path[0] for path, _ in self.tensors()]
-        yield from self.same_type_and_rank(*[field for field in fields if field not in self.other_types])
-        sizes = getattr(self, self.typed_like).sizes
-        yield from self.sizes_are(sizes, "the sizes of every other tensor", *fields)
-
-
-class Unary(ElementWise):
-    """Base of operators of one input, to which a scale and a bias may be applied first."""
-
-    input_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
-    scale_bias: ScaleBias | None = None
-
-
-class Binary(ElementWise):
-    """Base of operators of two inputs."""
-
-    typed_like = "a_tensor"
-
-    a_tensor: BufferTensorDesc
-    b_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
+    HALVES_TO_NEAREST_EVEN = 0
+    TOWARD_ZERO = 1
+    TOWARD_INFINITY = 2
 
 
 class ElementWiseIdentityOperatorDesc(Unary):
@@ -106,30 +83,197 @@ class ElementWiseAbsOperatorDesc(Unary):
     operator_type = "ELEMENT_WISE_ABS"
 
 
+class ElementWiseAcosOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ACOS`: the angle of a cosine, 0 to pi; NaN beyond 1."""
+
+    operator_type = "ELEMENT_WISE_ACOS"
+
+
+class ElementWiseAsinOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ASIN`: the angle of a sine, -pi/2 to pi/2; NaN beyond 1."""
+
+    operator_type = "ELEMENT_WISE_ASIN"
+
+
+class ElementWiseAtanOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ATAN`: the angle of a tangent, -pi/2 to pi/2."""
+
+    operator_type = "ELEMENT_WISE_ATAN"
+
+
+class ElementWiseCeilOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_CEIL`: the least whole number that is not below the element."""
+
+    operator_type = "ELEMENT_WISE_CEIL"
+
+
+class ElementWiseCosOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_COS`: the cosine of an angle in radians."""
+
+    operator_type = "ELEMENT_WISE_COS"
+
+
 class ElementWiseExpOperatorDesc(Unary):
     """`DML_OPERATOR_ELEMENT_WISE_EXP`: e to the power of each element."""
 
     operator_type = "ELEMENT_WISE_EXP"
 
 
-class ElementWiseClipOperatorDesc(Unary):
-    """`DML_OPERATOR_ELEMENT_WISE_CLIP`: `max(Min, min(x, Max))`, so that Min wins where it is larger than Max.
+class ElementWiseFloorOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_FLOOR`: the largest whole number that is not above the element."""
+
+    operator_type = "ELEMENT_WISE_FLOOR"
+
+
+class ElementWiseLogOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_LOG`: the natural logarithm; -infinity of 0, NaN below."""
+
+    operator_type = "ELEMENT_WISE_LOG"
+
+
+class ElementWisePowOperatorDesc(ElementWise):
+    """`DML_OPERATOR_ELEMENT_WISE_POW`: each element to the power of the exponent at its place.
 
     Attributes:
-        min: lower bound, cast to the tensor's type: truncated and saturated for integers.
-        max: upper bound, likewise.
+        input_tensor: the bases, to which alone the scale and the bias are applied.
+        exponent_tensor: of any supported DataType from level 3_0 on, of the input's below.
+        output_tensor: of the input's DataType.
     """
 
-    operator_type = "ELEMENT_WISE_CLIP"
+    operator_type = "ELEMENT_WISE_POW"
+    other_types = frozenset({"exponent_tensor"})
 
-    min: Float
-    max: Float
+    input_tensor: BufferTensorDesc
+    exponent_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    scale_bias: ScaleBias | None = None
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """Below 3_0 the exponents have the input's DataType."""
+        wanted, found = self.input_tensor.data_type.name, self.exponent_tensor.data_type.name
+        if level < FeatureLevel.L3_0 and wanted != found:
+            message = f"ExponentTensor is {found} and InputTensor {wanted}, which needs feature level 3_0, not {level}"
+            yield self.broken("data-types-differ", ("ExponentTensor", "DataType"), message, found, wanted)
+
+
+class ElementWiseConstantPowOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW`: each element to the power of a constant.
+
+    Attributes:
+        exponent: the power; NaN is the result for a negative element, unless it is a whole number.
+    """
+
+    operator_type = "ELEMENT_WISE_CONSTANT_POW"
+
+    exponent: Float
+
+
+class ElementWiseRecipOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_RECIP`: 1 / x; infinite where x is 0."""
+
+    operator_type = "ELEMENT_WISE_RECIP"
+
+
+class ElementWiseSinOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_SIN`: the sine of an angle in radians."""
+
+    operator_type = "ELEMENT_WISE_SIN"
+
+
+class ElementWiseSqrtOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_SQRT`: the square root of each element; NaN below 0."""
+
+    operator_type = "ELEMENT_WISE_SQRT"
+
+
+class ElementWiseTanOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_TAN`: the tangent of an angle in radians."""
+
+    operator_type = "ELEMENT_WISE_TAN"
+
+
+class ElementWiseErfOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ERF`: the error function."""
+
+    operator_type = "ELEMENT_WISE_ERF"
+
+
+class ElementWiseSinhOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_SINH`: the hyperbolic sine."""
+
+    operator_type = "ELEMENT_WISE_SINH"
+
+
+class ElementWiseCoshOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_COSH`: the hyperbolic cosine."""
+
+    operator_type = "ELEMENT_WISE_COSH"
+
+
+class ElementWiseTanhOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_TANH`: the hyperbolic tangent."""
+
+    operator_type = "ELEMENT_WISE_TANH"
+
+
+class ElementWiseAsinhOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ASINH`: the inverse of the hyperbolic sine."""
+
+    operator_type = "ELEMENT_WISE_ASINH"
+
+
+class ElementWiseAcoshOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ACOSH`: the inverse of the hyperbolic cosine; NaN below 1."""
+
+    operator_type = "ELEMENT_WISE_ACOSH"
+
+
+class ElementWiseAtanhOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_ATANH`: the inverse of the hyperbolic tangent; NaN beyond 1."""
+
+    operator_type = "ELEMENT_WISE_ATANH"
+
+
+class ElementWiseSignOperatorDesc(UnaryWithoutScale):
+    """`DML_OPERATOR_ELEMENT_WISE_SIGN`: -1, 0 or 1 as the element is below, at or above 0; 0 for NaN."""
+
+    operator_type = "ELEMENT_WISE_SIGN"
+
+
+class ElementWiseNegateOperatorDesc(UnaryWithoutScale):
+    """`DML_OPERATOR_ELEMENT_WISE_NEGATE`: -x; the least integer is its own negative."""
+
+    operator_type = "ELEMENT_WISE_NEGATE"
+
+
+class ElementWiseRoundOperatorDesc(UnaryWithoutScale):
+    """`DML_OPERATOR_ELEMENT_WISE_ROUND`: each element as a whole number.
+
+    Attributes:
+        rounding_mode: halves to the even number, all toward zero, or (TOWARD_INFINITY) halves away from zero.
+    """
+
+    operator_type = "ELEMENT_WISE_ROUND"
+
+    rounding_mode: Annotated[RoundingMode, CEnum("DML_ROUNDING_MODE_")]
 
 
 class ElementWiseAddOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_ADD`: the sum of two tensors; integers wrap."""
 
     operator_type = "ELEMENT_WISE_ADD"
+
+
+class ElementWiseAdd1OperatorDesc(WithFusedActivation, Binary):
+    """`DML_OPERATOR_ELEMENT_WISE_ADD1`: the sum of two tensors, to which an activation may be applied.
+
+    Attributes:
+        fused_activation: an activation without tensors, computed before the sum is rounded to FLOAT16.
+    """
+
+    operator_type = "ELEMENT_WISE_ADD1"
+
+    fused_activation: FusedActivation | None = None
 
 
 class ElementWiseSubtractOperatorDesc(Binary):
@@ -160,6 +304,36 @@ class ElementWiseMinOperatorDesc(Binary):
     """`DML_OPERATOR_ELEMENT_WISE_MIN`: the smaller of two elements; NaN if either is NaN."""
 
     operator_type = "ELEMENT_WISE_MIN"
+
+
+class ElementWiseMeanOperatorDesc(Binary):
+    """`DML_OPERATOR_ELEMENT_WISE_MEAN`: (A + B) / 2; integers are truncated toward zero, their sum does not wrap."""
+
+    operator_type = "ELEMENT_WISE_MEAN"
+
+
+class ElementWiseDifferenceSquareOperatorDesc(Binary):
+    """`DML_OPERATOR_ELEMENT_WISE_DIFFERENCE_SQUARE`: (A - B) * (A - B); integers wrap."""
+
+    operator_type = "ELEMENT_WISE_DIFFERENCE_SQUARE"
+
+
+class ElementWiseModulusTruncateOperatorDesc(Binary):
+    """`DML_OPERATOR_ELEMENT_WISE_MODULUS_TRUNCATE`: the remainder of A / B with the sign of A; exact."""
+
+    operator_type = "ELEMENT_WISE_MODULUS_TRUNCATE"
+
+
+class ElementWiseModulusFloorOperatorDesc(Binary):
+    """`DML_OPERATOR_ELEMENT_WISE_MODULUS_FLOOR`: the remainder of A / B with the sign of B."""
+
+    operator_type = "ELEMENT_WISE_MODULUS_FLOOR"
+
+
+class ElementWiseAtanYxOperatorDesc(Binary):
+    """`DML_OPERATOR_ELEMENT_WISE_ATAN_YX`: the angle of the point (B, A), -pi to pi."""
+
+    operator_type = "ELEMENT_WISE_ATAN_YX"
 
 
 class ElementWiseIfOperatorDesc(ElementWise):

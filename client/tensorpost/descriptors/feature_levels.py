@@ -39,11 +39,6 @@ class FeatureLevel(enum.IntEnum):
     def __str__(self) -> str:
         return f"{self >> 12}_{(self >> 8) & 0xF}"
 
-    @property
-    def directml_name(self) -> str:
-        """The C name, for instance `DML_FEATURE_LEVEL_2_1`."""
-        return f"DML_FEATURE_LEVEL_{self}"
-
     @classmethod
     def parse(cls, text: str | int | FeatureLevel) -> FeatureLevel:
         """Read `2_1`, `2.1`, `DML_FEATURE_LEVEL_2_1` or the header's number.

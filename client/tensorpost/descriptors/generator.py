@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ..problems import Violation
 from .fields import Scalar
-from .movement import DataTypeOf, scalar_fits
-from .operator_desc import Given, OperatorDesc
+from .movement import DataTypeOf, scalar_fits, scalar_type_is
+from .operator_desc import Given, Inferred, OperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = ["FillValueSequenceOperatorDesc"]
@@ -32,17 +31,13 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
     value_delta: Scalar
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the values' DataType."""
-        target = given.tensor("output_tensor")
-        return {} if target is None else {"value_data_type": target.data_type}
+        yield "value_data_type", given.tensor("output_tensor").data_type
 
     def operator_rules(self) -> Iterator[Violation]:
         """The values have the output's DataType, and fit it; a delta of -2 may be sent for an unsigned type."""
-        if self.value_data_type is not self.output_tensor.data_type:
-            name, found = self.output_tensor.data_type.name, self.value_data_type.name
-            message = f"ValueDataType must be the output's DataType, {name}"
-            yield self.broken("data-types-differ", ("ValueDataType",), message, found, name)
+        yield from scalar_type_is(self, "value_data_type", self.output_tensor.data_type)
         yield from scalar_fits(self, "value_start", self.value_data_type)
         if not isinstance(self.value_delta, int) or self.value_delta >= 0:
             yield from scalar_fits(self, "value_delta", self.value_data_type)

@@ -8,13 +8,12 @@ nothing (SCATTER_ELEMENTS): the pages leave that open, it is tensorpost's choice
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .fields import UInt
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import BufferTensorDesc
 
 __all__ = ["GatherOperatorDesc", "NonzeroCoordinatesOperatorDesc", "ScatterElementsOperatorDesc"]
@@ -40,21 +39,16 @@ class GatherOperatorDesc(OperatorDesc):
     index_dimensions: UInt
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output; all dimensions of the indices count, but for leading ones."""
         source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
-        axis = given.integer("axis")
-        if source is None or indices is None or axis is None or not 0 <= axis < len(source.sizes):
-            return {}
-        found: dict[str, Any] = {}
-        count = given.integer("index_dimensions")
-        if count is None:
-            count = len(_without_leading_ones(indices.sizes))
-            found["index_dimensions"] = count
+        axis = given.axis("axis", len(source.sizes))
+        counted = len(_without_leading_ones(indices.sizes))
+        yield "index_dimensions", counted
+        count = given.integer("index_dimensions") if given.has("index_dimensions") else counted
         sizes = _gathered(source.sizes, indices.sizes, axis, count)
         if sizes is not None:
-            found["output_tensor"] = packed(source.data_type, sizes)
-        return found
+            yield "output_tensor", packed(source.data_type, sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks and types agree, and the output's sizes are the input's with the axis replaced."""
@@ -116,10 +110,10 @@ class ScatterElementsOperatorDesc(OperatorDesc):
     axis: UInt
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output."""
         source = given.tensor("input_tensor")
-        return {} if source is None else {"output_tensor": packed(source.data_type, source.sizes)}
+        yield "output_tensor", packed(source.data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree; the indices may be shorter or longer along the axis only."""
@@ -129,7 +123,7 @@ class ScatterElementsOperatorDesc(OperatorDesc):
         yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
         yield from self.sizes_are(indices, "IndicesTensor.Sizes", "updates_tensor")
         if self.axis < len(sizes) == len(indices):
-            wanted = [*sizes[: self.axis], indices[self.axis], *sizes[self.axis + 1 :]]
+            wanted = with_size(sizes, self.axis, indices[self.axis])
             yield from self.sizes_are(wanted, "the input's but for the axis", "indices_tensor")
 
 
@@ -151,16 +145,11 @@ class NonzeroCoordinatesOperatorDesc(OperatorDesc):
     output_coordinates_tensor: BufferTensorDesc
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: a count of one element, and whole coordinates."""
-        source = given.tensor("input_tensor")
-        if source is None:
-            return {}
-        sizes = source.sizes
-        return {
-            "output_count_tensor": packed(TensorDataType.UINT32, [1]),
-            "output_coordinates_tensor": packed(TensorDataType.UINT32, [math.prod(sizes), len(sizes)]),
-        }
+        sizes = given.tensor("input_tensor").sizes
+        yield "output_count_tensor", packed(TensorDataType.UINT32, [1])
+        yield "output_coordinates_tensor", packed(TensorDataType.UINT32, [math.prod(sizes), len(sizes)])
 
     def operator_rules(self) -> Iterator[Violation]:
         """The outputs are UINT32; one element, and a row of coordinates for every element of the input."""

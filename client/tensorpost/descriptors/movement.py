@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
 from .fields import CEnum, IntArray, Scalar, UInt, UIntArray, count_of
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import MOST_TENSORS, BufferTensorDesc, TensorArray
 
 __all__ = [
@@ -62,15 +62,11 @@ class Slice1OperatorDesc(OperatorDesc):
     input_window_strides: IntArray
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: an output with every element that the steps reach."""
-        source = given.tensor("input_tensor")
-        sizes, steps = given.integers("input_window_sizes"), given.integers("input_window_strides")
-        if source is None or sizes is None or steps is None or 0 in steps:
-            return {}
-        return {
-            "output_tensor": packed(source.data_type, [_reached(*pair) for pair in zip(sizes, steps, strict=False)])
-        }
+        windows = zip(given.integers("input_window_sizes"), given.integers("input_window_strides"), strict=False)
+        reached = [_reached(size, step) for size, step in windows]
+        yield "output_tensor", packed(given.tensor("input_tensor").data_type, reached)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The window lies inside the input, and the output inside what the steps reach."""
@@ -82,24 +78,23 @@ class Slice1OperatorDesc(OperatorDesc):
             self.input_window_strides, strict=False,
         )  # fmt: skip
         for axis, (length, out, offset, size, step) in enumerate(windows):
+            most = _reached(size, step)
             if size < 1 or offset + size > length:
-                message = (
-                    f"the window of {size} elements from {offset} on does not lie in the input's {length} elements"
-                )
+                message = f"the window of {size} elements from {offset} on is not inside the input's {length} elements"
                 yield self.broken(
                     "window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}"
                 )
             elif step == 0:
                 message = "a step of 0 stays where it is"
                 yield self.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
-            elif out > _reached(size, step):
-                message = f"the steps reach {_reached(size, step)} elements of the window, not {out}"
-                expected = f"1 to {_reached(size, step)}"
-                yield self.broken("output-sizes", ("OutputTensor", "Sizes", axis), message, out, expected)
+            elif out > most:
+                message = f"the steps reach {most} elements of the window, not {out}"
+                yield self.broken("output-sizes", ("OutputTensor", "Sizes", axis), message, out, f"1 to {most}")
 
 
 def _reached(size: int, step: int) -> int:
-    return 1 + (size - 1) // abs(step)
+    """How many elements of a window steps of this length reach; all for a step of 0, which is refused elsewhere."""
+    return 1 + (size - 1) // max(1, abs(step))
 
 
 class JoinOperatorDesc(OperatorDesc):
@@ -120,14 +115,12 @@ class JoinOperatorDesc(OperatorDesc):
     axis: UInt
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output."""
-        tensors, axis = given.tensors("input_tensors"), given.integer("axis")
-        if not tensors or axis is None or any(not 0 <= axis < len(tensor.sizes) for tensor in tensors):
-            return {}
-        sizes = list(tensors[0].sizes)
-        sizes[axis] = sum(tensor.sizes[axis] for tensor in tensors)
-        return {"output_tensor": packed(tensors[0].data_type, sizes)}
+        tensors = given.tensors("input_tensors")
+        axis = given.axis("axis", min([len(tensor.sizes) for tensor in tensors]))
+        whole = sum(tensor.sizes[axis] for tensor in tensors)
+        yield "output_tensor", packed(tensors[0].data_type, with_size(tensors[0].sizes, axis, whole))
 
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree but in the axis, along which the inputs fill the output."""
@@ -154,16 +147,13 @@ class SplitOperatorDesc(OperatorDesc):
     axis: UInt
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: with OutputCount alone, parts of equal size, if the axis can be cut so."""
-        source, count, axis = given.tensor("input_tensor"), given.integer("output_count"), given.integer("axis")
-        if source is None or not count or not 0 < count <= MOST_TENSORS or axis is None:
-            return {}
-        if not 0 <= axis < len(source.sizes) or source.sizes[axis] % count:
-            return {}
-        sizes = list(source.sizes)
-        sizes[axis] //= count
-        return {"output_tensors": [packed(source.data_type, sizes)] * min(count, source.sizes[axis])}
+        source, count = given.tensor("input_tensor"), given.integer("output_count")
+        axis = given.axis("axis", len(source.sizes))
+        if 0 < count <= MOST_TENSORS and source.sizes[axis] % count == 0:
+            part = packed(source.data_type, with_size(source.sizes, axis, source.sizes[axis] // count))
+            yield "output_tensors", [part] * min(count, source.sizes[axis])
 
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree but in the axis, along which the outputs take the whole input."""
@@ -179,7 +169,7 @@ def _parts_fill_whole(desc: OperatorDesc, whole: str, parts: str, axis: int) -> 
     if axis >= len(sizes) or any(len(tensor.sizes) != len(sizes) for tensor in tensors):
         return
     for index, tensor in enumerate(tensors):
-        wanted = [*sizes[:axis], tensor.sizes[axis], *sizes[axis + 1 :]]
+        wanted = with_size(sizes, axis, tensor.sizes[axis])
         if list(tensor.sizes) != wanted:
             field = "OutputTensors" if parts == "output_tensors" else "InputTensors"
             yield desc.broken(
@@ -224,28 +214,19 @@ class Padding1OperatorDesc(OperatorDesc):
     end_padding: UIntArray
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output, and the value's DataType."""
         source = given.tensor("input_tensor")
-        before, behind = given.integers("start_padding"), given.integers("end_padding")
-        if source is None:
-            return {}
-        found: dict[str, Any] = {"padding_value_data_type": source.data_type}
-        if before is not None and behind is not None:
-            sizes = [sum(three) for three in zip(source.sizes, before, behind, strict=False)]
-            found["output_tensor"] = packed(source.data_type, sizes)
-        return found
+        yield "padding_value_data_type", source.data_type
+        paddings = zip(source.sizes, given.integers("start_padding"), given.integers("end_padding"), strict=False)
+        yield "output_tensor", packed(source.data_type, [sum(three) for three in paddings])
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output is as large as the input and both paddings; the value has the tensors' type."""
         yield from self.same_type_and_rank()
         yield from self.count_rules("dimension_count", "start_padding")
         yield from self.one_entry_per_dimension("end_padding")
-        if self.padding_value_data_type is not self.input_tensor.data_type:
-            name = self.input_tensor.data_type.name
-            message = f"PaddingValueDataType must be the tensors' DataType, {name}"
-            found = self.padding_value_data_type.name
-            yield self.broken("data-types-differ", ("PaddingValueDataType",), message, found, name)
+        yield from scalar_type_is(self, "padding_value_data_type", self.input_tensor.data_type)
         paddings = zip(self.input_tensor.sizes, self.start_padding, self.end_padding, strict=False)
         wanted = [sum(three) for three in paddings]
         yield from self.sizes_are(wanted, "the input's with both paddings", "output_tensor")
@@ -256,6 +237,14 @@ class Padding1OperatorDesc(OperatorDesc):
         if self.padding_mode is PaddingMode.WRAP and level < FeatureLevel.L6_4:
             message = f"PaddingMode WRAP needs feature level 6_4, not {level}"
             yield self.broken("mode-newer-than-level", ("PaddingMode",), message, "WRAP", "6_4 or above")
+
+
+def scalar_type_is(desc: OperatorDesc, field: str, wanted: TensorDataType) -> Iterator[Violation]:
+    """The field that says how a `DML_SCALAR_UNION` is read must be the tensors' DataType."""
+    found, name = getattr(desc, field), pascal_case(field)
+    if found is not wanted:
+        message = f"{name} must be the tensors' DataType, {wanted.name}"
+        yield desc.broken("data-types-differ", (name,), message, found.name, wanted.name)
 
 
 _LARGEST = {"FLOAT32": 3.4028235677973366e38, "FLOAT16": 65519.99}

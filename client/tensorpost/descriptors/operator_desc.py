@@ -5,28 +5,42 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from enum import IntEnum
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from ..datatypes import TensorDataType
 from ..operation import Slot
 from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation
-from .base import Descriptor, has_odd_keys, postponed_rules
-from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case
+from .base import Descriptor
+from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case, slot_name
 from .feature_levels import NEWEST, FeatureLevel
 from .fields import to_float32, to_list
 from .tensor import BufferTensorDesc
 
-__all__ = ["OPERATORS", "Given", "OperatorDesc", "TensorPath", "packed", "slot_name"]
+__all__ = [
+    "OPERATORS",
+    "Given",
+    "Inferred",
+    "NotGiven",
+    "OperatorDesc",
+    "TensorPath",
+    "packed",
+    "with_size",
+]
 
 D = TypeVar("D", bound=Descriptor)
+E = TypeVar("E", bound=IntEnum)
 
 TensorPath = tuple[str] | tuple[str, int]
 """Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
+
+Inferred = Iterator[tuple[str, Any]]
+"""Fields that follow from others, by attribute name."""
 
 OPERATORS: list[type[OperatorDesc]] = []
 """Every operator that has a class, by number. A class enters it when it is defined."""
@@ -56,8 +70,10 @@ class OperatorDesc(Descriptor):
         super().__pydantic_init_subclass__(**kwargs)
         if "operator_type" in cls.__dict__:
             cls.facts = facts_of(cls.operator_type)
-            kinds = ("input", "output", "attribute")
-            cls._kinds = {kind: tuple([field.attribute_name for field in cls.facts.of_kind(kind)]) for kind in kinds}
+            cls._kinds = {
+                kind: tuple([field.attribute_name for field in fields])
+                for kind, fields in cls.facts.fields_by_kind.items()
+            }
             if "summary" not in cls.__dict__:
                 cls.summary = (cls.__doc__ or "").partition("\n")[0].rpartition("`: ")[2]
             OPERATORS.append(cls)
@@ -71,28 +87,18 @@ class OperatorDesc(Descriptor):
         return cls._kinds[kind]
 
     @classmethod
-    def attribute_fields(cls) -> Mapping[str, FieldInfo]:
-        """The fields that are no tensors: what a caller chooses, and the counts that follow from it."""
-        return {name: cls.model_fields[name] for name in cls.fields_of_kind("attribute")}
-
-    @classmethod
-    def fields_with_arrays(cls) -> frozenset[str]:
-        """The attribute names of the fields that hold several numbers or tensors."""
-        return frozenset([field.attribute_name for field in cls.facts.fields if field.is_array])
-
-    @classmethod
     def path_of_slot(cls, slot: str) -> TensorPath | None:
         """The path of the input that travels under this name; None if there is no such input.
 
         Example:
             `input` is `("input_tensor",)` in TILE, `input_2` is `("input_tensors", 2)` in JOIN.
         """
-        for field in cls.facts.of_kind("input"):
+        for field in cls.facts.fields_by_kind["input"]:
             name = field.attribute_name
-            if not field.is_array and slot == slot_name(name):
+            if not field.is_array and slot == field.slot_name:
                 return (name,)
             stem, _, index = slot.rpartition("_")
-            if field.is_array and stem == slot_name(name) and index.isascii() and index.isdigit() and len(index) < 6:
+            if field.is_array and stem == field.slot_name and index.isascii() and index.isdigit() and len(index) < 6:
                 return (name, int(index)) if index == str(int(index)) else None
         return None
 
@@ -116,31 +122,42 @@ class OperatorDesc(Descriptor):
     @property
     def inputs(self) -> tuple[Slot, ...]:
         """See `Operation.inputs`."""
-        return self._slots("input")
+        return self._slots[0]
 
     @property
     def outputs(self) -> tuple[Slot, ...]:
         """See `Operation.outputs`. The only output is named `output`, whatever its field."""
-        first, *others = self._slots("output")
-        return (first, *others) if others else (replace(first, name="output"),)
+        return self._slots[1]
 
-    def _slots(self, kind: str) -> tuple[Slot, ...]:
-        return tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in self.tensors(kind)])
+    @cached_property
+    def _slots(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+        inputs, outputs = self.tensors("input"), self.tensors("output")
+        names = ["output"] if len(outputs) == 1 else [_slot_of(path) for path, _ in outputs]
+        return (
+            tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in inputs]),
+            tuple([Slot(name, tensor.layout) for name, (_, tensor) in zip(names, outputs, strict=True)]),
+        )
 
-    def tensors(self, kind: str | None = None) -> Iterator[tuple[TensorPath, BufferTensorDesc]]:
+    def tensors(self, kind: str | None = None) -> Sequence[tuple[TensorPath, BufferTensorDesc]]:
         """The tensors that are there, each with its path; inputs first, in binding order.
 
         Args:
             kind: `input` or `output`; default both.
         """
-        for wanted in ("input", "output") if kind is None else (kind,):
-            for field in self.fields_of_kind(wanted):
+        return self._tensors[kind]
+
+    @cached_property
+    def _tensors(self) -> Mapping[str | None, Sequence[tuple[TensorPath, BufferTensorDesc]]]:
+        found: dict[str | None, list[tuple[TensorPath, BufferTensorDesc]]] = {"input": [], "output": []}
+        for kind, tensors in found.items():
+            for field in self._kinds[str(kind)]:
                 value = getattr(self, field)
                 if isinstance(value, tuple):
-                    tensors = cast("tuple[BufferTensorDesc, ...]", value)
-                    yield from (((field, index), tensor) for index, tensor in enumerate(tensors))
+                    array = cast("tuple[BufferTensorDesc, ...]", value)
+                    tensors += [((field, index), tensor) for index, tensor in enumerate(array)]
                 elif value is not None:
-                    yield (field,), value
+                    tensors.append(((field,), value))
+        return {**found, None: found["input"] + found["output"]}
 
     def to_document(self) -> dict[str, Any]:
         """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""
@@ -148,18 +165,25 @@ class OperatorDesc(Descriptor):
 
     def to_document_text(self) -> str:
         """`to_document` as compact JSON text, as it travels in a frame's head."""
+        return self._document_text
+
+    @cached_property
+    def _document_text(self) -> str:
         return json.dumps(self.to_document(), separators=(",", ":"))
 
     # ---- completion --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
-        """What follows from the fields that were given, by attribute name: an output's type and sizes, most often.
+    def inferred(cls, given: Given) -> Inferred:
+        """What follows from the fields that were given, as pairs of name and value: an output's type and sizes mostly.
 
-        What cannot be inferred is left out; what was given is not replaced. The base version infers nothing.
+        What was given is not replaced. The base version infers nothing.
+
+        Raises:
+            NotGiven: by the methods of `given`, for a field that cannot be read; what was yielded before it counts.
         """
         del given
-        return {}
+        yield from ()
 
     @classmethod
     def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +195,12 @@ class OperatorDesc(Descriptor):
 
     @classmethod
     def _missing(cls, given: Given) -> dict[str, Any]:
-        return {pascal_case(name): value for name, value in cls.inferred(given).items() if not given.has(name)}
+        missing: dict[str, Any] = {}
+        with suppress(NotGiven):
+            for name, value in cls.inferred(given):
+                if not given.has(name):
+                    missing[pascal_case(name)] = value
+        return missing
 
     @classmethod
     def completed(cls, desc: Mapping[str, Any]) -> Self:
@@ -181,15 +210,12 @@ class OperatorDesc(Descriptor):
             InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
                 else is wrong, for instance an output of more than 2^32 - 1 elements.
         """
-        whole = dict(desc)
-        if not any(map(has_odd_keys, desc.values())):
-            given = Given(desc)
-            missing = cls._missing(given)
-            whole = {**given.fields(), **missing}  # with the tensors that were read
-        names = cls.names_of_fields()
+        given = Given(desc)
+        missing = cls._missing(given)
         try:
-            return cls(**whole)
+            return cls(**{**given.fields, **missing})  # with the tensors that were read
         except InvalidDescriptor as error:
+            names = cls.names_of_fields()
             sent = {names.get(key, key) for key in desc}
             own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
             outputs = [(pascal_case(field),) for field in cls.fields_of_kind("output")]
@@ -212,7 +238,8 @@ class OperatorDesc(Descriptor):
             UnsupportedAtLevel: every field that the level does not support, and the level that does.
             InvalidParameter: there is no such level.
         """
-        found = list(self.unsupported_at(FeatureLevel.parse(feature_level)))
+        level = feature_level if isinstance(feature_level, FeatureLevel) else FeatureLevel.parse(feature_level)
+        found = list(self.unsupported_at(level))
         if found:
             raise UnsupportedAtLevel.of(found)
 
@@ -239,24 +266,26 @@ class OperatorDesc(Descriptor):
                 str(level), f"{self.facts.since} or above", source,
             )  # fmt: skip
             return
+        function = self.function_name()
         for path, tensor in self.tensors():
-            field, function = pascal_case(path[0]), self.function_name()
-            rows, row = self.facts.rows(field, function), self.facts.row_at(level, field, function)
-            where, count = _json_path(path), len(tensor.sizes)
+            field, count = pascal_case(path[0]), len(tensor.sizes)
+            row = self.facts.row_at(level, field, function)
             low, high = row.dimension_counts if row else (0, 0)
             if not low <= count <= high:
+                rows = self.facts.rows(field, function)
                 needs = _first_level(rows, lambda r, n=count: r.dimension_counts[0] <= n <= r.dimension_counts[1])
                 yield Violation(
-                    "dimension-count-unsupported", (*where, "Sizes"),
+                    "dimension-count-unsupported", (*_json_path(path), "Sizes"),
                     f"{name} takes {_span(low, high)} dimensions at feature level {level}, not {count}{needs}",
                     list(tensor.sizes), f"{_span(low, high)} dimensions", source,
                 )  # fmt: skip
             types = row.data_types if row else ()
             if tensor.data_type not in types:
+                rows = self.facts.rows(field, function)
                 needs = _first_level(rows, lambda r, t=tensor.data_type: t in r.data_types)
                 allowed = ", ".join(t.name for t in types)
                 yield Violation(
-                    "data-type-unsupported", (*where, "DataType"),
+                    "data-type-unsupported", (*_json_path(path), "DataType"),
                     f"{name} does not take {tensor.data_type.name} at feature level {level}{needs}",
                     tensor.data_type.name, f"one of {allowed}", source,
                 )  # fmt: skip
@@ -277,12 +306,11 @@ class OperatorDesc(Descriptor):
         """The rules of every tensor, under its field, with what only its role as input or output forbids."""
         outputs = self.fields_of_kind("output")
         for path, tensor in self.tensors():
-            where = _json_path(path)
             for violation in tensor.rules():
-                yield violation.under(*where)
+                yield violation.under(*_json_path(path))
             if path[0] in outputs:
                 for violation in tensor.output_rules():
-                    yield violation.under(*where)
+                    yield violation.under(*_json_path(path))
 
     def same_type_and_rank(self, *typed: str) -> Iterator[Violation]:
         """The constraint most operators share: all tensors agree in DimensionCount, and some or all in DataType.
@@ -290,23 +318,24 @@ class OperatorDesc(Descriptor):
         Args:
             typed: attribute names of the tensors whose DataTypes must agree; default all.
         """
-        tensors = list(self.tensors())
+        tensors = self.tensors()
+        same_types = [pair for pair in tensors if pair[0][0] in typed] if typed else tensors
         first_path, first = tensors[0]
-        typed_path, typed_first = next(pair for pair in tensors if not typed or pair[0][0] in typed)
+        typed_path, typed_first = same_types[0]
         for path, tensor in tensors:
-            name, types = _shown_path(path), not typed or path[0] in typed
-            if types and tensor.data_type != typed_first.data_type:
+            if tensor.data_type != typed_first.data_type and (not typed or path[0] in typed):
                 like = typed_first.data_type.name
                 yield Violation(
                     "data-types-differ", (*_json_path(path), "DataType"),
-                    f"{name} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; they must agree",
-                    tensor.data_type.name, like, f"{self.page()}, tensor constraints",
+                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; "
+                    "they must agree", tensor.data_type.name, like, f"{self.page()}, tensor constraints",
                 )  # fmt: skip
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
-                    f"{name} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has {len(first.sizes)}",
-                    list(tensor.sizes), f"{len(first.sizes)} dimensions", f"{self.page()}, tensor constraints",
+                    f"{_shown_path(path)} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has "
+                    f"{len(first.sizes)}", list(tensor.sizes), f"{len(first.sizes)} dimensions",
+                    f"{self.page()}, tensor constraints",
                 )  # fmt: skip
 
     def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
@@ -343,7 +372,7 @@ class OperatorDesc(Descriptor):
 
     def one_entry_per_dimension(self, *array_fields: str, rank: int | None = None) -> Iterator[Violation]:
         """Arrays must have an entry for each dimension of the first tensor, or `rank` entries."""
-        wanted = len(next(self.tensors())[1].sizes) if rank is None else rank
+        wanted = len(self.tensors()[0][1].sizes) if rank is None else rank
         for field in array_fields:
             values = getattr(self, field)
             if len(values) != wanted:
@@ -368,6 +397,15 @@ class OperatorDesc(Descriptor):
                 axis, f"0 to {rank - 1}",
             )  # fmt: skip
 
+    def axes_are_distinct(self, rank: int, field: str = "axes") -> Iterator[Violation]:
+        """Axes must be dimensions of a tensor of this rank, each once."""
+        axes = getattr(self, field)
+        for index, axis in enumerate(axes):
+            if axis >= rank or axis in axes[:index]:
+                message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
+                path = (pascal_case(field), index)
+                yield self.broken("axis", path, message, axis, f"0 to {rank - 1}, each once")
+
     def broken(self, code: str, path: tuple[str | int, ...], message: str, value: object, expected: str) -> Violation:
         """A violation of a rule of the operator's page."""
         return Violation(code, path, message, value, expected, self.page())
@@ -378,71 +416,88 @@ class OperatorDesc(Descriptor):
         return f"DML_{cls.operator_type}_OPERATOR_DESC"
 
 
+class NotGiven(Exception):  # no error: the constructor names what is missing or cannot be read
+    """A field of a document is missing, or cannot be read as what it should be."""
+
+
 class Given:
-    """The fields of a document under either spelling, as far as they can be read; the constructor names the others."""
+    """The fields of a document under either spelling, as far as they can be read; the constructor names the others.
+
+    The methods named for a type raise `NotGiven` for a field that is missing or cannot be read.
+
+    Attributes:
+        fields: the document. A tensor that was read stands there as a descriptor, so that it is not read again.
+    """
 
     def __init__(self, desc: Mapping[str, Any]) -> None:
-        self._desc = dict(desc)
-
-    def fields(self) -> dict[str, Any]:
-        """The document. A tensor that was read stands there as a descriptor, so that it is not read again."""
-        return self._desc
+        self.fields = dict(desc)
 
     def has(self, name: str) -> bool:
         """Whether the field was given, be it as null."""
-        return name in self._desc or pascal_case(name) in self._desc
+        return name in self.fields or pascal_case(name) in self.fields
 
     def value(self, name: str) -> Any:
         """The field as it was sent; None if it was not."""
-        return self._desc.get(pascal_case(name), self._desc.get(name))
+        return self.fields.get(pascal_case(name), self.fields.get(name))
 
     def structure(self, cls: type[D], name: str) -> D | None:
         """The field read as a descriptor, whose rules are not looked at yet; None if it was not given or is broken."""
         value = self.value(name)
-        if value is None:
-            return None
-        try:
-            with postponed_rules():  # broken rules are named when the whole is read
-                read = cls.model_validate(value)
-        except ValidationError:
-            return None
-        if isinstance(value, Mapping) and "Desc" not in value:
+        read = None if value is None else cls.structure(value)
+        if read is not None and isinstance(value, Mapping) and "Desc" not in value:
             # It is not read again; the long form is, since its violations have another path.
-            self._desc[pascal_case(name) if pascal_case(name) in self._desc else name] = read
+            self.fields[pascal_case(name) if pascal_case(name) in self.fields else name] = read
         return read
 
-    def tensor(self, name: str) -> BufferTensorDesc | None:
-        """The field read as a tensor; None if it was not given or cannot be read."""
-        return self.structure(BufferTensorDesc, name)
+    def tensor(self, name: str) -> BufferTensorDesc:
+        """The field read as a tensor."""
+        read = self.structure(BufferTensorDesc, name)
+        if read is None:
+            raise NotGiven(name)
+        return read
 
     def tensors(self, name: str) -> list[BufferTensorDesc]:
-        """The field read as an array of tensors; empty if it was not given or one of them cannot be read."""
+        """The field read as an array of one or several tensors."""
         value = self.value(name)
-        if not isinstance(value, (list, tuple)):
-            return []
-        read = [Given({name: item}).tensor(name) for item in cast("Sequence[object]", value)]
-        return [tensor for tensor in read if tensor is not None] if None not in read else []
+        if not isinstance(value, (list, tuple)) or not value:
+            raise NotGiven(name)
+        return [Given({name: item}).tensor(name) for item in cast("Sequence[object]", value)]
 
-    def integers(self, name: str) -> list[int] | None:
-        """The field read as an array of whole numbers; None if it cannot be read."""
+    def integers(self, name: str) -> list[int]:
+        """The field read as an array of whole numbers."""
         try:
             return [operator.index(cast("Any", item)) for item in cast("list[object]", to_list(self.value(name)))]
         except (PydanticCustomError, TypeError):
-            return None
+            raise NotGiven(name) from None
 
-    def integer(self, name: str) -> int | None:
-        """The field read as a whole number; None if it cannot be read."""
+    def integer(self, name: str) -> int:
+        """The field read as a whole number."""
         try:
             return operator.index(self.value(name))
         except TypeError:
-            return None
+            raise NotGiven(name) from None
 
-    def floats(self, name: str) -> list[float] | None:
-        """The field read as an array of 32-bit numbers; None if it cannot be read."""
+    def axis(self, name: str, rank: int) -> int:
+        """The field read as a dimension of tensors of this rank."""
+        axis = self.integer(name)
+        if not 0 <= axis < rank:
+            raise NotGiven(name)
+        return axis
+
+    def floats(self, name: str) -> list[float]:
+        """The field read as an array of 32-bit numbers."""
         try:
             return [to_float32(item) for item in cast("Sequence[object]", to_list(self.value(name)))]
         except PydanticCustomError:
-            return None
+            raise NotGiven(name) from None
+
+    def member(self, name: str, cls: type[E], prefix: str, default: E) -> E:
+        """The field read as a member of a C enum whose names have this prefix; the default where it is none."""
+        value = self.value(name)
+        try:
+            return cls[value.removeprefix(prefix)] if isinstance(value, str) else cls(operator.index(value))
+        except (KeyError, TypeError, ValueError):
+            return default
 
 
 def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
@@ -450,9 +505,9 @@ def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
     return {"DataType": data_type, "Sizes": list(sizes)}
 
 
-def slot_name(field: str) -> str:
-    """The name that a tensor field has in a frame: `input` for `input_tensor` and `input_tensors`."""
-    return field.removesuffix("s").removesuffix("_tensor")
+def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
+    """The sizes with another one along an axis."""
+    return [*sizes[:axis], size, *sizes[axis + 1 :]]
 
 
 def _slot_of(path: TensorPath) -> str:

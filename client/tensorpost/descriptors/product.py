@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from ..problems import Violation
-from .activation import Activation, FusedActivation
-from .feature_levels import FeatureLevel
+from .activation import FusedActivation, WithFusedActivation
 from .fields import CEnum, Float, UInt, UIntArray, count_of
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, packed
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -46,22 +45,7 @@ class ConvolutionDirection(enum.IntEnum):
 Transform = Annotated[MatrixTransform, CEnum("DML_MATRIX_TRANSFORM_")]
 
 
-class Product(OperatorDesc):
-    """Base of operators that an activation may be fused into; such a call is as new as the activation."""
-
-    if TYPE_CHECKING:
-        fused_activation: Activation | None  # stands last in each struct
-
-    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """See `OperatorDesc.level_rules`."""
-        fused = self.fused_activation
-        if fused is not None and level < fused.facts.since:
-            message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
-            expected = f"{fused.facts.since} or above"
-            yield self.broken("activation-newer-than-level", ("FusedActivation",), message, fused.name, expected)
-
-
-class GemmOperatorDesc(Product):
+class GemmOperatorDesc(WithFusedActivation):
     """`DML_OPERATOR_GEMM`: `FusedActivation(Alpha * A' x B' + Beta * C)` on the last two dimensions.
 
     Attributes:
@@ -89,14 +73,13 @@ class GemmOperatorDesc(Product):
     fused_activation: FusedActivation | None = None
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output."""
         a, b = given.tensor("a_tensor"), given.tensor("b_tensor")
-        if a is None or b is None or min(len(a.sizes), len(b.sizes)) < 2:
-            return {}
-        rows = _matrix(a.sizes, _transposed(given.value("trans_a")))[0]
-        columns = _matrix(b.sizes, _transposed(given.value("trans_b")))[1]
-        return {"output_tensor": packed(a.data_type, [*a.sizes[:-2], rows, columns])}
+        if min(len(a.sizes), len(b.sizes)) >= 2:
+            rows = _matrix(a.sizes, _transform(given, "trans_a"))[0]
+            columns = _matrix(b.sizes, _transform(given, "trans_b"))[1]
+            yield "output_tensor", packed(a.data_type, [*a.sizes[:-2], rows, columns])
 
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors agree in type, rank and leading sizes; the inner sizes are equal."""
@@ -113,15 +96,19 @@ class GemmOperatorDesc(Product):
         yield from self.sizes_are(wanted, "A's rows and B's columns", "output_tensor", "c_tensor")
 
 
-def _transposed(value: object) -> int:
-    return int(str(value).removeprefix("DML_MATRIX_TRANSFORM_") in ("TRANSPOSE", "1"))
+def _transform(given: Given, field: str) -> MatrixTransform:
+    return given.member(field, MatrixTransform, "DML_MATRIX_TRANSFORM_", MatrixTransform.NONE)
 
 
 def _matrix(sizes: Sequence[int], transform: int) -> tuple[int, int]:
     return (sizes[-1], sizes[-2]) if transform else (sizes[-2], sizes[-1])
 
 
-class ConvolutionOperatorDesc(Product):
+ARRAYS = ("strides", "dilations", "start_padding", "end_padding", "output_padding")
+"""Fields of a convolution that have an entry for each spatial dimension."""
+
+
+class ConvolutionOperatorDesc(WithFusedActivation):
     """`DML_OPERATOR_CONVOLUTION`: slides filters over 1 to 3 spatial dimensions, or transposes that.
 
     Attributes:
@@ -159,37 +146,31 @@ class ConvolutionOperatorDesc(Product):
     fused_activation: FusedActivation | None = None
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: forward, steps of 1, no padding and one group where they are left out."""
         source, window = given.tensor("input_tensor"), given.tensor("filter_tensor")
-        if source is None or window is None or len(source.sizes) != len(window.sizes) or len(source.sizes) < 3:
-            return {}
         spatial = len(source.sizes) - 2
-        ones, zeros = [1] * spatial, [0] * spatial
-        found: dict[str, Any] = {
-            "mode": ConvolutionMode.CROSS_CORRELATION, "direction": ConvolutionDirection.FORWARD, "group_count": 1,
-            "strides": ones, "dilations": ones,
-            "start_padding": zeros, "end_padding": zeros, "output_padding": zeros,
-        }  # fmt: skip
-        names = ("strides", "dilations", "start_padding", "end_padding", "output_padding")
-        arrays: list[list[int]] = [(given.integers(name) if given.has(name) else found[name]) or [] for name in names]
+        if len(source.sizes) != len(window.sizes) or spatial < 1:
+            return
+        forward = ConvolutionDirection.FORWARD
+        defaults = dict(zip(ARRAYS, ([1] * spatial, [1] * spatial, *[[0] * spatial] * 3), strict=True))
+        yield from {
+            "mode": ConvolutionMode.CROSS_CORRELATION, "direction": forward, "group_count": 1, **defaults
+        }.items()  # fmt: skip
+        arrays = [given.integers(name) if given.has(name) else value for name, value in defaults.items()]
         groups = given.integer("group_count") if given.has("group_count") else 1
-        if groups is None or any(len(array) != spatial for array in arrays) or 0 in arrays[0]:
-            return found
-        direction = str(given.value("direction")).removeprefix("DML_CONVOLUTION_DIRECTION_")
-        backward = direction in ("BACKWARD", "1")
-        sizes = convolved(source.sizes[2:], window.sizes[2:], arrays, backward=backward)
-        channels = window.sizes[1] * groups if backward else window.sizes[0]
-        found["output_tensor"] = packed(source.data_type, [source.sizes[0], channels, *[max(0, n) for n in sizes]])
-        return found
+        if all(len(array) == spatial for array in arrays) and 0 not in arrays[0]:
+            backward = given.member("direction", ConvolutionDirection, "DML_CONVOLUTION_DIRECTION_", forward) != forward
+            sizes = convolved(source.sizes[2:], window.sizes[2:], arrays, backward=backward)
+            channels = window.sizes[1] * groups if backward else window.sizes[0]
+            yield "output_tensor", packed(source.data_type, [source.sizes[0], channels, *[max(0, n) for n in sizes]])
 
     def operator_rules(self) -> Iterator[Violation]:
         """Types, ranks, channels and sizes fit."""
         yield from self.same_type_and_rank()
         source, window, rank = self.input_tensor.sizes, self.filter_tensor.sizes, len(self.input_tensor.sizes)
         yield from self.count_is_length("dimension_count", "strides")
-        names = ("strides", "dilations", "start_padding", "end_padding", "output_padding")
-        wrong = list(self.one_entry_per_dimension(*names, rank=rank - 2))
+        wrong = list(self.one_entry_per_dimension(*ARRAYS, rank=rank - 2))
         yield from wrong
         for name in ("strides", "dilations"):
             for axis, value in enumerate(getattr(self, name)):
@@ -208,7 +189,7 @@ class ConvolutionOperatorDesc(Product):
                 "channels", ("FilterTensor", "Sizes"), message, list(window), f"{source[1]} input channels"
             )
             return
-        arrays = [list(getattr(self, name)) for name in names]
+        arrays = [list(getattr(self, name)) for name in ARRAYS]
         sizes = convolved(source[2:], window[2:], arrays, backward=backward)
         if any(size < 1 for size in sizes):
             message = f"the output would have the spatial sizes {sizes}: the filter is larger than the padded input"

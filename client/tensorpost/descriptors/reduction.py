@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .fields import CEnum, UInt, UIntArray, count_of
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .resample import AxisDirection, Direction
 from .tensor import BufferTensorDesc
 
@@ -58,24 +58,18 @@ class ReduceOperatorDesc(OperatorDesc):
     axis_count: UInt = count_of("axes")
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output; positions are UINT32."""
-        source, axes, function = given.tensor("input_tensor"), given.integers("axes"), given.value("function")
-        if source is None or axes is None:
-            return {}
-        index = str(function).removeprefix("DML_REDUCE_FUNCTION_") in ("ARGMAX", "ARGMIN", "0", "1")
+        source, axes = given.tensor("input_tensor"), given.integers("axes")
+        function = given.member("function", ReduceFunction, "DML_REDUCE_FUNCTION_", ReduceFunction.SUM)
         sizes = [1 if axis in axes else size for axis, size in enumerate(source.sizes)]
-        return {"output_tensor": packed(TensorDataType.UINT32 if index else source.data_type, sizes)}
+        yield "output_tensor", packed(TensorDataType.UINT32 if function.is_index else source.data_type, sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output has the input's rank, and one element along each axis."""
         yield from self.same_type_and_rank(*(["input_tensor"] if self.function.is_index else []))
         yield from self.count_is_length("axis_count", "axes")
-        rank = len(self.input_tensor.sizes)
-        for index, axis in enumerate(self.axes):
-            if axis >= rank or axis in self.axes[:index]:
-                message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
-                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}, each once")
+        yield from self.axes_are_distinct(len(self.input_tensor.sizes))
         wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
         yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
 
@@ -106,16 +100,12 @@ class TopK1OperatorDesc(OperatorDesc):
     axis_direction: Direction = AxisDirection.DECREASING
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: both outputs; positions are UINT32."""
-        source, axis, k = given.tensor("input_tensor"), given.integer("axis"), given.integer("k")
-        if source is None or axis is None or k is None or not 0 <= axis < len(source.sizes):
-            return {}
-        sizes = [*source.sizes[:axis], k, *source.sizes[axis + 1 :]]
-        return {
-            "output_value_tensor": packed(source.data_type, sizes),
-            "output_index_tensor": packed(TensorDataType.UINT32, sizes),
-        }
+        source = given.tensor("input_tensor")
+        sizes = with_size(source.sizes, given.axis("axis", len(source.sizes)), given.integer("k"))
+        yield "output_value_tensor", packed(source.data_type, sizes)
+        yield "output_index_tensor", packed(TensorDataType.UINT32, sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The outputs have the input's sizes with K for the axis."""
@@ -126,7 +116,5 @@ class TopK1OperatorDesc(OperatorDesc):
             if not 1 <= self.k <= sizes[self.axis]:
                 message = f"K is {self.k}, but the axis has {sizes[self.axis]} elements"
                 yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
-            wanted = [*sizes[: self.axis], self.k, *sizes[self.axis + 1 :]]
-            yield from self.sizes_are(
-                wanted, "the input's with K for the axis", "output_value_tensor", "output_index_tensor"
-            )
+            wanted, outputs = with_size(sizes, self.axis, self.k), ("output_value_tensor", "output_index_tensor")
+            yield from self.sizes_are(wanted, "the input's with K for the axis", *outputs)

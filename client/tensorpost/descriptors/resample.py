@@ -23,22 +23,25 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tensorpost.problems import Violation
 
 from .base import Descriptor
 from .fields import UINT_MAX, Bool, CEnum, FloatArray, UInt, count_of
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
 __all__ = [
     "AxisDirection",
+    "DirectedRounding",
     "Direction",
+    "ForwardResample",
     "Interpolation",
     "InterpolationMode",
+    "PixelOffsets",
     "Resample1OperatorDesc",
     "Resample2OperatorDesc",
     "Resample3OperatorDesc",
@@ -80,10 +83,19 @@ class Size2D(Descriptor):
 
 
 class ResampleFamily(OperatorDesc):
-    """What the members with arrays share: an entry per dimension in `scales` and, but for RESAMPLE, two offsets."""
+    """Base of the members with arrays: an entry per dimension in `scales` and, but for RESAMPLE, two pixel offsets.
+
+    Attributes:
+        forward_tensors: the names of the fields for the forward operator's input and output.
+    """
+
+    forward_tensors: ClassVar[tuple[str, str]] = ("input_tensor", "output_tensor")
+
+    if TYPE_CHECKING:
+        scales: FloatArray  # stands behind the tensors in each struct
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`; as DirectMLX does.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
@@ -91,24 +103,25 @@ class ResampleFamily(OperatorDesc):
         which is the adjoint then. A gradient operator cannot know the size of the forward input from that of the
         forward output, so no tensor is inferred.
         """
-        gradient = "input_gradient_tensor" in cls.model_fields
-        names = ("output_gradient_tensor", "input_gradient_tensor") if gradient else ("input_tensor", "output_tensor")
-        source, target = (given.tensor(name) for name in names)
-        found: dict[str, Any] = {}
+        source, target = (given.structure(BufferTensorDesc, name) for name in cls.forward_tensors)
         known = source or target
-        if known is not None and "input_pixel_offsets" in cls.model_fields:
-            found["input_pixel_offsets"] = [-0.5 if gradient else 0.5] * len(known.sizes)
-            found["output_pixel_offsets"] = [0.5 if gradient else -0.5] * len(known.sizes)
-        if source is not None and target is not None:
+        if known is not None and issubclass(cls, PixelOffsets):
+            input_offset = 0.5 if issubclass(cls, ForwardResample) else -0.5
+            yield "input_pixel_offsets", [input_offset] * len(known.sizes)
+            yield "output_pixel_offsets", [-input_offset] * len(known.sizes)
+        if given.has("scales"):
+            scales = given.floats("scales")
+        elif source is not None and target is not None:
             pairs = zip(source.sizes, target.sizes, strict=False)
-            found["scales"] = [out / size if size else 0.0 for size, out in pairs]
-        scales = given.floats("scales") if given.has("scales") else found.get("scales")
-        if not gradient and source is not None and scales is not None:
+            scales = [out / size if size else 0.0 for size, out in pairs]
+            yield "scales", scales
+        else:
+            return
+        if source is not None and issubclass(cls, ForwardResample):
             # What is wrong with a scale or with their count is left for the rules to name.
             scaled = zip(source.sizes, scales, strict=False)
             sizes = [math.floor(size * Fraction(scale)) if scale > 0 else size for size, scale in scaled]
-            found["output_tensor"] = packed(source.data_type, [*sizes, *source.sizes[len(sizes) :]])
-        return found
+            yield "output_tensor", packed(source.data_type, [*sizes, *source.sizes[len(sizes) :]])
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the operator's page.
@@ -116,17 +129,56 @@ class ResampleFamily(OperatorDesc):
         The pages say nothing of scales that are not positive; that they are refused is tensorpost's choice.
         """
         yield from self.same_type_and_rank()
-        count = "scale_count" if "scale_count" in type(self).model_fields else "dimension_count"
-        yield from self.count_rules(count, "scales")
-        if "input_pixel_offsets" in type(self).model_fields:
+        yield from self.count_rules("dimension_count" if isinstance(self, PixelOffsets) else "scale_count", "scales")
+        if isinstance(self, PixelOffsets):
             yield from self.one_entry_per_dimension("input_pixel_offsets", "output_pixel_offsets")
-        for axis, scale in enumerate(getattr(self, "scales")):  # noqa: B009 # every member has the field
+        for axis, scale in enumerate(self.scales):
             if scale <= 0:
                 yield Violation(
                     "scale-not-positive", ("Scales", axis),
                     "every scale must be larger than 0 after rounding to 32 bits", scale, "a finite number above 0",
                     "tensorpost's rule; DirectML is silent",
                 )  # fmt: skip
+
+
+class ForwardResample(ResampleFamily):
+    """Base of the members that scale a tensor.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_tensor: same DataType and rank; any sizes: the scaled input is cropped, or its edge repeated, to fit.
+        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
+    """
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    interpolation_mode: Interpolation
+
+
+class PixelOffsets(ResampleFamily):
+    """Base of the members with scales and pixel offsets.
+
+    Attributes:
+        scales: one factor per dimension, 32-bit, finite and above 0.
+        input_pixel_offsets: added to input coordinates before scaling; 0.5 for pixel centres.
+        output_pixel_offsets: added after scaling; -0.5 for pixel centres.
+        dimension_count: derived; must agree with the arrays if given.
+    """
+
+    scales: FloatArray
+    input_pixel_offsets: FloatArray
+    output_pixel_offsets: FloatArray
+    dimension_count: UInt = count_of("scales")
+
+
+class DirectedRounding(ResampleFamily):
+    """Base of the members whose nearest neighbour is rounded as the caller says.
+
+    Attributes:
+        rounding_direction: INCREASING (ceil) or DECREASING (floor); LINEAR ignores it. Required, as in the C struct.
+    """
+
+    rounding_direction: Direction
 
 
 class Upsample2DOperatorDesc(OperatorDesc):
@@ -157,15 +209,15 @@ class Upsample2DOperatorDesc(OperatorDesc):
         return (*untouched, float(self.scale_size.height), float(self.scale_size.width))
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output."""
         source, scale = given.tensor("input_tensor"), given.structure(Size2D, "scale_size")
-        if source is None or scale is None or len(source.sizes) < 2:
-            return {}
+        if scale is None or len(source.sizes) < 2:
+            return
         *untouched, height, width = source.sizes
         # A product that is too large is the scale's fault, which the rules name.
         products = [min(height * scale.height, UINT_MAX), min(width * scale.width, UINT_MAX)]
-        return {"output_tensor": packed(source.data_type, [*untouched, *products])}
+        yield "output_tensor", packed(source.data_type, [*untouched, *products])
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the DML_UPSAMPLE_2D_OPERATOR_DESC page."""
@@ -196,13 +248,10 @@ class Upsample2DOperatorDesc(OperatorDesc):
             yield from self.sizes_are(want, "the input's with height and width times ScaleSize", "output_tensor")
 
 
-class ResampleOperatorDesc(ResampleFamily):
+class ResampleOperatorDesc(ForwardResample):
     """`DML_OPERATOR_RESAMPLE`: scale any dimensions, pixel centres aligned; nearest rounds halves up.
 
     Attributes:
-        input_tensor: tensor to read.
-        output_tensor: same DataType and rank; any sizes: the scaled input is cropped, or its edge repeated, to fit.
-        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
         scales: one factor per dimension, 32-bit, finite and above 0.
         scale_count: derived; must agree with `scales` if given.
 
@@ -213,24 +262,12 @@ class ResampleOperatorDesc(ResampleFamily):
     operator_type = "RESAMPLE"
     summary: ClassVar[str] = "Scales any dimensions by factors, nearest neighbour or linear, pixel centres aligned."
 
-    input_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
     scales: FloatArray
     scale_count: UInt = count_of("scales")
 
 
-class Resample1OperatorDesc(ResampleFamily):
+class Resample1OperatorDesc(PixelOffsets, ForwardResample):
     """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up.
-
-    Attributes:
-        input_tensor: tensor to read.
-        output_tensor: same DataType and rank; any sizes: the scaled input is cropped, or its edge repeated, to fit.
-        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
-        scales: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: added to input coordinates before scaling; 0.5 for pixel centres.
-        output_pixel_offsets: added after scaling; -0.5 for pixel centres.
-        dimension_count: derived; must agree with the arrays if given.
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
@@ -239,30 +276,12 @@ class Resample1OperatorDesc(ResampleFamily):
     operator_type = "RESAMPLE1"
     summary: ClassVar[str] = "Scales any dimensions by factors with chosen pixel offsets; nearest rounds halves up."
 
-    input_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = count_of("scales")
 
-
-class Resample2OperatorDesc(ResampleFamily):
+class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     """`DML_OPERATOR_RESAMPLE2`: RESAMPLE1 where nearest takes the floor or the ceiling, with no half added.
 
     To round halves up as RESAMPLE1 does, use DECREASING and lower every InputPixelOffset by 0.5. (The page says to
     lower OutputPixelOffsets; that shifts by 0.5 / Scale and gives other pixels for most scales.)
-
-    Attributes:
-        input_tensor: tensor to read.
-        output_tensor: same DataType and rank; any sizes: the scaled input is cropped, or its edge repeated, to fit.
-        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
-        rounding_direction: INCREASING (ceil) or DECREASING (floor); LINEAR ignores it. Required, as in the C struct.
-        scales: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: added to input coordinates before scaling; 0.5 for pixel centres.
-        output_pixel_offsets: added after scaling; -0.5 for pixel centres.
-        dimension_count: derived; must agree with the arrays if given.
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
@@ -271,17 +290,8 @@ class Resample2OperatorDesc(ResampleFamily):
     operator_type = "RESAMPLE2"
     summary: ClassVar[str] = "Scales any dimensions by factors with chosen pixel offsets and rounding direction."
 
-    input_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    rounding_direction: Direction
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = count_of("scales")
 
-
-class Resample3OperatorDesc(ResampleFamily):
+class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     """`DML_OPERATOR_RESAMPLE3`: RESAMPLE2 that can filter while it shrinks.
 
     With Antialiased TRUE and LINEAR, an axis with Scale < 0.5 is filtered by a triangle of half-width 1 / Scale, its
@@ -289,14 +299,6 @@ class Resample3OperatorDesc(ResampleFamily):
     axis. DirectML itself is reported to halve in steps, so its numbers differ.
 
     Attributes:
-        input_tensor: tensor to read.
-        output_tensor: same DataType and rank; any sizes: the scaled input is cropped, or its edge repeated, to fit.
-        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
-        rounding_direction: INCREASING (ceil) or DECREASING (floor); LINEAR ignores it. Required, as in the C struct.
-        scales: one factor per dimension, 32-bit, finite and above 0.
-        input_pixel_offsets: added to input coordinates before scaling; 0.5 for pixel centres.
-        output_pixel_offsets: added after scaling; -0.5 for pixel centres.
-        dimension_count: derived; must agree with the arrays if given.
         antialiased: default FALSE; NEAREST_NEIGHBOR ignores it.
 
     Raises:
@@ -309,12 +311,4 @@ class Resample3OperatorDesc(ResampleFamily):
         "with Antialiased TRUE: DirectML's own steps are not published; ours is the documented filter"
     )
 
-    input_tensor: BufferTensorDesc
-    output_tensor: BufferTensorDesc
-    interpolation_mode: Interpolation
-    rounding_direction: Direction
-    scales: FloatArray
-    input_pixel_offsets: FloatArray
-    output_pixel_offsets: FloatArray
-    dimension_count: UInt = count_of("scales")
     antialiased: Bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..datatypes import TensorDataType, data_type
 from ..layout import Layout, is_one_to_one, last_index, packed_strides
 from ..problems import InvalidDescriptor, Violation
 from .base import Descriptor, json_object
-from .fields import CEnum, UInt, UIntArray, length_of, whole_number
+from .fields import CEnum, UInt, UIntArray, WholeNumber, length_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -77,12 +78,8 @@ def _from_dtype(value: object) -> object:
     return TensorDataType[name]
 
 
-def _to_uint64(value: object) -> int:
-    return whole_number(value, UINT64_MAX, "UINT64")
-
-
 UInt64 = Annotated[
-    int, BeforeValidator(_to_uint64), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT64_MAX})
+    int, WholeNumber("UINT64", UINT64_MAX), WithJsonSchema({"type": "integer", "minimum": 0, "maximum": UINT64_MAX})
 ]
 
 
@@ -159,10 +156,10 @@ class BufferTensorDesc(Descriptor):
         known = info.data
         if value or not {"data_type", "sizes", "strides"} <= known.keys():
             return value
-        strides = known["strides"]
-        if strides is not None and len(strides) != len(known["sizes"]):
+        sizes, strides = known["sizes"], known["strides"]
+        if strides is not None and len(strides) != len(sizes):
             return value
-        minimum = minimum_tensor_size_in_bytes(known["data_type"], known["sizes"], strides)
+        minimum = minimum_tensor_size_in_bytes(known["data_type"], sizes, strides)
         return min(max(minimum, 0), UINT64_MAX - 3)  # what does not fit breaks the element limit; the rules say so
 
     @classmethod
@@ -202,11 +199,13 @@ class BufferTensorDesc(Descriptor):
     @property
     def is_packed(self) -> bool:
         """Whether the bytes are the plain row-major array, with nothing but the rounding to 4 behind it."""
-        want = packed_strides(self.sizes)
-        same = all(s == w for n, s, w in zip(self.sizes, self.effective_strides, want, strict=True) if n > 1)
-        return same and self.total_tensor_size_in_bytes == minimum_tensor_size_in_bytes(self.data_type, self.sizes)
+        if self.strides is not None:
+            steps = zip(self.sizes, self.strides, packed_strides(self.sizes), strict=True)
+            if any(size > 1 and stride != row_major for size, stride, row_major in steps):
+                return False
+        return self.total_tensor_size_in_bytes == minimum_tensor_size_in_bytes(self.data_type, self.sizes)
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Type, sizes, strides and bytes, as the tensor travels and lies in memory.
 
@@ -263,10 +262,10 @@ class BufferTensorDesc(Descriptor):
 
     def _extent_rules(self) -> Iterator[Violation]:
         minimum = minimum_tensor_size_in_bytes(self.data_type, self.sizes, self.strides)
-        total = self.total_tensor_size_in_bytes
+        total, elements = self.total_tensor_size_in_bytes, math.prod(self.sizes)
         counts = {
-            "Sizes": ("multiply to", self.element_count),
-            "Strides": ("reach", last_index(self.sizes, self.effective_strides) + 1),
+            "Sizes": ("multiply to", elements),
+            "Strides": ("reach", elements if self.strides is None else last_index(self.sizes, self.strides) + 1),
             "TotalTensorSizeInBytes": ("holds", total * 8 // self.data_type.bits),
         }
         too_many = [name for name, (_, count) in counts.items() if count > MAX_ELEMENTS]

@@ -5,12 +5,12 @@ Source: the DML_TILE_OPERATOR_DESC page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..problems import Violation
 from .fields import UInt, UIntArray, count_of
-from .operator_desc import Given, OperatorDesc, packed
+from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
 if TYPE_CHECKING:
@@ -55,13 +55,11 @@ class TileOperatorDesc(OperatorDesc):
         return cls.completed({"InputTensor": input_tensor, "Repeats": repeats})
 
     @classmethod
-    def inferred(cls, given: Given) -> Mapping[str, Any]:
+    def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output. Where repeats are missing it has the input's sizes."""
         tensor, repeats = given.tensor("input_tensor"), given.integers("repeats")
-        if tensor is None or repeats is None:
-            return {}
         sizes = [size * repeat for size, repeat in zip(tensor.sizes, repeats, strict=False)]
-        return {"output_tensor": packed(tensor.data_type, [*sizes, *tensor.sizes[len(sizes) :]])}
+        yield "output_tensor", packed(tensor.data_type, [*sizes, *tensor.sizes[len(sizes) :]])
 
     def operator_rules(self) -> Iterator[Violation]:
         """Every broken rule of the DML_TILE_OPERATOR_DESC page."""

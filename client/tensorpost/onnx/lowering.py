@@ -179,7 +179,7 @@ def _merged(sizes: Sequence[int], repeats: Sequence[int]) -> tuple[list[int], li
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _LoweredAxis:
     """An axis with the scale and offsets that DirectML gets for it."""
 
     axis: ResizeAxis
@@ -250,32 +250,32 @@ def _merged_axes(axes: Sequence[ResizeAxis], level: FeatureLevel) -> list[Resize
     return merged
 
 
-def _place(axis: ResizeAxis, coordinates: str) -> _Placed:
+def _place(axis: ResizeAxis, coordinates: str) -> _LoweredAxis:
     n, last = axis.length, axis.output_length - 1
     if axis.is_copied:
-        return _Placed(axis, 1.0, 0.5, -0.5)
+        return _LoweredAxis(axis, 1.0, 0.5, -0.5)
     scale = _float32(axis.scale)
     match coordinates:
         case "half_pixel":
-            return _Placed(axis, scale, 0.5, -0.5)
+            return _LoweredAxis(axis, scale, 0.5, -0.5)
         case "half_pixel_symmetric":
             half_pixel = (1 / axis.scale - 1) / 2
-            return _Placed(axis, scale, _float32(Fraction(1, 2) - (axis.offset - half_pixel)), -0.5)
+            return _LoweredAxis(axis, scale, _float32(Fraction(1, 2) - (axis.offset - half_pixel)), -0.5)
         case "pytorch_half_pixel":
-            return _Placed(axis, scale if last else 1.0, 0.5, -0.5)
+            return _LoweredAxis(axis, scale if last else 1.0, 0.5, -0.5)
         case "align_corners":
-            return _Placed(axis, _float32(Fraction(last, n - 1)) if last and n > 1 else _LARGEST_FLOAT, 0.0, 0.0)
+            return _LoweredAxis(axis, _float32(Fraction(last, n - 1)) if last and n > 1 else _LARGEST_FLOAT, 0.0, 0.0)
         case "tf_half_pixel_for_nn":
-            return _Placed(axis, scale, 0.0, -0.5)
+            return _LoweredAxis(axis, scale, 0.0, -0.5)
         case "tf_crop_and_resize":
             if last and axis.step <= 0:
                 raise _NotExpressible("the roi is reversed or empty along an axis; DirectML's scales are positive")
-            return _Placed(axis, _float32(1 / axis.step) if last else 1.0, _float32(-axis.offset), 0.0)
+            return _LoweredAxis(axis, _float32(1 / axis.step) if last else 1.0, _float32(-axis.offset), 0.0)
         case _:
-            return _Placed(axis, scale, 0.0, 0.0)
+            return _LoweredAxis(axis, scale, 0.0, 0.0)
 
 
-def _to_resample2(placed: Sequence[_Placed], meaning: Resizing, data_type: TensorDataType) -> Lowering:
+def _to_resample2(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
     direction, add = {
         "round_prefer_ceil": (AxisDirection.DECREASING, -0.5),
         "floor": (AxisDirection.DECREASING, 0.0),
@@ -284,7 +284,7 @@ def _to_resample2(placed: Sequence[_Placed], meaning: Resizing, data_type: Tenso
     }[_one_rounding(placed)]
     if meaning.mode == "linear":
         direction, add = AxisDirection.DECREASING, 0.0
-    moved = [_Placed(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
+    moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
     descriptor = Resample2OperatorDesc(
         **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), rounding_direction=direction,
         **_arrays(moved),
@@ -293,20 +293,20 @@ def _to_resample2(placed: Sequence[_Placed], meaning: Resizing, data_type: Tenso
     return _judged(moved, meaning, data_type, descriptor, np.ceil if round_up else np.floor)
 
 
-def _to_resample1(placed: Sequence[_Placed], meaning: Resizing, data_type: TensorDataType) -> Lowering:
+def _to_resample1(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
     add = {"round_prefer_ceil": 0.0, "round_prefer_floor": 0.0, "floor": 0.5, "ceil": -0.5}[_one_rounding(placed)]
     if meaning.mode == "linear":
         add = 0.0
-    moved = [_Placed(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
+    moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
     descriptor = Resample1OperatorDesc(
         **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), **_arrays(moved)
     )
     return _judged(moved, meaning, data_type, descriptor, _half_up)
 
 
-def _to_resample(placed: Sequence[_Placed], meaning: Resizing, data_type: TensorDataType) -> Lowering:
+def _to_resample(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
     """RESAMPLE fixes the offsets at half pixels and rounds halves up."""
-    fixed = [_Placed(p.axis, p.scale, 0.5, -0.5) for p in placed]
+    fixed = [_LoweredAxis(p.axis, p.scale, 0.5, -0.5) for p in placed]
     descriptor = ResampleOperatorDesc(
         **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), **_scales(fixed)
     )
@@ -325,7 +325,7 @@ def _to_resample(placed: Sequence[_Placed], meaning: Resizing, data_type: Tensor
     return lowering
 
 
-def _one_rounding(placed: Sequence[_Placed]) -> NearestMode:
+def _one_rounding(placed: Sequence[_LoweredAxis]) -> NearestMode:
     """The rounding of all axes. Resize-10 and Upsample may want two, which one operator cannot have."""
     wanted: list[NearestMode] = [p.axis.nearest_mode for p in placed if not p.axis.is_copied]
     if len(set(wanted)) > 1:
@@ -335,18 +335,18 @@ def _one_rounding(placed: Sequence[_Placed]) -> NearestMode:
     return wanted[0] if wanted else "round_prefer_ceil"
 
 
-def _tensors(placed: Sequence[_Placed], data_type: TensorDataType) -> dict[str, Any]:
+def _tensors(placed: Sequence[_LoweredAxis], data_type: TensorDataType) -> dict[str, Any]:
     return {
         "input_tensor": BufferTensorDesc.packed(data_type, [p.axis.length for p in placed]),
         "output_tensor": BufferTensorDesc.packed(data_type, [p.axis.output_length for p in placed]),
     }
 
 
-def _scales(placed: Sequence[_Placed]) -> dict[str, Any]:
+def _scales(placed: Sequence[_LoweredAxis]) -> dict[str, Any]:
     return {"scales": [p.scale for p in placed]}
 
 
-def _arrays(placed: Sequence[_Placed]) -> dict[str, Any]:
+def _arrays(placed: Sequence[_LoweredAxis]) -> dict[str, Any]:
     return {
         **_scales(placed),
         "input_pixel_offsets": [p.input_offset for p in placed],
@@ -366,7 +366,11 @@ def _half_up(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _judged(
-    placed: Sequence[_Placed], meaning: Resizing, data_type: TensorDataType, descriptor: OperatorDesc, rounding: Any
+    placed: Sequence[_LoweredAxis],
+    meaning: Resizing,
+    data_type: TensorDataType,
+    descriptor: OperatorDesc,
+    rounding: Any,
 ) -> Lowering:
     """Compare DirectML's coordinates, in float32, with the exact ones at every output index."""
     name = f"DML_OPERATOR_{descriptor.operator_type}"
@@ -401,7 +405,7 @@ def _judged(
     return Lowering(Verdict.EXACT_EXCEPT_TIES, f"{different} of {total} coordinates {what}, {first}", descriptor)
 
 
-def _differences(placed: _Placed, start: int, stop: int, rounding: Any) -> NDArray[np.int64]:
+def _differences(placed: _LoweredAxis, start: int, stop: int, rounding: Any) -> NDArray[np.int64]:
     """Output indices from start to stop - 1 where float32 and exact arithmetic disagree."""
     axis = placed.axis
     f = np.float32

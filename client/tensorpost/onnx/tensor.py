@@ -157,7 +157,7 @@ def too_large(data_type_name: str, shape: Sequence[int]) -> bool:
 
     NumPy refuses such shapes too, even if another size is 0.
     """
-    return math.prod(size for size in shape if size) * max(1, data_type(data_type_name).item_size) >= _INT64
+    return math.prod(filter(None, shape)) * max(1, data_type(data_type_name).item_size) >= _INT64
 
 
 def _type_name(value: object, found: list[Violation]) -> str:

@@ -104,7 +104,7 @@ def test_an_extrapolation_value_is_laid_over_the_result(compute: Any, dtype: str
 
 def test_each_output_is_its_own(compute: Any):
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    form = Copies((2,), tuple((Copy.of((2, 3), source_start=(first, 0)),) for first in (0, 2)))
+    form = Copies((2,), tuple((Copy.of_box((2, 3), source_start=(first, 0)),) for first in (0, 2)))
     for output in (0, 1):
         out = compute.cupy.empty((2, 3), np.float32)
         compute.fill(form, [compute.cupy.asarray(x)], ((0, 2), (0, 3)), out, output)

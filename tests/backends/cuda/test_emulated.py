@@ -143,22 +143,22 @@ def every_copy() -> Iterator[Call]:
     """Copies that together need every kernel of copy.cu."""
     for item, dtype in ((1, "uint8"), (2, "uint16"), (4, "uint32"), (8, "uint64"), (16, "complex128")):
         vector = 16 // item
-        whole = Copies((2,), ((Copy.of((6, vector * 2)),),))
+        whole = Copies((2,), ((Copy.of_box((6, vector * 2)),),))
         for skip in range(0 if item == 16 else 1):
             yield copied(whole, at((6, vector * 2), dtype, skip, gap=vector), (6, vector * 2))
         if item < 16:
             # The output is aligned and the input is not; then neither is, and rows are long.
             yield copied(whole, at((6, vector * 2), dtype, 1, gap=vector), (6, vector * 2))
             long = 600 // item + 1
-            yield copied(Copies((2,), ((Copy.of((3, long)),),)), at((3, long), dtype, 1, gap=3), (3, long), skip=1)
+            yield copied(Copies((2,), ((Copy.of_box((3, long)),),)), at((3, long), dtype, 1, gap=3), (3, long), skip=1)
             yield copied(tile((7, 3), (1, 300)), at((7, 3), dtype), (7, 900))
             yield copied(tile((4, 1), (1, vector * 3)), at((4, 1), dtype), (4, vector * 3))
             yield copied(
-                Copies((2,), ((Copy.of((6, 5), source_steps=(1, -1), source_start=(0, 4)),),)),
+                Copies((2,), ((Copy.of_box((6, 5), source_steps=(1, -1), source_start=(0, 4)),),)),
                 at((6, 5), dtype),
                 (6, 5),
             )
-        yield copied(Copies((2,), ((Copy.of((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
+        yield copied(Copies((2,), ((Copy.of_box((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
         yield copied(Copies((2,), ((),), 7), at((1, 1), dtype), (3, 5), skip=1 if item < 16 else 0)
         for rows, columns in ((40, 40), (44, 44), (42, 42), (37, 37), (3, 88), (88, 3), (6, 88), (90, 6), (3, 5000)):
             loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))

@@ -70,7 +70,7 @@ def test_several_inputs_are_joined(numba: NumbaBackend):
     parts = [np.full((4, n), n, np.int16) for n in (1, 5, 300)]
     starts = [0, 1, 6]
     copies = [
-        Copy.of(part.shape, target_start=(0, start), input=number)
+        Copy.of_box(part.shape, target_start=(0, start), input=number)
         for number, (part, start) in enumerate(zip(parts, starts, strict=True))
     ]
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...forms import Box, Copies
+from ...forms import Box, Copies, Copy
 from ...forms.base import extents, whole_box
-from ...forms.copies import Move, byte_loops, moves
+from ...forms.copy_loops import byte_loops
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, Loop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
 from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
 from .variants import Variant, copy_variant, rows_variant, transpose_variant, units_variant
@@ -130,7 +130,7 @@ def plan_copies(
     Returns:
         None if there are more loops than a kernel has room for.
     """
-    item, found, parts = out.dtype.itemsize, list[Launch](), list(moves(form, box, output))
+    item, found, parts = out.dtype.itemsize, list[Launch](), list(form.within(box, output))
     if form.fill_value is not None:
         element = form.fill_element(out.dtype).tobytes()
         for part in _uncovered(extents(box), parts, out.strides):
@@ -153,7 +153,7 @@ def plan_copies(
     return found
 
 
-def _uncovered(sizes: Sequence[int], parts: Sequence[Move], strides: Sequence[int]) -> list[Box]:
+def _uncovered(sizes: Sequence[int], parts: Sequence[Copy], strides: Sequence[int]) -> list[Box]:
     """Boxes that together hold all that no move writes to; the whole where that is too many boxes."""
     whole = whole_box(sizes)
     found = [whole]
@@ -167,7 +167,7 @@ def _uncovered(sizes: Sequence[int], parts: Sequence[Move], strides: Sequence[in
     return found
 
 
-def _covered(move: Move) -> Box | None:
+def _covered(move: Copy) -> Box | None:
     """The box that a move writes to; None if it leaves out elements between those it writes."""
     ends = list(move.target_start)
     for loop in reversed(move.loops):

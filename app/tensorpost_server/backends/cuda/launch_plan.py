@@ -46,7 +46,7 @@ def plan(form: Form, inputs: Sequence[ArrayLayout], box: Box, out: ArrayLayout, 
         case Copies():
             launches = plan_copies(form, inputs, box, out, output)
         case Pointwise() if _is_copy(form, inputs, out):
-            whole = Copy.of([stop for _, stop in box])
+            whole = Copy.of_box([stop for _, stop in box])
             launches = plan_copies(Copies((len(box),), ((whole,),)), inputs, box, out)
         case Pointwise():
             launches = plan_pointwise(form, inputs, box, out)

@@ -95,6 +95,24 @@ __device__ __forceinline__ float tp_abs(float value) { return bits_float(float_b
 __device__ __forceinline__ double tp_abs(double value) { return fabs(value); }
 template <class T> __device__ __forceinline__ T tp_max(T a, T b) { return a >= b || a != a ? a : b; }
 template <class T> __device__ __forceinline__ T tp_min(T a, T b) { return a <= b || a != a ? a : b; }
+template <class T> __device__ __forceinline__ T tp_fmod(T a, T b) {
+  return b == (T)0 || ((T)-1 < (T)0 && b == (T)-1) ? (T)0 : (T)(a % b);
+}
+__device__ __forceinline__ float tp_fmod(float a, float b) { return fmod(a, b); }
+__device__ __forceinline__ double tp_fmod(double a, double b) { return fmod(a, b); }
+template <class T> __device__ __forceinline__ T tp_power(T base, T exponent) {  // modulo 2^64; 1 / base toward zero
+  if (exponent < (T)0) return base == (T)1 ? (T)1 : base == (T)-1 ? (exponent & 1 ? (T)-1 : (T)1) : (T)0;
+  u64 result = 1, factor = (u64)base;
+  for (u64 rest = (u64)exponent; rest; rest >>= 1, factor *= factor)
+    if (rest & 1) result *= factor;
+  return (T)result;
+}
+template <class T> __device__ __forceinline__ T tp_shift_left(T value, T count) {
+  return (u64)count < 8 * sizeof(T) ? (T)((u64)value << count) : (T)0;
+}
+template <class T> __device__ __forceinline__ T tp_shift_right(T value, T count) {
+  return (u64)count < 8 * sizeof(T) ? (T)(value >> count) : value < (T)0 ? (T)-1 : (T)0;
+}
 __device__ __forceinline__ float tp_half(float value) { return widen(narrow_half(value)); }
 
 struct PointAxis {

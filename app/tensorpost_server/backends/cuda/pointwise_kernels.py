@@ -78,6 +78,9 @@ def plan_pointwise(form: Pointwise, inputs: Sequence[ArrayLayout], box: Box, out
         None if there is no kernel: a type without C++ type (complex numbers), an element that is not aligned to its
         size, or more operands or loops than a kernel has room for.
     """
+    if form.of_bits:
+        inputs = [replace(one, dtype=np.dtype(f"u{one.dtype.itemsize}")) for one in inputs]
+        out = replace(out, dtype=np.dtype(f"u{out.dtype.itemsize}"))
     if form.computed_in == out.dtype.name == "float16" and _only_moves(form):
         # A choice between elements, which as numbers would lose the bits of some NaN.
         bits = np.dtype("uint16")

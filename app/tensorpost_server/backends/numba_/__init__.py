@@ -151,7 +151,7 @@ class NumbaBackend(HostBackend):
         form = plan.form
         if isinstance(form, Pointwise) and isinstance(form.expression, Operand) and names[0] == names[1]:
             sizes = outputs[0].sizes  # the elements as they are: a copy from one layout to another
-            form = Copies((len(sizes),), ((Copy.of(sizes),),)) if 0 not in sizes else form
+            form = Copies((len(sizes),), ((Copy.of_box(sizes),),)) if 0 not in sizes else form
         empty = all(0 in layout.sizes for layout in outputs)
         made = "there is nothing to compute" if empty else _planner_for(form, names[0], names[1])
         planner, reason = (None, made) if isinstance(made, str) else (made(self.kernels), None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...forms import Box, Copies
 from ...forms.axes import AxisMap
-from ...forms.copies import ByteLoops, byte_loops, moves, uncovered
+from ...forms.copy_loops import ByteLoops, byte_loops, uncovered
 from .launch_plan import CONSTANT, Axis, Kernels, LaunchPlan, StridedBuffer, merged
 from .tap_tables import table_of
 
@@ -37,7 +37,7 @@ class CopyPlanner:
     def plan(self, sources: Sequence[StridedBuffer], target: StridedBuffer, box: Box, output: int) -> LaunchPlan:
         """See `Planner.plan`."""
         plan = LaunchPlan()
-        found = list(moves(self.form, box, output))
+        found = list(self.form.within(box, output))
         if self.fill is not None:  # first: some of what is filled may be copied over
             plan.kept.append(self.fill)
             element = StridedBuffer((), target.item, offset=self.fill.ctypes.data, block=CONSTANT)

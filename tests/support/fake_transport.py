@@ -1,4 +1,4 @@
-"""A transport of paper: `DirectProtocol` without a network, read byte by byte as a test wishes.
+"""A transport without a network for `DirectProtocol`, whose bytes arrive as a test says.
 
 It does what asyncio's transports do: reads nothing while it is paused, asks a `BufferedProtocol` for memory before each
 read, and writes no further than that memory goes.
@@ -19,10 +19,10 @@ from tensorpost_server.http.timeouts import ConnectionLimits
 
 from .bodies_app import settle
 
-__all__ = ["Paper", "answers", "connect"]
+__all__ = ["FakeTransport", "answers", "connect"]
 
 
-class Paper(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """A transport without a network."""
 
     def __init__(self, protocol: DirectProtocol, *, tls: bool = False) -> None:
@@ -108,7 +108,7 @@ class Paper(asyncio.Transport):
         return b""
 
 
-def connect(app: ASGIApp, *, tls: bool = False, state: ServerState | None = None, **limits: Any) -> Paper:
+def connect(app: ASGIApp, *, tls: bool = False, state: ServerState | None = None, **limits: Any) -> FakeTransport:
     """A connection to the application; with the same `state` to the same server."""
     config = uvicorn.Config(
         app, http=protocol_class(ConnectionLimits(**limits)), ws="none", lifespan="off", log_config=None,
@@ -118,7 +118,7 @@ def connect(app: ASGIApp, *, tls: bool = False, state: ServerState | None = None
     state = ServerState() if state is None else state
     protocol = config.http_protocol_class(config=config, server_state=state, app_state={})  # pyright: ignore[reportCallIssue] # uvicorn calls it so
     assert isinstance(protocol, DirectProtocol)
-    return Paper(protocol, tls=tls)
+    return FakeTransport(protocol, tls=tls)
 
 
 def answers(out: bytes) -> list[tuple[int, dict[str, str], bytes]]:

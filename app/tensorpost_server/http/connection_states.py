@@ -1,0 +1,63 @@
+"""The states of a connection that reads requests, every change between them, and the request whose bytes arrive."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["TRANSITIONS", "Event", "IncomingRequest", "Reading"]
+
+
+class Reading(enum.Enum):
+    """What the bytes are that arrive next on a connection."""
+
+    IDLE = "the beginning of a request, while no response is outstanding"
+    PARSED = "a head, or a small or chunked body: they go to the parser"
+    COUNTED = "a body of known length that is counted and not parsed"
+    REFUSED = "discarded: a refusal waits for the responses before it"
+    LINGERING = "discarded: the last response has been sent"
+
+
+class Event(enum.Enum):
+    """What changes a connection's `Reading`."""
+
+    REQUEST_BEGINS = "the first bytes of a request that is not replayed"
+    COUNTED_BODY = "a head is complete, and its body will be counted"
+    BODY_ENDS = "the last byte of a counted body"
+    ALL_ANSWERED = "a response is complete, and no other request has begun"
+    REFUSE = "a request cannot be given to the application"
+    LAST_RESPONSE = "a response after which the connection ends has been sent"
+
+
+TRANSITIONS: Mapping[tuple[Reading, Event], Reading] = {
+    (Reading.IDLE, Event.REQUEST_BEGINS): Reading.PARSED,
+    (Reading.PARSED, Event.COUNTED_BODY): Reading.COUNTED,
+    (Reading.COUNTED, Event.BODY_ENDS): Reading.PARSED,
+    (Reading.PARSED, Event.ALL_ANSWERED): Reading.IDLE,
+    (Reading.PARSED, Event.REFUSE): Reading.REFUSED,
+    (Reading.REFUSED, Event.LAST_RESPONSE): Reading.LINGERING,
+    (Reading.COUNTED, Event.LAST_RESPONSE): Reading.LINGERING,
+}
+"""The state after an event; a pair that is not listed cannot happen."""
+
+
+@dataclass(slots=True)
+class IncomingRequest:
+    """The request whose bytes arrive, or arrived last.
+
+    Attributes:
+        head: the bytes of its head, if they began a read; else empty.
+        after_head: bytes after that head in the same read.
+        begun: whether the parser has begun it.
+        content_length: as its head says; 0 for a chunked body.
+        unread: bytes of a counted body that have not arrived.
+        into_memory: whether the application may receive the body into its memory.
+    """
+
+    head: bytes = b""
+    after_head: int = 0
+    begun: bool = False
+    content_length: int = 0
+    unread: int = 0
+    into_memory: bool = False

@@ -1,0 +1,69 @@
+"""Comparisons, logical and bit operations as expressions.
+
+Choices where the pages are silent: comparisons are IEEE 754's, so NaN is unequal to everything; whatever is not 0 is
+true, and true is 1; shifting by the width of the type or more gives 0.
+"""
+
+from __future__ import annotations
+
+from tensorpost import descriptors as dml
+from tensorpost.descriptors import OperatorDesc
+
+from ..forms import Pointwise
+from ..forms.expression import Expression, call, operand
+from .elementwise_base import binary, pointwise, unary
+from .registry import form_of_class
+
+__all__ = ["bit_count_form", "bitwise_form", "is_infinity_form"]
+
+
+def _is_true(x: Expression) -> Expression:
+    return call("not_equal", x, 0)
+
+
+binary(dml.ElementWiseLogicalEqualsOperatorDesc, lambda a, b: call("equal", a, b))
+binary(dml.ElementWiseLogicalGreaterThanOperatorDesc, lambda a, b: a > b)
+binary(dml.ElementWiseLogicalLessThanOperatorDesc, lambda a, b: a < b)
+binary(dml.ElementWiseLogicalGreaterThanOrEqualOperatorDesc, lambda a, b: a >= b)
+binary(dml.ElementWiseLogicalLessThanOrEqualOperatorDesc, lambda a, b: a <= b)
+binary(dml.ElementWiseLogicalAndOperatorDesc, lambda a, b: _is_true(a) & _is_true(b))
+binary(dml.ElementWiseLogicalOrOperatorDesc, lambda a, b: _is_true(a) | _is_true(b))
+binary(dml.ElementWiseLogicalXorOperatorDesc, lambda a, b: _is_true(a) ^ _is_true(b))
+unary(dml.ElementWiseLogicalNotOperatorDesc, lambda x: call("equal", x, 0))
+unary(dml.ElementWiseIsNanOperatorDesc, lambda x: call("not_equal", x, x))
+binary(dml.ElementWiseBitShiftLeftOperatorDesc, lambda a, b: a << b)
+binary(dml.ElementWiseBitShiftRightOperatorDesc, lambda a, b: a >> b)
+
+
+@form_of_class(dml.ElementWiseIsInfinityOperatorDesc)
+def is_infinity_form(desc: dml.ElementWiseIsInfinityOperatorDesc) -> Pointwise:
+    """Equal to one infinity, or to either."""
+    infinity = float("-inf" if desc.infinity_mode is dml.InfinityMode.NEGATIVE else "inf")
+    x = abs(operand(0)) if desc.infinity_mode is dml.InfinityMode.EITHER else operand(0)
+    return pointwise(desc, call("equal", x, infinity))
+
+
+_BITWISE: dict[type[OperatorDesc], Expression] = {
+    dml.ElementWiseBitAndOperatorDesc: operand(0) & operand(1),
+    dml.ElementWiseBitOrOperatorDesc: operand(0) | operand(1),
+    dml.ElementWiseBitXorOperatorDesc: operand(0) ^ operand(1),
+    dml.ElementWiseBitNotOperatorDesc: ~operand(0),
+}
+
+
+@form_of_class(*_BITWISE)
+def bitwise_form(desc: OperatorDesc) -> Pointwise:
+    """Of elements of any type as unsigned integers."""
+    bits = f"uint{8 * desc.outputs[0].layout.data_type.item_size}"
+    return Pointwise(_BITWISE[type(desc)], (bits,) * len(desc.inputs), bits, of_bits=True)
+
+
+@form_of_class(dml.ElementWiseBitCountOperatorDesc)
+def bit_count_form(desc: dml.ElementWiseBitCountOperatorDesc) -> Pointwise:
+    """Sums of neighbouring bits, of pairs and of four, side by side; a product then adds all bytes in the highest."""
+    width = 8 * desc.input_tensor.item_size
+    ones, x = 2**width - 1, operand(0)
+    pairs = x - ((x >> 1) & ones // 3)
+    fours = (pairs & ones // 5) + ((pairs >> 2) & ones // 5)
+    eights = (fours + (fours >> 4)) & ones // 17
+    return Pointwise((eights * (ones // 255)) >> (width - 8), (f"uint{width}",), f"uint{width}", of_bits=True)

@@ -1,0 +1,127 @@
+"""Element-wise operators with a lower or an upper bound, and their gradients.
+
+Sources: the DML_ELEMENT_WISE_CLIP, CLIP1, THRESHOLD, CLIP_GRAD and CLIP_GRAD1 pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..datatypes import TensorDataType
+from ..problems import Violation
+from .elementwise_base import ElementWiseGradient, Unary
+from .fields import Float, Scalar
+from .movement import DataTypeOf, scalar_fits
+from .operator_desc import Given, Inferred, OperatorDesc
+from .tensor import BufferTensorDesc
+
+__all__ = [
+    "ElementWiseClip1OperatorDesc",
+    "ElementWiseClipGrad1OperatorDesc",
+    "ElementWiseClipGradOperatorDesc",
+    "ElementWiseClipOperatorDesc",
+    "ElementWiseThresholdOperatorDesc",
+]
+
+
+class ElementWiseClipOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_CLIP`: `max(Min, min(x, Max))`, so that Min wins where it is larger than Max.
+
+    Attributes:
+        min: lower bound, cast to the tensor's type: truncated and saturated for integers.
+        max: upper bound, likewise.
+    """
+
+    operator_type = "ELEMENT_WISE_CLIP"
+
+    min: Float
+    max: Float
+
+
+class ElementWiseClip1OperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_CLIP1`: `max(Min, min(x, Max))` with bounds of the tensor's own type.
+
+    Attributes:
+        min_max_data_type: DataType of the bounds, the tensors' own.
+        min: lower bound; it wins where it is larger than Max.
+        max: upper bound.
+    """
+
+    operator_type = "ELEMENT_WISE_CLIP1"
+
+    min_max_data_type: DataTypeOf
+    min: Scalar
+    max: Scalar
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the bounds' DataType too."""
+        yield from super().inferred(given)
+        yield "min_max_data_type", given.tensor("input_tensor").data_type
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The bounds have the tensors' DataType, and fit it."""
+        yield from super().operator_rules()
+        yield from _bounds_fit(self, self.min_max_data_type, self.output_tensor)
+
+
+class ElementWiseThresholdOperatorDesc(Unary):
+    """`DML_OPERATOR_ELEMENT_WISE_THRESHOLD`: `max(x, Min)`.
+
+    Attributes:
+        min: lower bound, cast to the tensor's type: truncated and saturated for integers.
+    """
+
+    operator_type = "ELEMENT_WISE_THRESHOLD"
+
+    min: Float
+
+
+class ElementWiseClipGradOperatorDesc(ElementWiseGradient):
+    """`DML_OPERATOR_ELEMENT_WISE_CLIP_GRAD`: the gradient where the input lies between Min and Max, else 0.
+
+    Attributes:
+        min: cast to the tensors' type as CLIP casts it; 0 from there down.
+        max: 0 from there up.
+    """
+
+    operator_type = "ELEMENT_WISE_CLIP_GRAD"
+
+    min: Float
+    max: Float
+
+
+class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
+    """`DML_OPERATOR_ELEMENT_WISE_CLIP_GRAD1`: CLIP_GRAD with bounds of the tensors' own type.
+
+    Attributes:
+        min_max_data_type: DataType of the bounds, the tensors' own.
+        min: 0 from there down.
+        max: 0 from there up.
+    """
+
+    operator_type = "ELEMENT_WISE_CLIP_GRAD1"
+
+    min_max_data_type: DataTypeOf
+    min: Scalar
+    max: Scalar
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the bounds' DataType too."""
+        yield from super().inferred(given)
+        yield "min_max_data_type", given.tensor("input_tensor").data_type
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The bounds have the tensors' DataType, and fit it."""
+        yield from super().operator_rules()
+        yield from _bounds_fit(self, self.min_max_data_type, self.output_gradient_tensor)
+
+
+def _bounds_fit(desc: OperatorDesc, data_type: TensorDataType, output: BufferTensorDesc) -> Iterator[Violation]:
+    if data_type is not output.data_type:
+        name = output.data_type.name
+        message = f"MinMaxDataType must be the output's DataType, {name}"
+        yield desc.broken("data-types-differ", ("MinMaxDataType",), message, data_type.name, name)
+    for field in ("min", "max"):
+        yield from scalar_fits(desc, field, data_type)

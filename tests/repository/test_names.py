@@ -1,0 +1,78 @@
+"""One name, one meaning: no class and no file name stands twice in the two packages, but for those that are listed."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "client" / "tensorpost", ROOT / "app" / "tensorpost_server")
+
+PAIR = "an operator's descriptor and its form stand in files of the same name"
+DEVICE = "the same concept for each device"
+
+CLASSES = {
+    "TapTable": DEVICE,
+    "Call": "to be renamed",  # _arrays.py, http/parse_call.py, forms/expression.py
+    "CallOptions": "to be renamed",  # _api_calls.py, http/parse_call.py
+    "Constant": "to be renamed",  # backends/directml/model.py, forms/expression.py
+    "Loop": "to be renamed",  # backends/cuda/geometry.py, forms/copy_loops.py
+    "NotCompiled": "to be renamed",  # backends/numba_/library.py, backends/numba_/expression_plan.py
+    "ResponseHead": "to be renamed",  # _http1.py, http/call_cache.py
+    "Session": "to be renamed",  # _session.py, backends/directml/sessions.py
+    "_Body": "to be renamed",  # httpx_transport.py, _httpx_sender.py
+    "_Call": "to be renamed",  # _cli.py, backends/cuda/compute.py
+    "_Refused": "to be renamed",  # http/protocol.py, backends/directml/to_onnx.py
+}
+"""Names that several classes have, each with its reason."""
+
+FILES = {
+    "base.py": "what the modules of a package share",
+    "backend.py": DEVICE,
+    "copy_kernels.py": DEVICE,
+    "launch_plan.py": DEVICE,
+    "tap_tables.py": DEVICE,
+    "tensor.py": "the tensor of each dialect, DirectML's and ONNX's",
+    "elementwise.py": PAIR,
+    "generator.py": PAIR,
+    "indexing.py": PAIR,
+    "movement.py": PAIR,
+    "product.py": PAIR,
+    "reduction.py": PAIR,
+    "resample.py": PAIR,
+    "tile.py": PAIR,
+}
+"""Names that several modules have, each with its reason."""
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from package.rglob("*.py")
+
+
+def classes_of(text: str) -> Iterator[str]:
+    return (node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+
+
+def repeated(names: Iterator[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found = repeated(name for path in modules() for name in classes_of(path.read_text("utf-8")))
+
+    assert found == CLASSES.keys(), "rename one of them, or remove a line that is not needed any more"
+
+
+def test_a_file_name_has_one_meaning() -> None:
+    found = repeated(path.name for path in modules() if not path.name.startswith("__"))
+
+    assert found == FILES.keys(), "rename one of them, or remove a line that is not needed any more"
+
+
+def test_a_name_that_stands_twice_is_found() -> None:
+    texts = ["class A: ...\nclass B:\n    class C: ...", "def f():\n    class C: ...", "class D: ..."]
+
+    assert repeated(name for text in texts for name in classes_of(text)) == {"C"}
