@@ -25,11 +25,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tensorpost import AsyncClient, AsyncHttpxTransport, BufferTensorDesc, Client, HttpxTransport, TileOperatorDesc
+from tensorpost import AsyncClient, BufferTensorDesc, Client, TileOperatorDesc
 from tensorpost.datatypes import data_type
 from tensorpost.descriptors import OperatorDesc
 from tensorpost.frame import MEDIA_TYPE, encode_head
-from tensorpost.httpx_transport import aread_into, read_into
 from tensorpost.resampling import resampling
 
 from .bench import Bench
@@ -268,22 +267,8 @@ def parts(http: httpx.Client, url: str, job: Job) -> Call:
     return call
 
 
-def into(http: httpx.Client, url: str, job: Job) -> Call:
-    """Our transport in an httpx client, with `read_into`."""
-    room = bytearray(job.frame_head_bytes + job.expected.size)
-    body: Any = job.body  # httpx's type says bytes; it passes views on as they are
-
-    def call(check: bool) -> Said:
-        url_ = url + job.path(check=check)
-        with http.stream("POST", url_, content=body, headers=job.headers) as response:
-            read_into(response, room)
-        return Said(memoryview(room)[job.frame_head_bytes :], int(response.headers["x-request-id"]))
-
-    return call
-
-
-def parts_async(http: httpx.AsyncClient, url: str, job: Job, loop: asyncio.AbstractEventLoop, *, direct: bool) -> Call:
-    """The same with httpx on asyncio; `direct` is our transport's `aread_into`."""
+def parts_async(http: httpx.AsyncClient, url: str, job: Job, loop: asyncio.AbstractEventLoop) -> Call:
+    """The same with httpx on asyncio."""
     room = memoryview(bytearray(job.frame_head_bytes + job.expected.size))
 
     async def views() -> AsyncIterator[Any]:
@@ -294,11 +279,10 @@ def parts_async(http: httpx.AsyncClient, url: str, job: Job, loop: asyncio.Abstr
     async def ask(check: bool) -> Said:
         url_ = url + job.path(check=check)
         async with http.stream("POST", url_, content=views(), headers=job.headers) as response:
-            got = await aread_into(response, room) if direct else 0
-            if not direct:
-                async for part in response.aiter_raw():
-                    room[got : got + len(part)] = part
-                    got += len(part)
+            got = 0
+            async for part in response.aiter_raw():
+                room[got : got + len(part)] = part
+                got += len(part)
         return Said(room[job.frame_head_bytes :], int(response.headers["x-request-id"]))
 
     return lambda check: loop.run_until_complete(ask(check))
@@ -314,11 +298,11 @@ def ways(
 ) -> dict[str, Call]:
     """Every way, with a connection of its own that is used again."""
 
-    def http(**options: Any) -> httpx.Client:
-        return kept.enter_context(httpx.Client(timeout=None, trust_env=False, **options))
+    def http() -> httpx.Client:
+        return kept.enter_context(httpx.Client(timeout=None, trust_env=False))
 
-    def ahttp(**options: Any) -> httpx.AsyncClient:
-        client = httpx.AsyncClient(timeout=None, trust_env=False, **options)
+    def ahttp() -> httpx.AsyncClient:
+        client = httpx.AsyncClient(timeout=None, trust_env=False)
         kept.callback(lambda: loop.run_until_complete(client.aclose()))
         return client
 
@@ -330,14 +314,9 @@ def ways(
         "tensorpost.AsyncClient, out=": ours_async(url, job, loop),
         "sockets, bare, TLS": raw(secured, job),
         "tensorpost.Client, out=, TLS": ours(secured, job, out=True),
-        "httpx with HttpxTransport: read_into, views": into(http(transport=HttpxTransport()), url, job),
-        "httpx with HttpxTransport: .content, content=bytes": content(http(transport=HttpxTransport()), url, job),
         STOCK: content(http(), url, job),
         PARTS: parts(http(), url, job),
-        "httpx async with AsyncHttpxTransport: aread_into, 1 MiB parts": parts_async(
-            ahttp(transport=AsyncHttpxTransport()), url, job, loop, direct=True
-        ),
-        "httpx async: aiter_raw, 1 MiB parts": parts_async(ahttp(), url, job, loop, direct=False),
+        "httpx async: aiter_raw, 1 MiB parts": parts_async(ahttp(), url, job, loop),
     }
 
 

@@ -1,10 +1,10 @@
-"""Many requests of all sizes, some of them cut off: memory stays flat, nothing stays lent, nothing fails unasked.
+"""Many requests of all sizes, some of them cut off: memory stays flat and is freed, and none fails without a reason.
 
 Tensors of 1 KB to 64 MB, as many of 1 to 10 KB as of 1 to 10 MB, go to Tile and to a nearest-neighbour Resample over a
 few connections at a time. One request in fifty is cut off at a random byte of the request or the answer, by closing or
 by a reset. Every answer is compared with what NumPy says, whole.
 
-It fails if an answer that was waited for is not the right one, if anything is lent at the end, if the server's resident
+It fails if an answer that was waited for is not the right one, if memory is in use at the end, if the server's resident
 memory in the last third is more than 5 % above that in the first third after the warm-up, or if the server keeps a
 connection. The kernel's own figures are read; Linux only.
 """

@@ -41,7 +41,7 @@ NAMES = (
     ("httpx.Client", "httpx.AsyncClient"),
     ("from collections.abc import Callable, Generator,", "from collections.abc import AsyncGenerator, Callable,"),
     ("Generator[Any, None, None]", "AsyncGenerator[Any, None]"),
-    ("import ThreadRuntime, run_blocking", "import AsyncioRuntime"),
+    ("import ThreadRuntime, iterate_blocking, run_blocking", "import AsyncioRuntime"),
     ("ThreadRuntime()", "AsyncioRuntime()"),
     ("__enter__", "__aenter__"),
     ("__exit__", "__aexit__"),
@@ -78,7 +78,7 @@ def generate(source: str) -> str:
     text = "\n".join(line for line in lines if line is not None) + "\n"
     for old, new in NAMES:
         text = text.replace(old, new)
-    return _awaited(text)
+    return _unwrapped(_unwrapped(text, "run_blocking(", "await "), "iterate_blocking(", "")
 
 
 def _replace(lines: list[str | None], node: ast.stmt, text: str) -> None:
@@ -86,14 +86,14 @@ def _replace(lines: list[str | None], node: ast.stmt, text: str) -> None:
     lines[node.lineno - 1 : end] = [text, *[None] * (end - node.lineno)]
 
 
-def _awaited(text: str) -> str:
-    """`run_blocking(x)` as `await x`."""
-    while (start := text.find("run_blocking(")) >= 0:
-        depth, end = 1, start + len("run_blocking(")
+def _unwrapped(text: str, call: str, prefix: str) -> str:
+    """`call(x)` as `prefix x`."""
+    while (start := text.find(call)) >= 0:
+        depth, end = 1, start + len(call)
         while depth:
             depth += {"(": 1, ")": -1}.get(text[end], 0)
             end += 1
-        text = f"{text[:start]}await {text[start + len('run_blocking(') : end - 1]}{text[end:]}"
+        text = f"{text[:start]}{prefix}{text[start + len(call) : end - 1]}{text[end:]}"
     return text
 
 

@@ -79,7 +79,7 @@ class ProtocolChoice:
 
     @property
     def protocol(self) -> type[asyncio.Protocol] | Literal["httptools", "h11"]:
-        """For `uvicorn.Config(http=...)`."""
+        """The protocol class, for `uvicorn.Config(http=...)`."""
         if self.http != "direct":
             return self.http
         # This imports httptools, which may not be installed.
@@ -151,7 +151,7 @@ def _listen_unix(path: Path) -> socket.socket:
     """A Unix socket bound to this path. The file of a server that is gone is replaced.
 
     Raises:
-        InvalidParameter: somebody listens there, the file is something else, or the system refuses the path.
+        InvalidParameter: another process listens there, the file is no socket, or the system refuses the path.
     """
     hint = f"choose another --uds ({setting_variable('uds')})"
     if not hasattr(socket, "AF_UNIX"):
@@ -291,7 +291,7 @@ class Server(uvicorn.Server):
         self._device_lost = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop: readiness falls at once, so that load balancers send the next request elsewhere."""
+        """Begin to stop: the server is not ready from now on, so that load balancers send requests elsewhere."""
         self._app.drain()
         super().handle_exit(sig, frame)
 

@@ -197,5 +197,5 @@ class Settings(BaseSettings):
     )
 
     def threads_by_backend(self) -> dict[str, int]:
-        """How many slices each backend computes at the same time; those that are not named, one."""
+        """How many slices each backend computes at the same time; 1 for a backend that is not named."""
         return {"numba": self.numpy_threads, "numpy": self.numpy_threads}

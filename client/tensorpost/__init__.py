@@ -1,8 +1,8 @@
 """tensorpost: POST a DirectML operator and a tensor, get the result back as raw bytes.
 
 The descriptors, data types and errors are plain values that need no network. Every name here is loaded when it is first
-asked for, so that nobody waits for what they do not use: Pydantic and NumPy for the descriptors, sockets for the
-clients, httpx for proxies and `HttpxTransport`.
+asked for, because some of what they need takes long to load: Pydantic and NumPy for the descriptors, sockets for the
+clients, httpx for proxies.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ if TYPE_CHECKING:
         TileOperatorDesc,
         parse_operator,
     )
-    from .httpx_transport import AsyncHttpxTransport, HttpxTransport
     from .problems import TensorpostError, Violation
 
 __all__ = [
     "AsyncClient",
-    "AsyncHttpxTransport",
     "BufferTensorDesc",
     "Client",
     "FeatureLevel",
-    "HttpxTransport",
     "Limits",
     "OperatorDesc",
     "Progress",
@@ -72,7 +69,6 @@ _NAMES_BY_MODULE = {
         "TileOperatorDesc",
         "parse_operator",
     ),
-    "httpx_transport": ("AsyncHttpxTransport", "HttpxTransport"),
     "problems": ("TensorpostError", "Violation"),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -25,14 +25,14 @@ from .problems import InvalidParameter
 from .resampling import Resampling, resampling
 
 __all__ = [
-    "Call",
     "Inputs",
     "Outputs",
+    "RequestTemplate",
     "TensorData",
-    "call_of",
     "check_out",
     "onnx_node",
     "output_memory",
+    "request_template",
     "resample_arrays",
     "tile_descriptor",
     "wire_form",
@@ -52,9 +52,9 @@ _UINT8 = data_type("uint8")
 _UNMASKED = "receive into the elements under it: out.data"
 
 
-@dataclass(slots=True)
-class Call:
-    """What every call of an operation has in common, worked out once.
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """What the requests of an operation have in common, worked out once.
 
     Attributes:
         name: of the operation, for messages.
@@ -62,7 +62,6 @@ class Call:
         inputs: the tensors that are sent.
         outputs: the tensors that are received.
         head: of the request's frame.
-        last_answer: the head of the last answer's frame that was found right, its metadata, and the frame's bytes.
     """
 
     name: str
@@ -70,11 +69,10 @@ class Call:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     head: bytes
-    last_answer: tuple[bytes, Mapping[str, str], int] = (b"", {}, 0)
 
 
-def call_of(operation: Operation) -> Call:
-    """The call of an operation.
+def request_template(operation: Operation) -> RequestTemplate:
+    """The template of an operation's requests.
 
     Raises:
         InvalidParameter: this is no operation.
@@ -85,17 +83,17 @@ def call_of(operation: Operation) -> Call:
             f"desc must be an operator's descriptor or an OnnxNode, not {type(operation).__name__}; "
             "parse_operator(document, complete=True) and OnnxNode.from_json(document) read documents"
         )
-    return _call(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
+    return _template(operation)  # pyright: ignore[reportArgumentType] # frozen models are hashable; Pydantic does not say so
 
 
 @lru_cache(maxsize=256)  # a caller with the next array of the same shape is the common one
-def _call(operation: Operation) -> Call:
+def _template(operation: Operation) -> RequestTemplate:
     inputs, outputs = operation.inputs, operation.outputs
     for slot in (*inputs, *outputs):
         if slot.layout.data_type.safetensors is None:
             OnnxTensor(slot.layout.data_type.numpy_name, slot.layout.sizes).require_carriable("frame")
     head = encode_head([(slot.name, *wire_form(slot)) for slot in inputs], {"op": operation.to_document_text()})
-    return Call(operation.name, operation.endpoint, inputs, outputs, head)
+    return RequestTemplate(operation.name, operation.endpoint, inputs, outputs, head)
 
 
 def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
@@ -104,33 +102,33 @@ def wire_form(slot: Slot) -> tuple[DataType, tuple[int, ...]]:
     return (layout.data_type, layout.sizes) if layout.packed else (_UINT8, (layout.size_in_bytes,))
 
 
-def wire_inputs(call: Call, inputs: Inputs) -> list[memoryview]:
+def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
     """The bytes of what the caller gave for each input of an operation, in wire order.
 
     Raises:
         InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the slot says.
     """
-    slots = call.inputs
+    slots = template.inputs
     if isinstance(inputs, np.ndarray) and len(slots) == 1:  # the common case
         return [_bytes_of(slots[0], inputs)]
     if isinstance(inputs, Mapping):
         if set(inputs) != {slot.name for slot in slots}:
-            raise _other_inputs(call, ", ".join(map(str, inputs)) or "none")
+            raise _other_inputs(template, ", ".join(map(str, inputs)) or "none")
         return [_bytes_of(slot, inputs[slot.name]) for slot in slots]
     if not isinstance(inputs, (list, tuple)):
         if len(slots) != (0 if inputs is None else 1) and (inputs is not None or len(slots) > 1):
-            raise _other_inputs(call, "none" if inputs is None else f"one {type(inputs).__name__}")
+            raise _other_inputs(template, "none" if inputs is None else f"one {type(inputs).__name__}")
         return [_bytes_of(slot, inputs) for slot in slots]
     given = cast("Sequence[object]", inputs)
     if len(given) != len(slots):
-        raise _other_inputs(call, f"a {type(given).__name__} of {len(given)}")
+        raise _other_inputs(template, f"a {type(given).__name__} of {len(given)}")
     return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
 
 
-def _other_inputs(call: Call, found: str) -> InvalidParameter:
-    names = ", ".join(slot.name for slot in call.inputs)
+def _other_inputs(template: RequestTemplate, found: str) -> InvalidParameter:
+    names = ", ".join(slot.name for slot in template.inputs)
     return InvalidParameter(
-        f"{call.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
+        f"{template.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
         "sequence of arrays in this order, or a mapping from these names to arrays"
     )
 

@@ -32,9 +32,8 @@ from ._files import (
     standard_input,
     write_blocks,
 )
-from ._options import DEFAULT_TIMEOUT_SECONDS, Timeout
+from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ._run_command import described, total_bytes, write_outputs
-from ._session import DEFAULT_RETRIES, DEFAULT_URL
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
@@ -90,10 +89,24 @@ Device = Annotated[
     int | None, typer.Option(min=0, help="Which of that backend's devices, from 0.  [default: the least busy one]")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+InputFile = Annotated[str, typer.Argument(metavar="IN", help="npy, PNG, JPEG or WebP file; - for standard input.")]
+OutputFile = Annotated[
+    str, typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output.")
+]
+
+
+def _check_level(level: str | None) -> str | None:
+    return None if level is None else str(_usage("--level", FeatureLevel.parse, level))
+
+
+Level = Annotated[
+    str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.", callback=_check_level)
+]
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _Computation:
     """What a command computes: a descriptor, its input, and the shape of the result."""
 
     desc: OperatorDesc
@@ -112,22 +125,28 @@ def _output_format(output: str) -> str | None:
     return wanted
 
 
-def _compute(client: Client, call: _Call, output: str, out_format: str, *, quiet: bool) -> None:
-    """Run the call and write its result."""
-    (tensor,) = (getattr(call.desc, field) for field in call.desc.fields_of_kind("output"))
+def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
+    """Run it and write its result."""
+    (tensor,) = (getattr(computation.desc, field) for field in computation.desc.fields_of_kind("output"))
     if out_format != "npy":
-        check_picture(tensor.dtype, call.shape, out_format)
-    total = call.array.nbytes + tensor.data_size_in_bytes
-    options: dict[str, Any] = {"backend": call.backend, "device": call.device, "feature_level": call.level}
+        check_picture(tensor.dtype, computation.shape, out_format)
+    total = computation.array.nbytes + tensor.data_size_in_bytes
+    options: dict[str, Any] = {
+        "backend": computation.backend,
+        "device": computation.device,
+        "feature_level": computation.level,
+    }
     with progress_bar(total, quiet=quiet) as progress:
         if out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
-            head = encode_npy_head(tensor.data_type.row, call.shape)
-            blocks = client.stream(call.desc, call.array, progress=progress, **options)
+            head = encode_npy_head(tensor.data_type.row, computation.shape)
+            blocks = client.stream(computation.desc, computation.array, progress=progress, **options)
             with destination(output) as file:
                 write_blocks(file, head, blocks)
         else:
-            array = client.run(call.desc, call.array, progress=progress, **options).reshape(call.shape)
+            array = client.run(computation.desc, computation.array, progress=progress, **options).reshape(
+                computation.shape
+            )
             content = picture_bytes(array, out_format)
             with destination(output) as file:
                 file.write(content)
@@ -184,42 +203,37 @@ def serve(
 
 @app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
 def tile(
-    source: Annotated[str, typer.Argument(metavar="IN", help="npy, PNG, JPEG or WebP file; - for standard input.")],
+    source: InputFile,
     *,
     repeats: Annotated[
         str,
         typer.Option(help="Copies per dimension, as in 1,1,3,3; for pictures rows and columns are enough, as in 3,3."),
     ],
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output."),
-    ] = "-",
+    output: OutputFile = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     backend: Backend = None,
     device: Device = None,
-    level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.")] = None,
+    level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
     wanted = _output_format(output)
-    copies = _usage("--repeats", _repeats, repeats)
-    if level is not None:
-        _usage("--level", FeatureLevel.parse, level)
+    copies = _usage("--repeats", _counts, repeats)
     client = _client(url, uds, timeout)
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
     desc = tile_descriptor(read.array, copies)
-    call = _Call(desc, read.array, desc.output_tensor.sizes, backend, device, level)
+    computation = _Computation(desc, read.array, desc.output_tensor.sizes, backend, device, level)
     with client:
-        _compute(client, call, output, wanted or read.format, quiet=quiet)
+        _compute(client, computation, output, wanted or read.format, quiet=quiet)
 
 
 @app.command(epilog="Example: tensorpost resample photo.png -o big.png --scale 2")
 def resample(
-    source: Annotated[str, typer.Argument(metavar="IN", help="npy, PNG, JPEG or WebP file; - for standard input.")],
+    source: InputFile,
     *,
     scale: Annotated[
         str | None, typer.Option(help="Factor for every axis of --axes, as in 2 or 0.5; or one for each, as in 2,1.5.")
@@ -233,27 +247,22 @@ def resample(
     ] = None,
     mode: Annotated[str, typer.Option(help="linear or nearest.")] = "linear",
     antialias: Annotated[bool, typer.Option("--antialias", help="Filter while shrinking (RESAMPLE3).")] = False,
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output."),
-    ] = "-",
+    output: OutputFile = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     backend: Backend = None,
     device: Device = None,
-    level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 5_1.")] = None,
+    level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
     wanted = _output_format(output)
     if (scale is None) == (size is None):
         raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
     factors = None if scale is None else _usage("--scale", _numbers, scale)
-    counts = None if size is None else _usage("--size", _repeats, size)
+    counts = None if size is None else _usage("--size", _counts, size)
     chosen = None if axes is None else _usage("--axes", _axes, axes)
-    if level is not None:
-        _usage("--level", FeatureLevel.parse, level)
     kind: Mode = _usage("--mode", functools.partial(mode_of, antialias=antialias), mode)
     client = _client(url, uds, timeout)
     read = read_array(source)
@@ -267,9 +276,11 @@ def resample(
         mode=kind,
         antialias=antialias,
     )
-    call = _Call(plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level)
+    computation = _Computation(
+        plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level
+    )
     with client:
-        _compute(client, call, output, wanted or read.format, quiet=quiet)
+        _compute(client, computation, output, wanted or read.format, quiet=quiet)
 
 
 @app.command(epilog="Example: tensorpost run join.json a.npy b.npy -o joined.npy")
@@ -285,25 +296,25 @@ def run(
     uds: Uds = None,
     backend: Backend = None,
     device: Device = None,
-    level: Annotated[str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.")] = None,
+    level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run any operator, or an ONNX node, on npy files; outputs of any size are streamed to npy files."""
     outputs = output or ["-"]
     for path in outputs:
         _output_format(path)
-    if level is not None:
-        _usage("--level", FeatureLevel.parse, level)
     client = _client(url, uds, timeout)
-    document = read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    document = _read_document(file)
     if not isinstance(document, dict):
         raise InvalidParameter("an operator document must be a JSON object")
     arrays = [read_array(path).array for path in inputs or ()]
     operation, by_name = described(cast("dict[str, Any]", document), arrays)
     with client, progress_bar(total_bytes(operation, by_name), quiet=quiet) as progress:
-        options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
-        write_outputs(operation, client.stream(operation, by_name, progress=progress, **options), outputs)
+        blocks = client.stream(
+            operation, by_name, backend=backend, device=device, feature_level=level, progress=progress
+        )
+        write_outputs(operation, blocks, outputs)
 
 
 @app.command(epilog="Example: tensorpost validate tile.json --level 2_1")
@@ -318,7 +329,7 @@ def validate(
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
     wanted = _usage("--level", FeatureLevel.parse, level)
     client = None if url is None and uds is None else _client(url or DEFAULT_URL, uds)
-    document = read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    document = _read_document(file)
     try:
         if client is None:
             desc = _validate_offline(document, wanted)
@@ -483,7 +494,11 @@ def _usage(option: str, read: Callable[[str], T], text: str) -> T:
         raise typer.BadParameter(error.detail, param_hint=option) from None
 
 
-def _repeats(text: str) -> tuple[int, ...]:
+def _read_document(file: str) -> Any:
+    return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+
+
+def _counts(text: str) -> tuple[int, ...]:
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise InvalidParameter(f"{text[:60]!r} is no list of whole numbers; write one per dimension, as in 1,1,3,3")

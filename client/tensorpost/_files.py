@@ -305,7 +305,7 @@ def destination(path: str) -> Generator[BinaryIO]:
                 yield file
             part.replace(target)
         except OSError as error:
-            if error.filename in (None, str(part)):  # a full disk names none, and nobody asked for the unfinished one
+            if error.filename in (None, str(part)):  # a full disk names no file, and the caller named the finished one
                 error.filename = path
             raise
         finally:

@@ -156,7 +156,7 @@ class PieceReader(ABC, Generic[Head]):
         length = self._content_length
         if length is not None and head.total_bytes != length:
             raise BodyMismatch(
-                f"the head describes {head.body_bytes:,} bytes of tensors behind {head.head_bytes:,} of head, "
+                f"the head describes {head.body_bytes:,} bytes of tensors after a head of {head.head_bytes:,}, "
                 f"{head.total_bytes:,} in all; the body has {length:,}",
                 extra={"expected": head.total_bytes, "actual": length},
             )

@@ -1,4 +1,4 @@
-"""HTTP/1.1 without a socket: a request's bytes, and the response in the bytes that come.
+"""HTTP/1.1 without a socket: the bytes of a request, and the head and the framing of a response.
 
 Only what this SDK needs of RFC 9110 and 9112, strictly: lines end in CRLF, no header is folded over several lines, no
 protocol is upgraded, a body has a Content-Length, or chunks, or the end of the connection. Anything else is refused.
@@ -7,23 +7,32 @@ Where a response is taken, h11 takes it for the same (`tests/client/test_http1.p
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ._origin import Origin
 from ._results import Progress
 from .problems import ConnectionProblem
 
-__all__ = ["PIECE_BYTES", "SMALL_BODY_BYTES", "Fields", "Request", "ResponseHead", "ResponseParser", "encode_head"]
+__all__ = [
+    "CHUNK_LINE",
+    "MOST_HEAD_BYTES",
+    "PIECE_BYTES",
+    "SMALL_BODY_BYTES",
+    "TRAILER",
+    "UNTIL_CLOSE",
+    "Fields",
+    "HttpHead",
+]
+__all__ += ["Request", "encode_head", "no_http", "read_head"]
 
 PIECE_BYTES = 1 << 20  # the smallest piece at which sending and receiving reach full speed
 SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two
-_MOST_HEAD_BYTES = 1 << 16  # of the response's head with the informational ones before it; of a chunk's line
-_NO_BODY = (204, 304)  # RFC 9110 section 6.4.1: whatever their headers say
+MOST_HEAD_BYTES = 1 << 16  # of the response's head with the informational ones before it; of a chunk's line
+UNTIL_CLOSE = 1 << 62  # the length of a body that ends with the connection
 
 Fields: TypeAlias = tuple[tuple[str, str], ...]
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 section 5.6.2
@@ -31,7 +40,8 @@ _VALUE = r"(?:[!-~\x80-\xff]+(?:[\t ]+[!-~\x80-\xff]+)*)?"  # RFC 9110 section 5
 _FIELD = re.compile(rf"\r\n({_NAME}):[\t ]*({_VALUE})[\t ]*(?=\r\n|\Z)")
 _REQUEST_LINE = re.compile(rf"{_NAME} [!-~]+ HTTP/1\.1")
 _STATUS_LINE = re.compile(r"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t -~\x80-\xff]*)?(?=\r\n|\Z)")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
+CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
+TRAILER = re.compile(rf"{_NAME}:[\t ]*{_VALUE}[\t ]*".encode("latin-1"))
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
@@ -54,11 +64,10 @@ class Request:
     """A request to the server of an `Origin`.
 
     Attributes:
-        method: `GET` or `POST`.
         target: path and query below the server's base URL.
         fields: headers, names in lower case; without Host and Content-Length.
         body: flat views of the bytes, in order.
-        report: told what was sent; told what is received by who reads the response.
+        report: told what was sent; told what is received by the reader of the response.
     """
 
     method: str
@@ -89,187 +98,68 @@ class Request:
                     self.report(Progress(sent, total))
 
 
-@dataclass(slots=True)
-class ResponseHead:
-    """Status and headers (names in lower case, values of repeated ones joined by commas) of a response."""
+def no_http(origin: Origin, why: str) -> ConnectionProblem:
+    """The error of a response that is no HTTP/1.1, or of a kind that is not taken here."""
+    return ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({why})")
+
+
+class HttpHead(NamedTuple):
+    """The head of a response.
+
+    Attributes:
+        headers: names in lower case, values of repeated ones joined by commas.
+        head_bytes: of this head and of the informational ones before it.
+        body_bytes: of the body; `UNTIL_CLOSE`, or None if it comes in chunks.
+        keep_alive: whether the connection may serve another request.
+    """
 
     status: int
     headers: Mapping[str, str]
-
-    @property
-    def request_id(self) -> str | None:
-        return self.headers.get("x-request-id")
-
-    @property
-    def media_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+    head_bytes: int
+    body_bytes: int | None
+    keep_alive: bool
 
 
-class _State(enum.Enum):
-    """What the next bytes are, and the states that may follow."""
+def read_head(data: bytes, origin: Origin) -> HttpHead | None:
+    """The head with which a response to a GET or a POST begins; None if it has not come whole.
 
-    HEAD = "a head; HEAD again after an informational one, or LENGTH, CHUNK_LINE, UNTIL_CLOSE, COMPLETE"
-    LENGTH = "body, as much as is left of Content-Length; COMPLETE"
-    CHUNK_LINE = "the size of a chunk; CHUNK, or TRAILERS after the last one"
-    CHUNK = "body, as much as is left of the chunk; CHUNK_END"
-    CHUNK_END = "the end of a chunk's last line; CHUNK_LINE"
-    TRAILERS = "headers after the last chunk, ignored; COMPLETE"
-    UNTIL_CLOSE = "body, until the connection is closed; COMPLETE"
-    COMPLETE = "no part of this response"
-
-
-_HEAD, _LENGTH_BODY, _UNTIL_CLOSE, _COMPLETE = _State.HEAD, _State.LENGTH, _State.UNTIL_CLOSE, _State.COMPLETE
-_BODY = (_LENGTH_BODY, _State.CHUNK, _UNTIL_CLOSE)
-
-
-class ResponseParser:
-    """Reads one response from the bytes that a connection gives.
-
-    What has a syntax is fed. Bytes of the body may bypass the parser: `straight` names the memory that the socket may
-    receive into, so that tensor bytes are copied once, from the socket into their array.
-
-    Attributes:
-        head: the response's head once it came.
-        status_line: the first line of the head.
-        fields: the headers as they came.
+    Raises:
+        ConnectionProblem: it is malformed or larger than `MOST_HEAD_BYTES`, or its body has no certain end.
     """
-
-    def __init__(self, origin: Origin, method: str) -> None:
-        self._origin, self._method = origin, method
-        self._state = _HEAD
-        self._buffer, self._start = b"", 0  # what was fed, and up to where it was taken
-        self._left = 0  # bytes of a body with Content-Length, or of a chunk
-        self._head_bytes = 0  # of heads, or trailers, so far
-        self._keep_alive = False
-        self.head: ResponseHead | None = None
-        self.status_line = ""
-        self.fields: list[tuple[str, str]] = []
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the connection can serve another request: the response is complete, and nothing came beyond it."""
-        return self._keep_alive and self._state is _COMPLETE and self._start == len(self._buffer)
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes from the connection; none mean that the server closed it.
-
-        Raises:
-            ConnectionProblem: the connection ended inside the response, or this is no HTTP/1.1.
-        """
-        if not data:
-            self.received(0)
-        rest = self._buffer[self._start :]
-        self._buffer, self._start = rest + data if rest else data, 0
-        while self._state is _HEAD and self._read_head():
-            pass
-
-    def take(self, target: memoryview) -> int | None:
-        """Give out bytes of the body that were fed: how many, 0 at its end, None if more must come first.
-
-        Raises:
-            ConnectionProblem: chunks that are none.
-        """
-        while self._state not in _BODY:
-            if self._state is _COMPLETE:
-                return 0
-            if not self._read_line():
-                return None
-        start, count = self._start, min(len(self._buffer) - self._start, len(target))
-        if self._state is not _UNTIL_CLOSE:
-            count = min(count, self._left)
-        if not count:
+    start = 0
+    while True:
+        if not data.startswith(b"HTTP/1."[: len(data) - start], start):
+            raise no_http(origin, f"its answer begins with {data[start : start + 20]!r}")
+        end = data.find(b"\r\n\r\n", start)
+        if (len(data) if end < 0 else end + 4) > MOST_HEAD_BYTES:
+            raise no_http(origin, f"the head of its answer has more than {MOST_HEAD_BYTES} bytes")
+        if end < 0:
             return None
-        target[:count] = self._buffer[start : start + count]
-        self._start += count
-        self.received(count)
-        return count
+        text = data[start:end].decode("latin-1")
+        fields = _FIELD.findall(text)
+        if not _STATUS_LINE.match(text) or len(fields) != text.count("\r\n"):
+            raise no_http(origin, "the head of its answer is malformed")
+        start, status = end + 4, int(text[9:12])
+        if status == 101:
+            raise no_http(origin, "it changes the protocol")
+        if status >= 200:  # otherwise it is informational, and the response's own head comes after it
+            break
+    headers = {name.lower(): value for name, value in fields}
+    if len(headers) < len(fields):
+        for key in headers:
+            headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
+    body_bytes = _body_bytes(status, headers, origin)
+    closes = text[7] == "0" or body_bytes == UNTIL_CLOSE or "close" in headers.get("connection", "").lower()
+    return HttpHead(status, headers, start, body_bytes, not closes)
 
-    def straight(self, size: int) -> int:
-        """How many bytes of the body the socket may receive into memory of this size; 0 if they must be fed."""
-        if self._state not in _BODY or self._start < len(self._buffer):
-            return 0
-        return size if self._state is _UNTIL_CLOSE else min(size, self._left)
 
-    def received(self, count: int) -> None:
-        """So many bytes of the body were given out; 0 if the server closed the connection.
-
-        Raises:
-            ConnectionProblem: the connection ended inside the response.
-        """
-        if self._state is _UNTIL_CLOSE:
-            if not count:
-                self._state, self._keep_alive = _COMPLETE, False
-        elif count:
-            self._left -= count
-            if not self._left:
-                self._state = _COMPLETE if self._state is _LENGTH_BODY else _State.CHUNK_END
-        elif self._state is _HEAD:
-            raise ConnectionProblem(f"{self._origin} closed the connection without an answer")
-        else:
-            raise ConnectionProblem(f"{self._origin} closed the connection before the end of its answer")
-
-    def _no_http(self, why: str) -> ConnectionProblem:
-        return ConnectionProblem(f"what answered at {self._origin} does not speak HTTP/1.1 ({why})")
-
-    def _read_head(self) -> bool:
-        """Read the next head; whether another one may follow in what was fed."""
-        buffer, start = self._buffer, self._start
-        if not buffer.startswith(b"HTTP/1."[: len(buffer) - start], start):
-            raise self._no_http(f"its answer begins with {buffer[start : start + 20]!r}")
-        end = buffer.find(b"\r\n\r\n", start)
-        size = (len(buffer) if end < 0 else end + 4) - start
-        if self._head_bytes + size > _MOST_HEAD_BYTES:
-            raise self._no_http(f"the head of its answer has more than {_MOST_HEAD_BYTES} bytes")
-        if end < 0:
-            return False
-        text = buffer[start:end].decode("latin-1")
-        line, fields = _STATUS_LINE.match(text), _FIELD.findall(text)
-        if line is None or len(fields) != text.count("\r\n"):
-            raise self._no_http("the head of its answer is malformed")
-        self._start += size
-        self._head_bytes += size
-        status = int(text[9:12])
-        if status < 200:  # informational: the response comes after it
-            if status == 101:
-                raise self._no_http("it changes the protocol")
-            return self._start < len(buffer)
-        headers = {name.lower(): value for name, value in fields}
-        if len(headers) < len(fields):
-            for key in headers:
-                headers[key] = ", ".join([value for name, value in fields if name.lower() == key])
-        self.head, self.status_line, self.fields = ResponseHead(status, headers), line[0], fields
-        self._keep_alive = text[7] == "1" and "close" not in headers.get("connection", "").lower()
-        self._state = self._state_after(status, headers)
-        return False
-
-    def _state_after(self, status: int, headers: Mapping[str, str]) -> _State:
-        """How the body ends: RFC 9112 section 6.3."""
-        coding, length = headers.get("transfer-encoding"), headers.get("content-length")
-        if coding is not None and (coding.lower() != "chunked" or length is not None):
-            raise self._no_http("its answer has another Transfer-Encoding than chunked, or also a Content-Length")
-        if length is not None and not _LENGTH.fullmatch(length):
-            raise self._no_http("its answer has no single Content-Length")
-        self._left, self._head_bytes = int(length or 0), 0
-        if self._method == "HEAD" or status in _NO_BODY or length is not None:
-            return _LENGTH_BODY if self._left and self._method != "HEAD" and status not in _NO_BODY else _COMPLETE
-        return _UNTIL_CLOSE if coding is None else _State.CHUNK_LINE
-
-    def _read_line(self) -> bool:
-        """Read the next line of CHUNK_LINE, CHUNK_END or TRAILERS; False if it has not come whole."""
-        end = self._buffer.find(b"\r\n", self._start)
-        self._head_bytes = 0 if self._state is not _State.TRAILERS else self._head_bytes + max(0, end - self._start)
-        if self._head_bytes + (len(self._buffer) - self._start if end < 0 else 0) > _MOST_HEAD_BYTES:
-            raise self._no_http("its answer has a chunk with too long a line")
-        if end < 0:
-            return False
-        line, self._start = self._buffer[self._start : end], end + 2
-        if self._state is _State.CHUNK_LINE and (chunk := _CHUNK_LINE.fullmatch(line)):
-            self._left = int(chunk[1], 16)
-            self._state = _State.CHUNK if self._left else _State.TRAILERS
-        elif self._state is _State.CHUNK_END and not line:
-            self._state = _State.CHUNK_LINE
-        elif self._state is _State.TRAILERS and (not line or _FIELD.fullmatch("\r\n" + line.decode("latin-1"))):
-            self._state = _State.TRAILERS if line else _COMPLETE
-        else:
-            raise self._no_http("its answer has a malformed chunk")
-        return True
+def _body_bytes(status: int, headers: Mapping[str, str], origin: Origin) -> int | None:
+    """How the body ends: RFC 9112 section 6.3."""
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if coding is not None and (coding.lower() != "chunked" or length is not None):
+        raise no_http(origin, "its answer has another Transfer-Encoding than chunked, or also a Content-Length")
+    if length is not None and not _LENGTH.fullmatch(length):
+        raise no_http(origin, "its answer has no single Content-Length")
+    if status in (204, 304):  # RFC 9110 section 6.4.1: no body, whatever the headers say
+        return 0
+    return int(length) if length is not None else UNTIL_CLOSE if coding is None else None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import os
-import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import asdict
 from typing import Any, cast
 
 import httpx
 
-from ._connection_pool import CLOSED, all_in_use
-from ._http1 import Request, ResponseHead
+from ._connection import broken, connect_failed, timed_out
+from ._connection_pool import all_in_use
+from ._http1 import Request
 from ._options import Limits
 from ._origin import Origin
 from ._runtime import Deadline, Runtime, ThreadRuntime
-from ._socket_sender import broken, certificate_refused, connect_failed, timed_out
 from .problems import ConnectionProblem, InvalidParameter
 
 __all__ = ["HttpxSender", "as_problem"]
@@ -48,28 +46,22 @@ class HttpxSender:
         self, origin: Origin, limits: Limits, runtime: Runtime, proxy: str | None, http_client: Any = None
     ) -> None:
         kind = httpx.Client if isinstance(runtime, ThreadRuntime) else httpx.AsyncClient
-        if http_client is not None and not isinstance(http_client, kind):
+        self._origin = origin
+        self._is_ours = http_client is None
+        if http_client is None:
+            most = httpx.Limits(**asdict(limits))
+            http_client = kind(trust_env=False, verify=origin.tls, proxy=_checked(proxy), limits=most)
+        elif not isinstance(http_client, kind):
             raise InvalidParameter(
                 f"http_client is a {type(http_client).__name__}; it must be an httpx.{kind.__name__}, or None"
             )
-        self._origin = origin
-        self._closed = False
-        self._process = os.getpid()
-        self._make: Callable[[], Any] | None = None
-        if http_client is None:
-            settings = _settings(origin, limits, proxy)
-            self._make = lambda: kind(trust_env=False, **settings)
-        self._http: Any = self._make() if self._make else http_client
+        self._http: Any = http_client
 
     def __str__(self) -> str:
-        return "httpx, for a proxy" if self._make else "httpx, the caller's own"
+        return "httpx, for a proxy" if self._is_ours else "httpx, the caller's own"
 
     async def send(self, request: Request, deadline: Deadline) -> HttpxResponse:
-        """Send a request and wait for the head of its response."""
-        if self._closed:
-            raise RuntimeError(CLOSED)
-        if self._make and self._process != os.getpid():  # forked: the connections belong to the other process
-            self._http, self._process = self._make(), os.getpid()
+        """See `SocketSender.send`."""
         origin = self._origin
         headers = dict((*origin.fields, *request.fields))
         if request.body:
@@ -86,43 +78,39 @@ class HttpxSender:
 
     async def close(self) -> None:
         """Close all connections; a caller's own client stays open."""
-        self._closed = True
-        if self._make:
+        if self._is_ours:
             await _result(self._http.close() if isinstance(self._http, httpx.Client) else self._http.aclose())
 
 
-def _settings(origin: Origin, limits: Limits, proxy: str | None) -> dict[str, Any]:
+def _checked(proxy: str | None) -> str | None:
     try:
         url = httpx.URL(proxy or "")
     except httpx.InvalidURL as error:
         raise InvalidParameter(f"the proxy from the environment is no URL: {error}; see NO_PROXY") from None
     if url.scheme not in ("http", "https"):
-        shown = f"{url.scheme}://{url.host}"  # nothing else of it: credentials may stand there
+        shown = f"{url.scheme}://{url.host}"  # nothing else of it: it may hold credentials
         raise InvalidParameter(f"the proxy {shown[:100]!r} from the environment is not http or https; see NO_PROXY")
-    return {"verify": origin.tls, "proxy": proxy, "limits": httpx.Limits(**asdict(limits))}
+    return proxy
 
 
 class HttpxResponse:
     """A response whose body httpx receives. It decides how much comes at once; our readers, how much they take."""
 
     def __init__(self, origin: Origin, response: httpx.Response, deadline: Deadline) -> None:
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        self.head = ResponseHead(response.status_code, headers)
+        self.status = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
         self._origin, self._response, self._deadline = origin, response, deadline
-        self._is_sync = isinstance(response.stream, httpx.SyncByteStream)
-        self._part = memoryview(b"")
-        self._parts: Any = None
-        self._left = int(headers.get("content-length", "-1"))
-        if response.is_stream_consumed:  # by a hook of the caller, or a mock
-            self._part = memoryview(response.content)
-        else:
-            self._parts = response.iter_raw() if self._is_sync else response.aiter_raw()
+        self._parts = _parts(response)
+        self._part: memoryview | None = memoryview(b"")  # None at the end of the body
+        self._left = int(self.headers.get("content-length", "-1"))
 
     async def read_into(self, target: memoryview) -> int:
         """See `SocketResponse.read_into`."""
         self._deadline.clip(None)
-        while not self._part and self._parts is not None:
+        while self._part is not None and not self._part:
             await self._next_part()
+        if self._part is None:
+            return 0
         count = min(len(target), len(self._part))
         target[:count] = self._part[:count]
         self._part = self._part[count:]
@@ -131,42 +119,50 @@ class HttpxResponse:
 
     async def _next_part(self) -> None:
         try:
-            data = next(self._parts, None) if self._is_sync else await anext(self._parts, None)
+            part = await anext(self._parts, None)
         except httpx.TransportError as error:
             raise as_problem(error, self._origin, self._deadline) from error
-        self._part = memoryview(data or b"")
-        if data is None:
-            self._parts = None
+        self._part = None if part is None else memoryview(part)
 
     async def close(self) -> None:
         """See `SocketResponse.close`."""
-        if self._left == 0 and self._parts is not None:
+        if self._left == 0 and self._part is not None:
             await self._next_part()  # the end of the body, which sets the connection free
-        if self._is_sync:
-            self._response.close()
-            return
-        if self._parts is not None:
-            await self._parts.aclose()
-        await self._response.aclose()
+        await self._parts.aclose()
+        is_sync = isinstance(self._response.stream, httpx.SyncByteStream)
+        await _result(self._response.close() if is_sync else self._response.aclose())
+
+
+async def _parts(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """The body's bytes as httpx receives them, or as a hook of the caller or a mock has read them."""
+    if response.is_stream_consumed:
+        yield response.content
+    elif isinstance(response.stream, httpx.SyncByteStream):
+        for part in response.iter_raw():
+            yield part
+    else:
+        async for part in response.aiter_raw():
+            yield part
 
 
 def as_problem(error: httpx.TransportError, origin: Origin, deadline: Deadline) -> ConnectionProblem:
     """The problem by which this SDK calls a transport error of httpx."""
-    said = str(error) or type(error).__name__
     if isinstance(error, httpx.LocalProtocolError):
         raise error  # a request that is no HTTP is a mistake in this file, not a problem of the connection
     if isinstance(error, httpx.TimeoutException):
         deadline.clip(None)
-    if isinstance(error, httpx.PoolTimeout):
-        return all_in_use(origin.timeout.pool)
-    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)):
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-            cause = cause.__cause__ or cause.__context__
-        return connect_failed(origin, said) if cause is None else certificate_refused(origin, cause)
-    if isinstance(error, httpx.TimeoutException):
-        return timed_out(origin, "write" if isinstance(error, httpx.WriteTimeout) else "read")
-    if isinstance(error, httpx.RemoteProtocolError):
-        said = "closed the connection without an answer" if "disconnected" in said else f"speaks no HTTP/1.1 ({said})"
-        return ConnectionProblem(f"{origin} {said}")
-    return broken(origin, "write" if isinstance(error, httpx.WriteError) else "read", error)
+    direction = "write" if isinstance(error, (httpx.WriteTimeout, httpx.WriteError)) else "read"
+    match error:
+        case httpx.PoolTimeout():
+            return all_in_use(origin.timeout.pool)
+        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.ProxyError() | httpx.UnsupportedProtocol():
+            return connect_failed(origin, error)
+        case httpx.TimeoutException():
+            return timed_out(origin, direction)
+        case httpx.RemoteProtocolError():
+            said = str(error)
+            hung_up = "disconnected" in said
+            said = "closed the connection without an answer" if hung_up else f"speaks no HTTP/1.1 ({said})"
+            return ConnectionProblem(f"{origin} {said}")
+        case _:
+            return broken(origin, direction, error)

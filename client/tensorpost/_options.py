@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from .problems import InvalidParameter
 
-__all__ = ["DEFAULT_TIMEOUT_SECONDS", "LONGEST_SECONDS", "Limits", "Timeout"]
+__all__ = ["DEFAULT_BLOCK_BYTES", "DEFAULT_LIMITS", "DEFAULT_RETRIES", "DEFAULT_TIMEOUT_SECONDS", "DEFAULT_URL"]
+__all__ += ["NO_HEADERS", "Limits", "Timeout"]
 
+DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_RETRIES = 2
+DEFAULT_BLOCK_BYTES = 1 << 20
+NO_HEADERS: Mapping[str, str] = {}
 DEFAULT_TIMEOUT_SECONDS = 60.0  # of silence; an answer's head waits for the first part of the computation only
 _CONNECT_SECONDS = 5.0  # a server that is there answers the handshake at once, however long it computes
-LONGEST_SECONDS = 1_000_000.0  # more than eleven days; some systems count no further than 24
-_HINT = f"; it must be more than 0 and at most {LONGEST_SECONDS:,.0f} seconds, or None to wait for ever"
+_LONGEST_SECONDS = 1_000_000.0  # more than eleven days; some systems count no further than 24
+_HINT = f"; it must be more than 0 and at most {_LONGEST_SECONDS:,.0f} seconds, or None to wait for ever"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class Timeout:
 
 
 def _is_positive(seconds: object) -> bool:
-    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds <= LONGEST_SECONDS
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds <= _LONGEST_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +100,6 @@ class Limits:
                 raise InvalidParameter(f"{name} is {count!r}; it must be a whole number of at least {least}, or None")
         if self.keepalive_expiry is not None and not _is_positive(self.keepalive_expiry):
             raise InvalidParameter(f"keepalive_expiry is {self.keepalive_expiry!r}{_HINT}")
+
+
+DEFAULT_LIMITS = Limits()

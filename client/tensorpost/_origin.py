@@ -1,4 +1,4 @@
-"""Where a server is, and what goes with every connection to it."""
+"""The origin of a server: its address, and the settings of every connection to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ._options import Timeout
-from ._runtime import Address
 from .problems import InvalidParameter
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
@@ -25,12 +24,9 @@ class Origin:
     """A server's address and what goes with every connection to it.
 
     Attributes:
-        scheme: `http` or `https`.
         host: name or address, without brackets.
-        port: TCP port.
         prefix: path that stands before every target; empty or beginning with a slash.
         headers: sent with every request, names in lower case.
-        timeout: the longest wait in each phase of a call.
         tls: the context for https, or whether to verify certificates.
         uds: path of a Unix domain socket to connect to instead of host and port.
         fields: the Host header and `headers`, as pairs.
@@ -59,32 +55,32 @@ class Origin:
             InvalidParameter: no http or https URL, or one with a query, a fragment or credentials.
         """
         hint = "; write, for instance, http://127.0.0.1:8000"
+        given = f"base_url {base_url[:100]!r}"
         try:
             url = urlsplit(base_url)
             port = url.port
         except ValueError as error:
-            raise InvalidParameter(f"base_url {base_url[:100]!r} is no URL: {error}{hint}") from None
+            raise InvalidParameter(f"{given} is no URL: {error}{hint}") from None
         if url.scheme not in _DEFAULT_PORTS or not url.hostname:
-            raise InvalidParameter(f"base_url {base_url[:100]!r} is no http or https URL with a host{hint}")
+            raise InvalidParameter(f"{given} is no http or https URL with a host{hint}")
         if uds is not None and url.scheme != "http":
-            raise InvalidParameter(f"base_url {base_url[:100]!r}: over a Unix socket there is http only")
+            raise InvalidParameter(f"{given}: over a Unix socket there is http only")
         if url.query or url.fragment or url.username is not None:
             raise InvalidParameter("base_url must have no query, fragment or credentials; credentials go into headers=")
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         if port == 0:
-            raise InvalidParameter(f"base_url {base_url[:100]!r} has port 0, on which nobody listens{hint}")
-        host, port = _in_ascii(url.hostname, base_url), port or _DEFAULT_PORTS[url.scheme]
+            raise InvalidParameter(f"{given} has port 0, on which no server can listen{hint}")
+        try:
+            host = url.hostname if url.hostname.isascii() else url.hostname.encode("idna").decode("ascii")
+        except UnicodeError as error:
+            raise InvalidParameter(f"{given} has no host that can be looked up: {error}") from None
+        port = port or _DEFAULT_PORTS[url.scheme]
         return cls(url.scheme, host, port, url.path.rstrip("/"), headers, timeout, tls, uds)
 
     def __str__(self) -> str:
         socket = f" (Unix socket {self.uds})" if self.uds else ""
         return f"{self.scheme}://{self.authority}{self.prefix}{socket}"
-
-    @property
-    def address(self) -> Address:
-        """What a socket is connected to."""
-        return (self.host, self.port) if self.uds is None else self.uds
 
     @property
     def authority(self) -> str:
@@ -97,7 +93,7 @@ class Origin:
 
         None for Unix sockets and for this very machine, which no proxy could reach.
         """
-        if self.uds or _is_loopback(self.host):
+        if self.uds or self._is_this_machine():
             return None
         import urllib.request  # here, because it takes longer to load than all of this package's own sockets
 
@@ -107,19 +103,8 @@ class Origin:
         proxy = proxies.get(self.scheme) or proxies.get("all")
         return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
-
-def _in_ascii(host: str, base_url: str) -> str:
-    """A name in other letters as the network knows it."""
-    if host.isascii():
-        return host
-    try:
-        return host.encode("idna").decode("ascii")
-    except UnicodeError as error:
-        raise InvalidParameter(f"base_url {base_url[:100]!r} has no host that can be looked up: {error}") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    def _is_this_machine(self) -> bool:
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"

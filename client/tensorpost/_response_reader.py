@@ -1,71 +1,83 @@
 """Reads a response's body: frames, documents, and the exceptions that it reports.
 
 A frame is believed only after its head agreed with the operation and with Content-Length, and its bytes are written
-into the memory that was given and nowhere else.
+into the memory that was given and nowhere else. What no tensorpost server answers is a `ServerFault`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, Self, cast
 
-from ._arrays import Call, wire_form
-from ._http1 import PIECE_BYTES, Request, ResponseHead
+from ._arrays import RequestTemplate, wire_form
+from ._http1 import PIECE_BYTES, Request
 from ._results import Progress
-from ._runtime import Deadline
-from ._socket_sender import Response, Sender
-from .frame import ALSO_READ, MEDIA_TYPE, FrameHead, HeadReader
-from .problems import (
-    ConnectionProblem,
-    IncompleteBody,
-    InvalidRequest,
-    RequestTimeout,
-    ServerFault,
-    TensorpostError,
-    from_problem,
-)
+from .frame import ALSO_READ, MEDIA_TYPE, HeadReader
+from .problems import ConnectionProblem, IncompleteBody, InvalidRequest, RequestTimeout, ServerFault, from_problem
 from .strict_json import read_json
 
-if TYPE_CHECKING:
-    from datetime import datetime
+__all__ = ["Response", "ResponseReader"]
 
-__all__ = ["ResponseReader", "ask"]
-
-_SMALL_BODY_BYTES = 1 << 16  # of a body that is no tensor, read at a time
 _HEAD_READ_BYTES = 1 << 12  # enough for the head of a frame with one tensor, and little to copy if data follows it
-_MOST_JSON_BYTES = 1 << 24  # of an answer that is a document
-_MOST_PROBLEM_BYTES = 1 << 20  # of an error
+_DOCUMENT_READ_BYTES = 1 << 16  # of a document, at a time
+_MOST_JSON_BYTES = 1 << 24
+_MOST_PROBLEM_BYTES = 1 << 20
 _LONGEST_QUOTE = 200  # characters of an unreadable error that are shown
 
 
-async def ask(sender: Sender, request: Request, deadline: Deadline) -> ResponseReader:
-    """Send a request and begin to read its response; one that reports an error is read and raised."""
-    response = await sender.send(request, deadline)
-    if 200 <= response.head.status < 300:
-        return ResponseReader(response, request)
-    try:
-        raise await ResponseReader(response, None).error()
-    finally:
-        await response.close()
+class Response(Protocol):
+    """A response whose head came and whose body is being received; see `SocketResponse`."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    async def read_into(self, target: memoryview) -> int: ...
+    async def close(self) -> None: ...
 
 
 class ResponseReader:
-    """A response whose head came: how far its body has come, and what to say when it breaks off."""
+    """A response whose head came: how far its body has come, and what to say when it breaks off.
 
-    def __init__(self, response: Response, request: Request | None) -> None:
-        self.head = response.head
-        self.close = response.close
+    Attributes:
+        headers: names in lower case, values of repeated ones joined by commas.
+    """
+
+    def __init__(self, response: Response, request: Request) -> None:
+        self.status, self.headers = response.status, response.headers
         self._response = response
         self._request = request
         self._received = 0
         self._pushed_back = memoryview(b"")  # read together with a frame's head, but belonging to the tensors
-        length = self.head.headers.get("content-length", "")
+        length = self.headers.get("content-length", "")
         self._expected = int(length) if length.isdecimal() else None
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._response.close()
+
+    @property
+    def request_id(self) -> str | None:
+        return self.headers.get("x-request-id")
+
+    @property
+    def _media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
     def fault(self, detail: str) -> ServerFault:
-        """An answer that a tensorpost server does not give."""
-        return ServerFault(detail, status=self.head.status, request_id=self.head.request_id)
+        """The error of an answer that a tensorpost server does not give."""
+        return ServerFault(detail, status=self.status, request_id=self.request_id)
+
+    async def require_success(self) -> None:
+        """Raise what a response that is not a success reports, and close it."""
+        if not 200 <= self.status < 300:
+            async with self:
+                raise await self._error()
+
+    # ---- bytes -------------------------------------------------------------------------------------------------------
 
     async def _some(self, target: memoryview) -> int:
         """Read some bytes; 0 at the end of a complete body, an error at the end of an incomplete one."""
@@ -74,16 +86,14 @@ class ResponseReader:
         except RequestTimeout as error:
             error.detail = f"{error.detail}, after {self._progress()} of the answer"
             error.extra.update(received=self._received, expected=self._expected)
-            error.status, error.request_id = self.head.status, self.head.request_id
+            error.status, error.request_id = self.status, self.request_id
             raise
         except ConnectionProblem as error:
             raise self._incomplete() from error
-        if count == 0:
-            if self._expected is not None and self._received < self._expected:
-                raise self._incomplete()
-            return 0
+        if count == 0 and self._expected is not None and self._received < self._expected:
+            raise self._incomplete()
         self._received += count
-        if self._request and self._request.report:
+        if count and self._request.report and self.status < 300:
             sent = self._request.content_length
             self._request.report(Progress(sent, sent, self._received, self._expected))
         return count
@@ -96,8 +106,8 @@ class ResponseReader:
         return IncompleteBody(
             f"the connection broke after {self._progress()} of the answer; what was received is incomplete",
             extra={"received": self._received, "expected": self._expected},
-            status=self.head.status,
-            request_id=self.head.request_id,
+            status=self.status,
+            request_id=self.request_id,
         )
 
     async def fill(self, memory: memoryview) -> None:
@@ -112,122 +122,88 @@ class ResponseReader:
             at += count
 
     async def finish(self) -> None:
-        """See the end of the body, which sets the connection free for the next request.
-
-        Raises:
-            ServerFault: the body goes on.
-        """
+        """See the end of the body, which sets the connection free for the next request."""
         if self._received == self._expected and not self._pushed_back:
             return
         if self._pushed_back or await self._some(memoryview(bytearray(1))):
             raise self.fault("the answer is longer than its head says")
 
-    async def frame_head(self, call: Call) -> Mapping[str, str]:
-        """Read the head of a frame that must hold exactly the call's outputs, in this order; returns its metadata.
+    async def read(self, limit: int = _MOST_PROBLEM_BYTES) -> bytearray:
+        """The whole body, or its first `limit` bytes and a little more."""
+        body, piece = bytearray(), memoryview(bytearray(_DOCUMENT_READ_BYTES))
+        while len(body) <= limit and (count := await self._some(piece)):
+            body += piece[:count]
+        return body
 
-        Raises:
-            ServerFault: another media type, a malformed frame, or other tensors than the operation's.
-        """
-        encoding = self.head.headers.get("content-encoding", "identity")
+    # ---- frames ------------------------------------------------------------------------------------------------------
+
+    async def frame_head(self, template: RequestTemplate) -> Mapping[str, str]:
+        """Read the head of a frame that must hold exactly the call's outputs, in this order; returns its metadata."""
+        encoding = self.headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise self.fault(f"the answer is compressed ({encoding[:40]}), although identity was asked for")
-        if self.head.media_type not in (MEDIA_TYPE, *ALSO_READ):
-            raise self._no("a frame", MEDIA_TYPE)
-        scratch = memoryview(bytearray(_HEAD_READ_BYTES))
-        count = await self._some(scratch)
-        # The head is most often the one of the last answer, which was found right.
-        known, metadata, total = call.last_answer
-        if known and bytes(scratch[: len(known)]) == known and self._expected == total and count >= len(known):
-            self._pushed_back = scratch[len(known) : count]
-            return metadata
-        frame = await self._new_frame_head(scratch, count)
-        wanted = [wire_form(slot) for slot in call.outputs]
-        found = [(entry.data_type, entry.shape) for entry in frame.tensors]
-        if found != wanted:
-            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))
-            raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
-        if frame.head_bytes <= count:
-            call.last_answer = bytes(scratch[: frame.head_bytes]), frame.metadata, frame.total_bytes
-        return frame.metadata
-
-    async def _new_frame_head(self, scratch: memoryview, count: int) -> FrameHead:
-        reader = HeadReader(content_length=self._expected)
+        self._require_type("a frame", MEDIA_TYPE, *ALSO_READ)
+        reader, piece = HeadReader(content_length=self._expected), memoryview(bytearray(_HEAD_READ_BYTES))
         try:
-            while True:
-                if count == 0:
-                    reader.finish()
-                taken = reader.feed(scratch[:count])
-                self._pushed_back = scratch[taken:count]
-                if reader.head is not None:
-                    return reader.head
-                count = await self._some(scratch)
+            while reader.head is None and (count := await self._some(piece)):
+                self._pushed_back = piece[reader.feed(piece[:count]) : count]
+            head = reader.finish()
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
             raise self.fault(f"the answer is no readable frame: {error.detail}") from error
+        wanted = [wire_form(slot) for slot in template.outputs]
+        found = [(entry.data_type, entry.shape) for entry in head.tensors]
+        if found != wanted:
+            holds, has = ([(row.numpy_name, shape) for row, shape in tensors[:4]] for tensors in (found, wanted))
+            raise self.fault(f"the answer holds {holds}; the operation's outputs are {has}")
+        return head.metadata
 
-    def _no(self, what: str, media_type: str) -> ServerFault:
-        found = self.head.media_type[:60] or "of no type"
-        return self.fault(f"the answer is {found}, not {what} ({media_type}); is there a tensorpost server there?")
+    def _require_type(self, what: str, *media_types: str) -> None:
+        if (found := self._media_type) not in media_types:
+            raise self.fault(
+                f"the answer is {found[:60] or 'of no type'}, not {what} ({media_types[0]}); is there a tensorpost "
+                "server there?"
+            )
+
+    # ---- documents ---------------------------------------------------------------------------------------------------
 
     async def json(self) -> Any:
-        """The body as JSON.
-
-        Raises:
-            ServerFault: another media type, or no JSON.
-        """
-        if self.head.media_type != "application/json":
-            raise self._no("JSON", "application/json")
-        raw = await self._bounded(_MOST_JSON_BYTES)
+        """The body as JSON."""
+        self._require_type("JSON", "application/json")
+        body = await self.read(_MOST_JSON_BYTES)
         try:
-            return read_json(raw, max_bytes=_MOST_JSON_BYTES)
+            return read_json(body, max_bytes=_MOST_JSON_BYTES)
         except InvalidRequest as error:
             raise self.fault(f"the answer is no readable JSON: {error.detail}") from error
 
-    async def drain(self) -> None:
-        """Read the body and forget it, so that the connection can be used again."""
-        await self._bounded(_MOST_PROBLEM_BYTES)
-
-    async def error(self) -> TensorpostError:
-        """The exception for an answer that is not a success."""
+    async def _error(self) -> Exception:
         try:
-            raw = await self._bounded(_MOST_PROBLEM_BYTES)
+            body = await self.read()
         except (IncompleteBody, RequestTimeout):
-            raw = bytearray()  # the status alone says more than how its explanation broke off
-        problem = _problem_document(self.head, raw)
-        request_id = self.head.request_id or problem.get("request_id")
-        error = from_problem(problem, self.head.status, request_id if isinstance(request_id, str) else None)
-        after = _retry_after(self.head.headers)
-        if after is not None:
-            error.extra["retry_after_seconds"] = after
+            body = bytearray()  # the status alone says more than how its explanation broke off
+        problem = self._problem_document(body)
+        request_id = self.request_id or problem.get("request_id")
+        error = from_problem(problem, self.status, request_id if isinstance(request_id, str) else None)
+        seconds = _retry_after(self.headers)
+        if seconds is not None:
+            error.extra["retry_after_seconds"] = seconds
         return error
 
-    async def _bounded(self, limit: int) -> bytearray:
-        """The whole body, or its first `limit` bytes and a little more."""
-        raw = bytearray()
-        scratch = memoryview(bytearray(_SMALL_BODY_BYTES))
-        while len(raw) <= limit:
-            count = await self._some(scratch)
-            if count == 0:
-                break
-            raw += scratch[:count]
-        return raw
-
-
-def _problem_document(head: ResponseHead, raw: bytearray) -> Mapping[str, Any]:
-    """The RFC 9457 document of an error, or one made up for errors from something in front of the server."""
-    if head.media_type in ("application/problem+json", "application/json"):
-        try:
-            found: object = read_json(raw, max_bytes=_MOST_PROBLEM_BYTES)
-        except InvalidRequest:
-            found = None  # shown as the text that it is
-        if isinstance(found, dict):
-            return cast("dict[str, Any]", found)
-    if 300 <= head.status < 400:
-        where = head.headers.get("location", "nowhere")[:_LONGEST_QUOTE]
-        return {"detail": f"redirected to {where}; redirects are not followed, use the server's own URL"}
-    text = " ".join(raw[: 4 * _LONGEST_QUOTE].decode("utf-8", "replace").split())[:_LONGEST_QUOTE]
-    said = f": {text}" if text else ""
-    return {"detail": f"HTTP status {head.status} without a problem document{said}"}
+    def _problem_document(self, body: bytearray) -> Mapping[str, Any]:
+        """The RFC 9457 document of an error, or one made up for errors from something in front of the server."""
+        if self._media_type in ("application/problem+json", "application/json"):
+            try:
+                found: object = read_json(body, max_bytes=_MOST_PROBLEM_BYTES)
+            except InvalidRequest:
+                found = None  # shown as the text that it is
+            if isinstance(found, dict):
+                return cast("dict[str, Any]", found)
+        if 300 <= self.status < 400:
+            target = self.headers.get("location", "nowhere")[:_LONGEST_QUOTE]
+            return {"detail": f"redirected to {target}; redirects are not followed, use the server's own URL"}
+        text = " ".join(body[: 4 * _LONGEST_QUOTE].decode("utf-8", "replace").split())[:_LONGEST_QUOTE]
+        said = f": {text}" if text else ""
+        return {"detail": f"HTTP status {self.status} without a problem document{said}"}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -238,7 +214,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     from email.utils import parsedate_to_datetime  # here, because it is rarely needed and takes a while to load
 
     try:
-        until: datetime = parsedate_to_datetime(text)
-        return max(0.0, (until - parsedate_to_datetime(headers.get("date", ""))).total_seconds())
+        until, now = parsedate_to_datetime(text), parsedate_to_datetime(headers.get("date", ""))
+        return max(0.0, (until - now).total_seconds())
     except (TypeError, ValueError):
         return None  # absent, or no date: as good as absent

@@ -17,6 +17,7 @@ from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, V
 
 __all__ = ["Progress", "Result", "ServerTiming", "TensorBlock", "Validation"]
 
+_DURATION = re.compile(r'(?:\A|;)[\t ]*dur="?([0-9]{1,15}(?:\.[0-9]{1,15})?)"?[\t ]*(?:;|\Z)')
 Scalar_co = TypeVar("Scalar_co", bound=np.generic, covariant=True)
 
 
@@ -50,13 +51,9 @@ class ServerTiming(Mapping[str, float]):
 
     @cached_property
     def _milliseconds(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for entry in self._text.split(","):
-            name, *parameters = (part.strip() for part in entry.split(";"))
-            durations = [p.removeprefix("dur=").strip('"') for p in parameters if p.startswith("dur=")]
-            if durations and re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?", durations[0]):
-                found[name] = float(durations[0])
-        return found
+        entries = [entry.partition(";") for entry in self._text.split(",")]
+        found = {stage.strip(): _DURATION.search(parameters) for stage, _, parameters in entries}
+        return {stage: float(duration[1]) for stage, duration in found.items() if duration}
 
     def __getitem__(self, stage: str) -> float:
         return self._milliseconds[stage]

@@ -7,25 +7,20 @@ suspends the task instead.
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any, TypeAlias, TypeVar
 
 from .problems import RequestTimeout
 
-__all__ = ["READ", "WRITE", "Address", "AsyncioRuntime", "Deadline", "Runtime", "ThreadRuntime", "connect"]
+__all__ = ["READ", "WRITE", "AsyncioRuntime", "Deadline", "Runtime", "ThreadRuntime", "iterate_blocking"]
 __all__ += ["run_blocking"]
 
 READ, WRITE = 1, 2  # as in `selectors`
-Address: TypeAlias = tuple[str, int] | str
-"""Host and port, or the path of a Unix socket."""
-
 _TURN_SECONDS = 0.001  # other tasks wait for at most about as long while a body is sent or received
 _THREAD_WAIT_SECONDS = 0.05  # a wait in a thread ends by then, also for a task that was cancelled
 _SLACK_SECONDS = 0.002  # timers may fire this much before their time
@@ -33,14 +28,22 @@ _SLACK_SECONDS = 0.002  # timers may fire this much before their time
 T = TypeVar("T")
 
 
-def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_blocking(awaitable: Awaitable[T]) -> T:
     """Run a coroutine over `ThreadRuntime` to its end."""
     try:
-        coroutine.send(None)
+        next(awaitable.__await__())
     except StopIteration as done:
         return done.value
-    coroutine.close()
     raise AssertionError("an operation of ThreadRuntime suspended")
+
+
+def iterate_blocking(items: AsyncGenerator[T]) -> Generator[T]:
+    """The items of an asynchronous generator over `ThreadRuntime`."""
+    try:
+        while (item := run_blocking(anext(items, None))) is not None:
+            yield item
+    finally:
+        run_blocking(items.aclose())
 
 
 class Deadline:
@@ -171,38 +174,3 @@ class AsyncioRuntime:
 
 
 Runtime: TypeAlias = ThreadRuntime | AsyncioRuntime
-
-
-async def connect(runtime: Runtime, address: Address, seconds: float | None) -> socket.socket:
-    """A connected socket that does not block. Each address of a host has so many seconds.
-
-    Raises:
-        OSError: no connection; the error of the last address.
-    """
-    if isinstance(address, str):
-        found: list[tuple[int, Any]] = [(socket.AF_UNIX, address)]
-    else:
-        found = [(entry[0], entry[4]) for entry in await runtime.addresses(address[0], address[1], seconds)]
-    for index, (family, place) in enumerate(found):
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            error = sock.connect_ex(place)
-            if error in _CONNECTING:
-                if not await runtime.wait(sock, WRITE, seconds):
-                    raise TimeoutError
-                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, os.strerror(error))
-            return sock
-        except OSError:
-            sock.close()
-            if index == len(found) - 1:
-                raise
-        except BaseException:
-            sock.close()
-            raise
-    raise AssertionError("getaddrinfo gives an address or raises")
-
-
-_CONNECTING = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))

@@ -1,340 +1,259 @@
-"""HTTP/1.1 over TCP, TLS and Unix sockets: the fast way, received straight into its memory.
+"""HTTP/1.1 over our own sockets: the fast way, received straight into its memory.
 
 While a large body is being sent this module also listens. A server may refuse it after its head (413, 429) and read no
-further, or hang up; its answer is then taken at once, and not lost to a failed or endless send.
+further, or close the connection; its answer is then taken at once, and not lost to a failed or endless send.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
-from ._connection_pool import Connection, ConnectionPool
-from ._http1 import SMALL_BODY_BYTES, Request, ResponseHead, ResponseParser, encode_head
+from . import _http1 as http1
+from ._connection import SSL_WANTS, Connection, Direction, broken, connect, timed_out, tls_context
+from ._connection_pool import ConnectionPool
+from ._options import Limits
 from ._origin import Origin
-from ._runtime import READ, WRITE, Deadline, connect
-from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
+from ._runtime import READ, WRITE, Deadline, Runtime
+from .problems import ConnectionProblem
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["Response", "Sender", "SocketResponse", "SocketSender"]
-__all__ += ["broken", "certificate_refused", "connect_failed", "timed_out"]
+__all__ = ["SocketResponse", "SocketSender"]
 
 _RECEIVE_BYTES = 1 << 16  # of heads, and of bodies that cannot be received straight into their memory
-_SSL_WANTS = {2: READ, 3: WRITE}  # errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
-Phase = Literal["read", "write"]
 A = TypeVar("A")
 R = TypeVar("R")
 
 
-class Response(Protocol):
-    """A response whose body is being received."""
-
-    @property
-    def head(self) -> ResponseHead: ...
-    async def read_into(self, target: memoryview) -> int: ...
-    async def close(self) -> None: ...
-
-
-class Sender(Protocol):
-    """A way to one server. Its network errors are `ConnectionProblem`s."""
-
-    async def send(self, request: Request, deadline: Deadline) -> Response: ...
-    async def close(self) -> None: ...
-
-
-def timed_out(origin: Origin, phase: Phase) -> RequestTimeout:
-    """The error of too long a wait; `extra["phase"]` says in which direction."""
-    seconds = origin.timeout.read if phase == "read" else origin.timeout.write
-    # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
-    long = "too long" if seconds is None else f"{seconds:g} seconds"
-    more = "" if phase == "read" else " and took no more of the request"
-    return RequestTimeout(f"{origin} was silent for {long}{more}", extra={"phase": phase})
-
-
-def broken(origin: Origin, phase: Phase, error: Exception) -> ConnectionProblem:
-    """The error of a connection that failed; `extra["phase"]` says in which direction."""
-    if isinstance(error, TimeoutError):
-        return timed_out(origin, phase)
-    said = str(error) or type(error).__name__
-    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": phase})
-
-
-def connect_failed(origin: Origin, said: str) -> ConnectFailed:
-    """The error when no connection can be made."""
-    return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")
-
-
-def certificate_refused(origin: Origin, error: ssl.SSLCertVerificationError) -> ConnectFailed:
-    """The error of a certificate that is not trusted; a call with it is not repeated."""
-    return ConnectFailed(
-        f"the certificate of {origin} is not trusted: {error.verify_message}; if it should be, pass "
-        "tls=ssl.create_default_context(cafile=...) with the certificate of who signed it",
-        extra={"certificate": error.verify_message},
-    )
-
-
 class SocketSender:
-    """Sockets to one server; the pool may be shared with senders to other servers."""
+    """Sends requests to one server."""
 
-    def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
-        self._origin = origin
-        self._pool = pool
-        self._tls: ssl.SSLContext | None = None
+    def __init__(self, origin: Origin, limits: Limits, runtime: Runtime) -> None:
+        self.origin, self.runtime = origin, runtime
+        self.pool = ConnectionPool(runtime, limits)
 
     def __str__(self) -> str:
-        return "own sockets, " + ("TLS" if self._origin.scheme == "https" else "Unix" if self._origin.uds else "TCP")
+        return "own sockets, " + ("TLS" if self.origin.scheme == "https" else "Unix" if self.origin.uds else "TCP")
 
-    async def send(self, request: Request, deadline: Deadline) -> SocketResponse:
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        return tls_context(self.origin.tls) if self.origin.scheme == "https" else None
+
+    async def send(self, request: http1.Request, deadline: Deadline) -> SocketResponse:
         """Send a request and wait for the head of its response.
 
         Raises:
-            ConnectFailed: nobody listens there, or its certificate is not trusted.
+            ConnectFailed: no server listens there, or its certificate is not trusted.
             RequestTimeout: silence for longer than the timeout, no free connection, or the end of the call's time.
             ConnectionProblem: the connection broke before there was an answer, or what came is no HTTP.
         """
-        origin, length = self._origin, request.content_length
+        origin, length = self.origin, request.content_length
         fields = (("content-length", str(length)),) if request.body else ()
-        head = encode_head(request.method, origin.prefix + request.target, origin.fields, request.fields, fields)
-        if length > SMALL_BODY_BYTES or request.report:
-            return await self.exchange(request.method, head, _each(request.pieces()), deadline)
-        return await self.exchange(request.method, b"".join((head, *request.body)), None, deadline)
-
-    async def exchange(
-        self, method: str, first: bytes, rest: AsyncIterable[memoryview] | None, deadline: Deadline
-    ) -> SocketResponse:
-        """Send the bytes of a request, and wait for the head of the response. Raises what `send` raises."""
-        origin, pool = self._origin, self._pool
-        connection = await pool.acquire(origin.address, origin.timeout.pool, deadline, tls=origin.scheme == "https")
+        first = http1.encode_head(request.method, origin.prefix + request.target, origin.fields, request.fields, fields)
+        rest: Iterable[memoryview] = request.pieces()
+        if length <= http1.SMALL_BODY_BYTES and not request.report:
+            first, rest = b"".join((first, *request.body)), ()
+        connection = await self.pool.acquire(origin.timeout.pool, deadline)
         try:
             if connection is None:
-                connection = await self._connect(deadline)
-            response = SocketResponse(origin, pool, connection, method, deadline)
+                connection = await connect(origin, self.runtime, deadline, self._tls)
+            response = SocketResponse(self, connection, deadline)
             await response.exchange(first, rest)
         except BaseException:
-            if connection is not None:
-                connection.sock.close()
-            pool.release()
+            self.pool.release(connection)
             raise
         return response
 
     async def close(self) -> None:
         """Close the idle connections; those in use are closed when their responses are."""
-        self._pool.close()
-
-    async def _connect(self, deadline: Deadline) -> Connection:
-        origin = self._origin
-        try:
-            sock = await connect(self._pool.runtime, origin.address, deadline.clip(origin.timeout.connect))
-            try:
-                if origin.uds is None:
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return (
-                    await self._secured(sock, deadline)
-                    if origin.scheme == "https"
-                    else Connection(origin.address, False, sock)
-                )
-            except BaseException:
-                sock.close()
-                raise
-        except ConnectionProblem:
-            raise  # the end of the call's time, or an untrusted certificate: they are OSErrors too
-        except (OSError, UnicodeError) as error:  # timeouts, and names that do not resolve or are none, included
-            deadline.clip(None)
-            raise connect_failed(origin, str(error) or "no answer in time") from error
-
-    async def _secured(self, sock: socket.socket, deadline: Deadline) -> Connection:
-        import ssl
-
-        self._tls = self._tls or _tls_context(self._origin.tls)
-        blocked = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-        secured = self._tls.wrap_socket(sock, server_hostname=self._origin.host, do_handshake_on_connect=False)
-        try:
-            while True:
-                try:
-                    secured.do_handshake()
-                    return Connection(self._origin.address, True, secured, blocked)
-                except blocked as error:
-                    wait = deadline.clip(self._origin.timeout.connect)
-                    if not await self._pool.runtime.wait(secured, _SSL_WANTS.get(error.errno or 0, READ), wait):
-                        raise TimeoutError from None
-        except BaseException as error:
-            secured.close()
-            if isinstance(error, ssl.SSLCertVerificationError):
-                raise certificate_refused(self._origin, error) from error
-            raise
-
-
-async def _each(pieces: Iterable[memoryview]) -> AsyncIterator[memoryview]:
-    for piece in pieces:
-        yield piece
-
-
-def _tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
-    """A caller's own context, or one with the usual certificates, or one without any verification."""
-    import ssl
-
-    if not isinstance(tls, bool):
-        return tls
-    cafile, capath = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    if tls and not (cafile or capath):
-        import certifi  # the usual ones: the same on every system, and those of httpx
-
-        cafile = certifi.where()
-    context = ssl.create_default_context(cafile=cafile, capath=capath)
-    if not tls:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+        self.pool.close()
 
 
 class SocketResponse:
     """An exchange on a connection: the request while it is sent, then the response while its body is received.
 
-    Attributes:
-        parser: what is known of the response.
+    Bytes of a body that were not received together with what is before them go from the socket straight into the
+    memory of `read_into`, so that those of a tensor are copied once.
     """
 
-    def __init__(
-        self, origin: Origin, pool: ConnectionPool, connection: Connection, method: str, deadline: Deadline
-    ) -> None:
-        self.parser = ResponseParser(origin, method)
-        self._origin, self._pool, self._runtime = origin, pool, pool.runtime
-        self._generation = pool.generation
-        self._connection: Connection | None = connection
-        self._deadline = deadline
-        self._sent_whole = False
+    def __init__(self, sender: SocketSender, connection: Connection, deadline: Deadline) -> None:
+        self._origin, self._pool, self._runtime = sender.origin, sender.pool, sender.runtime
+        self._connection, self._deadline = connection, deadline
+        self._buffer = b""  # what was received, and not yet used
+        self._left: int | None = 0  # bytes of the body, or of the current chunk; None before the first chunk
+        self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = self._closed = False
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
 
-    @property
-    def head(self) -> ResponseHead:
-        assert self.parser.head is not None
-        return self.parser.head
+    # ---- the request, and the head of the response -------------------------------------------------------------------
 
-    async def exchange(self, first: bytes, rest: AsyncIterable[memoryview] | None) -> None:
+    async def exchange(self, first: bytes, rest: Iterable[memoryview]) -> None:
         """Send the request, as much of it as the server takes, and receive the head of the response."""
-        connection, parser = self._open(), self.parser
-        self._sent_whole = await self._send(connection, memoryview(first))
-        if rest is not None and self._sent_whole:
-            # What the caller's progress function raises comes out of `rest`, and is no error of the connection.
-            async for piece in rest:
-                self._sent_whole = await self._send(connection, piece)
-                if not self._sent_whole:
-                    break
-        if parser.head is None and not connection.tls:  # it cannot be there yet; TLS may hold a part of it
-            await self._wait(connection, READ, "read")
-        while parser.head is None:
-            parser.feed(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
+        # What the caller's progress function raises comes out of `rest`, and is no error of the connection.
+        for piece in chain((memoryview(first),), rest):
+            self._sent_whole = await self._send(piece)
+            if not self._sent_whole:
+                break
+        if not self.status and not self._connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
+            await self._wait(READ, "read")
+        while not self.status:
+            self._use_head(await self._receive(self._connection.sock.recv, _RECEIVE_BYTES))
 
-    async def _send(self, connection: Connection, piece: memoryview) -> bool:
-        """Send a piece; False if the server answered, or hung up, before it was sent."""
-        if len(piece) > SMALL_BODY_BYTES:
+    async def _send(self, piece: memoryview) -> bool:
+        """Send a piece; False if the server answered, or closed the connection, before it was sent."""
+        if len(piece) > http1.SMALL_BODY_BYTES:
             await self._runtime.give_turn()
-            if self._has_answer(connection):
+            if self._has_answer():
                 return False
         while piece:
             events = READ | WRITE
             try:
-                piece = piece[connection.sock.send(piece) :]
+                piece = piece[self._connection.sock.send(piece) :]
                 if not piece:
                     break
-            except connection.blocked as error:
-                events = READ | _SSL_WANTS.get(error.errno or 0, WRITE)
+            except self._connection.blocked as error:
+                events = READ | SSL_WANTS.get(error.errno or 0, WRITE)
             except (BrokenPipeError, ConnectionResetError):
-                return False  # it may have said why before it hung up; who reads the answer will see
+                return False  # the server may have said why before: reading the answer will show
             except OSError as error:
                 raise broken(self._origin, "write", error) from error
-            if await self._wait(connection, events, "write") & READ and self._has_answer(connection):
+            if await self._wait(events, "write") & READ and self._has_answer():
                 return False
         return True
 
-    def _has_answer(self, connection: Connection) -> bool:
+    def _has_answer(self) -> bool:
         """Whether the head of the answer came while the request is being sent."""
         try:
-            data = connection.sock.recv(_RECEIVE_BYTES)
-        except connection.blocked:
+            self._use_head(self._connection.sock.recv(_RECEIVE_BYTES))
+        except self._connection.blocked:
             return False
         except OSError as error:
             raise broken(self._origin, "read", error) from error
-        self.parser.feed(data)
-        return self.parser.head is not None
+        return self.status > 0
 
-    async def _wait(self, connection: Connection, events: int, phase: Phase) -> int:
-        timeout = self._origin.timeout
-        seconds = self._deadline.clip(timeout.read if phase == "read" else timeout.write)
-        ready = await self._runtime.wait(connection.sock, events, seconds)
-        if not ready:
-            self._deadline.clip(None)
-            raise timed_out(self._origin, phase)
-        return ready
+    def _use_head(self, data: bytes) -> None:
+        """Take bytes that came before the head was whole."""
+        self._buffer += data
+        head = http1.read_head(self._buffer, self._origin)
+        if head is not None:
+            self.status, self.headers, self._keep_alive = head.status, head.headers, head.keep_alive
+            self._left, self._is_chunked = head.body_bytes, head.body_bytes is None
+            self._until_close = head.body_bytes == http1.UNTIL_CLOSE
+            self._buffer = self._buffer[head.head_bytes :]
+        elif not data:
+            raise self._ended()
 
-    async def _receive(self, connection: Connection, operation: Callable[[A], R], argument: A) -> R:
-        """What `recv` or `recv_into` gives, once there is something."""
-        while True:
-            try:
-                return operation(argument)
-            except connection.blocked as error:
-                events = _SSL_WANTS.get(error.errno or 0, READ)
-            except OSError as error:
-                raise broken(self._origin, "read", error) from error
-            await self._wait(connection, events, "read")
-
-    async def _receive_into(self, connection: Connection, target: memoryview) -> int:
-        count = await self._receive(connection, connection.sock.recv_into, target)
-        with contextlib.suppress(OSError):  # a record of TLS has 16 KiB at most; the next call meets what is wrong
-            while connection.tls and 0 < count < len(target) and (more := connection.sock.recv_into(target[count:])):
-                count += more
-        return count
-
-    def _open(self) -> Connection:
-        if self._connection is None:
-            raise RuntimeError("the answer has been closed")
-        if self._pool.generation != self._generation:
-            raise RuntimeError(
-                "this answer is of the process that asked for it, and this one was forked from that; ask again here"
-            )
-        return self._connection
+    # ---- the body ----------------------------------------------------------------------------------------------------
 
     async def read_into(self, target: memoryview) -> int:
         """Receive some bytes of the body into this memory; 0 at its end.
 
         Raises:
             RequestTimeout: silence for longer than the timeout, or the end of the call's time.
-            ConnectionProblem: the connection broke before the end of the body.
+            ConnectionProblem: the connection broke before the end of the body, or its chunks are malformed.
             RuntimeError: the response was closed, or is of the process that this one was forked from.
         """
-        connection, parser = self._open(), self.parser
+        self._require_open()
         self._deadline.clip(None)
-        while (count := parser.take(target)) is None:
+        if self._is_chunked and not self._left:
+            await self._begin_chunk()
+        if not self._left:
+            return 0
+        target = target[: self._left]
+        if count := min(len(self._buffer), len(target)):
+            target[:count] = self._buffer[:count]
+            self._buffer = self._buffer[count:]
+        else:
             await self._runtime.give_turn()
-            if straight := parser.straight(len(target)):
-                count = await self._receive_into(connection, target[:straight])
-                parser.received(count)
-                return count
-            parser.feed(await self._receive(connection, connection.sock.recv, _RECEIVE_BYTES))
+            count = await self._receive(self._connection.sock.recv_into, target)
+            if self._connection.is_tls and count:
+                count += self._more_records(target[count:])
+            if not count and not self._until_close:
+                raise self._ended()
+        self._left = self._left - count if count else 0
         return count
 
-    async def read(self, most: int) -> bytes:
-        """Receive at most so many bytes; b"" at the end of the body. Raises what `read_into` raises."""
-        connection, parser = self._open(), self.parser
-        if straight := parser.straight(most):
+    def _more_records(self, target: memoryview) -> int:
+        """What TLS has beyond its first record, of at most 16 KiB; the next call meets what is wrong."""
+        count = 0
+        with contextlib.suppress(OSError):
+            while count < len(target) and (more := self._connection.sock.recv_into(target[count:])):
+                count += more
+        return count
+
+    async def _begin_chunk(self) -> None:
+        """Read to the data of the next chunk, or to the end of the body."""
+        if self._left == 0 and await self._line():
+            raise http1.no_http(self._origin, "its answer has a chunk longer than it says")
+        size = http1.CHUNK_LINE.fullmatch(await self._line())
+        if size is None:
+            raise http1.no_http(self._origin, "its answer has a malformed chunk")
+        self._left = int(size[1], 16)
+        trailers = 0
+        while not self._left and (line := await self._line()):
+            trailers += len(line)
+            if trailers > http1.MOST_HEAD_BYTES or not http1.TRAILER.fullmatch(line):
+                raise http1.no_http(self._origin, "its answer has malformed trailers")
+        self._is_chunked = self._left > 0
+
+    async def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if len(self._buffer) > http1.MOST_HEAD_BYTES:
+                raise http1.no_http(self._origin, "its answer has a chunk with too long a line")
             await self._runtime.give_turn()
-            data = await self._receive(connection, connection.sock.recv, straight)
-            parser.received(len(data))
-            return data
-        memory = memoryview(bytearray(most))
-        return bytes(memory[: await self.read_into(memory)])
+            data = await self._receive(self._connection.sock.recv, _RECEIVE_BYTES)
+            if not data:
+                raise self._ended()
+            self._buffer += data
+        line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
+        return line
+
+    def _ended(self) -> ConnectionProblem:
+        missing = "before the end of its answer" if self.status else "without an answer"
+        return ConnectionProblem(f"{self._origin} closed the connection {missing}")
 
     async def close(self) -> None:
         """Keep the connection if the response was read to its end, close it otherwise."""
-        connection, self._connection = self._connection, None
-        if connection is None:
+        if self._closed:
             return
-        of_this_process = self._pool.generation == self._generation
-        reusable = of_this_process and self._sent_whole and self.parser.reusable
-        if not reusable:
-            connection.sock.close()
-        if of_this_process:  # otherwise the call is the other process'
-            self._pool.release(connection if reusable else None)
+        self._closed = True
+        if self._connection.is_inherited:
+            self._connection.sock.close()  # this process' descriptor; the call is the other process'
+            return
+        read_whole = not (self._left or self._is_chunked or self._buffer)
+        self._pool.release(self._connection, reusable=self._keep_alive and self._sent_whole and read_whole)
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the answer has been closed")
+        if self._connection.is_inherited:
+            raise RuntimeError(
+                "this answer is of the process that asked for it, and this one was forked from that; ask again here"
+            )
+
+    async def _receive(self, operation: Callable[[A], R], argument: A) -> R:
+        """What `recv` or `recv_into` gives, once there is something."""
+        while True:
+            try:
+                return operation(argument)
+            except self._connection.blocked as error:
+                events = SSL_WANTS.get(error.errno or 0, READ)
+            except OSError as error:
+                raise broken(self._origin, "read", error) from error
+            await self._wait(events, "read")
+
+    async def _wait(self, events: int, direction: Direction) -> int:
+        timeout = self._origin.timeout
+        seconds = self._deadline.clip(timeout.read if direction == "read" else timeout.write)
+        ready = await self._runtime.wait(self._connection.sock, events, seconds)
+        if not ready:
+            self._deadline.clip(None)
+            raise timed_out(self._origin, direction)
+        return ready

@@ -10,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _api_calls as api
-from ._api_calls import CallOptions
+from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
-from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
+from ._options import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_LIMITS,
+    DEFAULT_RETRIES,
+    DEFAULT_TIMEOUT_SECONDS,
+    DEFAULT_URL,
+    NO_HEADERS,
+    Limits,
+    Timeout,
+)
 from ._results import Progress, Result, Validation
 from ._runtime import AsyncioRuntime
-from ._session import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, Session
+from ._transport import Transport
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .operation import Operation
@@ -68,17 +77,17 @@ class AsyncClient:
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
-        self._session = Session(
+        self._transport = Transport(
             AsyncioRuntime(), base_url, timeout, limits, retries, headers, tls, uds, http_client
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._session.origin} over {self.transport}>"
+        return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
 
     @property
     def transport(self) -> str:
         """As `Client.transport`."""
-        return str(self._session.sender)
+        return str(self._transport.sender)
 
     async def __aenter__(self) -> Self:
         return self
@@ -90,7 +99,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        await self._session.sender.close()
+        await self._transport.close()
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
@@ -176,8 +185,8 @@ class AsyncClient:
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `Client.call`."""
-        options = CallOptions(backend, device, feature_level, progress)
-        return await api.compute(self._session, desc, inputs, out, options)
+        options = RequestOptions(backend, device, feature_level, progress)
+        return await api.compute(self._transport, desc, inputs, out, options)
 
     def stream(
         self,
@@ -195,15 +204,8 @@ class AsyncClient:
         Python closes an asynchronous generator that is left early only some time later. To close the connection at
         once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
         """
-        options = CallOptions(backend, device, feature_level, progress)
-        return self._blocks(api.stream(self._session, desc, inputs, block_bytes, options))
-
-    async def _blocks(self, stream: api.BlockStream) -> AsyncGenerator[Any, None]:
-        try:
-            while (block := await stream.next()) is not None:
-                yield block
-        finally:
-            await stream.close()
+        options = RequestOptions(backend, device, feature_level, progress)
+        return api.stream(self._transport, desc, inputs, block_bytes, options)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -211,28 +213,28 @@ class AsyncClient:
         self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
         """As `Client.validate`."""
-        return await api.validate(self._session, desc, feature_level)
+        return await api.validate(self._transport, desc, feature_level)
 
     async def operators(self) -> Mapping[str, Any]:
         """As `Client.operators`."""
-        return await api.document(self._session, "/v1/operators")
+        return await api.document(self._transport, "/v1/operators")
 
     async def operator(self, name: str) -> Mapping[str, Any]:
         """As `Client.operator`."""
-        return await api.document(self._session, "/v1/operators", name)
+        return await api.document(self._transport, "/v1/operators", name)
 
     async def devices(self) -> Mapping[str, Any]:
         """As `Client.devices`."""
-        return await api.document(self._session, "/v1/devices")
+        return await api.document(self._transport, "/v1/devices")
 
     async def limits(self) -> Mapping[str, Any]:
         """As `Client.limits`."""
-        return await api.document(self._session, "/v1/limits")
+        return await api.document(self._transport, "/v1/limits")
 
     async def live(self) -> bool:
         """As `Client.live`."""
-        return await api.health(self._session, "/v2/health/live")
+        return await api.health(self._transport, "/v2/health/live")
 
     async def ready(self) -> bool:
         """As `Client.ready`."""
-        return await api.health(self._session, "/v2/health/ready")
+        return await api.health(self._transport, "/v2/health/ready")

@@ -14,12 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _api_calls as api
-from ._api_calls import CallOptions
+from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
-from ._options import DEFAULT_TIMEOUT_SECONDS, Limits, Timeout
+from ._options import (
+    DEFAULT_BLOCK_BYTES,
+    DEFAULT_LIMITS,
+    DEFAULT_RETRIES,
+    DEFAULT_TIMEOUT_SECONDS,
+    DEFAULT_URL,
+    NO_HEADERS,
+    Limits,
+    Timeout,
+)
 from ._results import Progress, Result, Validation
-from ._runtime import ThreadRuntime, run_blocking
-from ._session import DEFAULT_BLOCK_BYTES, DEFAULT_LIMITS, DEFAULT_RETRIES, DEFAULT_URL, NO_HEADERS, Session
+from ._runtime import ThreadRuntime, iterate_blocking, run_blocking
+from ._transport import Transport
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .operation import Operation
@@ -76,12 +85,12 @@ class Client:
         uds: str | None = None,
         http_client: httpx.Client | None = None,
     ) -> None:
-        self._session = Session(
+        self._transport = Transport(
             ThreadRuntime(), base_url, timeout, limits, retries, headers, tls, uds, http_client
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._session.origin} over {self.transport}>"
+        return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
 
     @property
     def transport(self) -> str:
@@ -90,7 +99,7 @@ class Client:
         With `http_client` it is `httpx, the caller's own`. Our own sockets receive straight into the result, httpx
         copies.
         """
-        return str(self._session.sender)
+        return str(self._transport.sender)
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +111,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        run_blocking(self._session.sender.close())
+        run_blocking(self._transport.close())
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
@@ -280,8 +289,8 @@ class Client:
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
         """As `run`, with what the server says beside the output: backend, device, timing and request id."""
-        options = CallOptions(backend, device, feature_level, progress)
-        return run_blocking(api.compute(self._session, desc, inputs, out, options))
+        options = RequestOptions(backend, device, feature_level, progress)
+        return run_blocking(api.compute(self._transport, desc, inputs, out, options))
 
     def stream(
         self,
@@ -316,15 +325,8 @@ class Client:
                 nothing is repeated once the first block was handed out.
             TensorpostError: while iterating: what the server refused, or other `ConnectionProblem`s.
         """
-        options = CallOptions(backend, device, feature_level, progress)
-        return self._blocks(api.stream(self._session, desc, inputs, block_bytes, options))
-
-    def _blocks(self, stream: api.BlockStream) -> Generator[Any, None, None]:
-        try:
-            while (block := run_blocking(stream.next())) is not None:
-                yield block
-        finally:
-            run_blocking(stream.close())
+        options = RequestOptions(backend, device, feature_level, progress)
+        return iterate_blocking(api.stream(self._transport, desc, inputs, block_bytes, options))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -343,11 +345,11 @@ class Client:
             UnsupportedAtLevel: legal, but not at this level; every violation is listed.
             InvalidDescriptor: never legal; every violation is listed.
         """
-        return run_blocking(api.validate(self._session, desc, feature_level))
+        return run_blocking(api.validate(self._transport, desc, feature_level))
 
     def operators(self) -> Mapping[str, Any]:
         """What the server computes: every operator with its attributes and support by feature level."""
-        return run_blocking(api.document(self._session, "/v1/operators"))
+        return run_blocking(api.document(self._transport, "/v1/operators"))
 
     def operator(self, name: str) -> Mapping[str, Any]:
         """One operator: `tile`, `TILE` or `DML_OPERATOR_TILE`.
@@ -355,20 +357,20 @@ class Client:
         Raises:
             UnknownOperator: with the operator that looks most like the name.
         """
-        return run_blocking(api.document(self._session, "/v1/operators", name))
+        return run_blocking(api.document(self._transport, "/v1/operators", name))
 
     def devices(self) -> Mapping[str, Any]:
         """The server's backends and devices, and why some are not used."""
-        return run_blocking(api.document(self._session, "/v1/devices"))
+        return run_blocking(api.document(self._transport, "/v1/devices"))
 
     def limits(self) -> Mapping[str, Any]:
         """How large requests may be, by the name of the setting."""
-        return run_blocking(api.document(self._session, "/v1/limits"))
+        return run_blocking(api.document(self._transport, "/v1/limits"))
 
     def live(self) -> bool:
         """Whether a server runs there. No connection and no answer in time are False, without retries."""
-        return run_blocking(api.health(self._session, "/v2/health/live"))
+        return run_blocking(api.health(self._transport, "/v2/health/live"))
 
     def ready(self) -> bool:
         """Whether the server takes requests now. Starting, draining and no connection are False, without retries."""
-        return run_blocking(api.health(self._session, "/v2/health/ready"))
+        return run_blocking(api.health(self._transport, "/v2/health/ready"))

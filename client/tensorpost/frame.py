@@ -388,7 +388,7 @@ class BodyWriter:
         self.received = total
 
     def left(self) -> list[memoryview]:
-        """The memory that is still to be filled, in order, for who can write there without `feed`."""
+        """The memory that is still to be filled, in order, for a reader that can write there without `feed`."""
         first, rest = self._views[self._index : self._index + 1], self._views[self._index + 1 :]
         return [*[view[self._at :] for view in first], *rest]
 

@@ -52,11 +52,6 @@ class Operation(Protocol):
         """The tensors that come back, in binding order; at least one."""
         ...
 
-    @property
-    def approximate(self) -> str | None:
-        """Why results may differ from the dialect's text in more than rounding; None if they do not."""
-        ...
-
     def to_document_text(self) -> str:
         """The canonical document as compact JSON text, as it travels in a frame's head."""
         ...

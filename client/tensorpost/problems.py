@@ -177,7 +177,7 @@ def _text(value: object, depth: int) -> str:
         return "{" + ", ".join(pairs) + (", ..." if len(members) > _MOST_ENTRIES else "") + "}"
     try:
         return _encodable(repr(value)[: _LONGEST_VALUE + 1])
-    except Exception:  # noqa: BLE001 # somebody's __repr__ may raise anything, and this is to report another error
+    except Exception:  # noqa: BLE001 # a foreign __repr__ may raise anything, and another error is being reported here
         return f"<{type(value).__name__}>"
 
 

@@ -1,4 +1,4 @@
-"""Resampling in a user's words: sizes or scales, nearest or linear, turned into one DirectML descriptor.
+"""Resampling by sizes or scales, nearest or linear, as one DirectML descriptor.
 
 Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. Where they leave a choice, tensorpost's:
 

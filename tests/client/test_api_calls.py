@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -16,11 +16,11 @@ from safetensors.numpy import save as write_safetensors
 
 from tensorpost import BufferTensorDesc, Progress, TensorBlock, TileOperatorDesc, Timeout, problems
 from tensorpost import _api_calls as api
-from tensorpost._api_calls import CallOptions
-from tensorpost._http1 import Request, ResponseHead
-from tensorpost._retries import RetryPolicy
-from tensorpost._runtime import Deadline, ThreadRuntime, run_blocking
-from tensorpost._session import DEFAULT_LIMITS, Session
+from tensorpost._api_calls import RequestOptions
+from tensorpost._http1 import Request
+from tensorpost._options import DEFAULT_LIMITS
+from tensorpost._runtime import Deadline, ThreadRuntime, iterate_blocking, run_blocking
+from tensorpost._transport import Transport
 from tensorpost.datatypes import data_type
 from tensorpost.frame import encode_head
 from tensorpost.layout import Layout
@@ -29,8 +29,12 @@ from tensorpost.operation import Slot
 DESC = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 Y = np.array([[0, 1, 2, 0, 1, 2], [3, 4, 5, 3, 4, 5]], np.float32)
-NO_RETRIES = RetryPolicy(0)
-RETRIES = RetryPolicy(2, spread=lambda: 0.0)
+RETRIES = 2
+
+
+@pytest.fixture(autouse=True)
+def least_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)
 
 
 @dataclass
@@ -59,7 +63,7 @@ class Played:
 
 
 class Peer:
-    """What a session sends with: it gives these answers, in order."""
+    """What a transport sends with: it gives these answers, in order."""
 
     def __init__(self, answers: Iterable[Scripted | problems.ConnectionProblem]) -> None:
         self.left = list(answers)
@@ -81,7 +85,7 @@ class Peer:
 
 class PeersResponse:
     def __init__(self, peer: Peer, answer: Scripted) -> None:
-        self.head = ResponseHead(answer.status, answer.all_headers())
+        self.status, self.headers = answer.status, answer.all_headers()
         self._peer, self._answer, self._at = peer, answer, 0
 
     async def read_into(self, target: memoryview) -> int:
@@ -108,22 +112,21 @@ class Waits(ThreadRuntime):
 
 
 def play(
-    call: Callable[[Session], Any],
+    call: Callable[[Transport], Any],
     answers: Iterable[Scripted | problems.ConnectionProblem],
-    policy: RetryPolicy = NO_RETRIES,
+    retries: int = 0,
     timeout: Timeout | None = None,
 ) -> Played:
     """Make a call, or read a stream, with these answers."""
     peer = Peer(answers)
-    session = Session(
-        Waits(peer.played.waits), "http://peer", timeout or Timeout(), DEFAULT_LIMITS, 0, {}, True, None, None
+    transport = Transport(
+        Waits(peer.played.waits), "http://peer", timeout or Timeout(), DEFAULT_LIMITS, retries, {}, True, None, None
     )
-    session.sender, session.policy = peer, policy
-    called = call(session)
-    if isinstance(called, api.BlockStream):
-        while (block := run_blocking(called.next())) is not None:
+    transport.sender = peer
+    called = call(transport)
+    if isinstance(called, AsyncGenerator):
+        for block in iterate_blocking(called):
             peer.played.blocks.append(block if isinstance(block, TensorBlock) else bytes(block))
-        run_blocking(called.close())
     else:
         peer.played.result = run_blocking(called)
     assert peer.left == []
@@ -140,7 +143,7 @@ def frame(tensors: Mapping[str, np.ndarray] | None = None, metadata: Mapping[str
 
 def compute(
     answers: Iterable[Scripted | problems.ConnectionProblem],
-    policy: RetryPolicy = NO_RETRIES,
+    retries: int = 0,
     desc: Any = DESC,
     x: Any = X,
     out: Any = None,
@@ -148,18 +151,18 @@ def compute(
     **options: Any,
 ) -> Played:
     return play(
-        lambda session: api.compute(session, desc, x, out, CallOptions(**options)), answers, policy, timeout
+        lambda transport: api.compute(transport, desc, x, out, RequestOptions(**options)), answers, retries, timeout
     )  # fmt: skip
 
 
 def stream(
     answers: Iterable[Scripted | problems.ConnectionProblem],
-    policy: RetryPolicy = NO_RETRIES,
+    retries: int = 0,
     desc: Any = DESC,
     x: Any = X,
     block_bytes: int = 16,
 ) -> Played:
-    return play(lambda session: api.stream(session, desc, x, block_bytes, CallOptions()), answers, policy)
+    return play(lambda transport: api.stream(transport, desc, x, block_bytes, RequestOptions()), answers, retries)
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------
@@ -219,7 +222,7 @@ def test_a_large_body_is_cut_into_views() -> None:
 
 def test_a_name_in_a_path_cannot_leave_its_segment() -> None:
     played = play(
-        lambda session: api.document(session, "/v1/operators", "../x?y#z"),
+        lambda transport: api.document(transport, "/v1/operators", "../x?y#z"),
         [Scripted(headers={"content-type": "application/json"}, body=b"{}")],
     )
 
@@ -435,7 +438,7 @@ def test_an_endless_error_is_read_in_part_only(monkeypatch: pytest.MonkeyPatch) 
 OK = Scripted(body=frame())
 BUSY = problem(problems.TooBusy("full"), 429)
 DRAINING = problem(problems.NotReady("draining"), 503)
-GONE = problems.ConnectFailed("nobody")
+GONE = problems.ConnectFailed("no server")
 HUNG_UP = problems.ConnectionProblem("closed without an answer")
 
 
@@ -519,7 +522,6 @@ class Made:
     outputs: tuple[Slot, ...]
     name: str = "MADE"
     endpoint: str = "/v1/operators/made"
-    approximate: str | None = None
 
     def to_document_text(self) -> str:
         return '{"type":"DML_OPERATOR_MADE"}'
@@ -648,7 +650,7 @@ def test_an_empty_output_has_no_block() -> None:
 
 
 def ask(call: Callable[..., Any], *args: Any, said: bytes, kind: str = "application/json") -> Any:
-    return play(lambda session: call(session, *args), [Scripted(headers={"content-type": kind}, body=said)]).result
+    return play(lambda transport: call(transport, *args), [Scripted(headers={"content-type": kind}, body=said)]).result
 
 
 def test_a_document_is_returned_as_it_is() -> None:
@@ -671,7 +673,7 @@ def test_a_verdict_that_cannot_be_understood_is_the_server_s_fault(said: bytes) 
 
 def test_a_document_that_is_no_json_cannot_be_asked_about() -> None:
     with pytest.raises(problems.InvalidParameter, match="JSON"):
-        play(lambda session: api.validate(session, {"type": object()}, None), [])
+        play(lambda transport: api.validate(transport, {"type": object()}, None), [])
 
 
 @pytest.mark.parametrize(
@@ -686,9 +688,9 @@ def test_a_document_that_is_no_json_cannot_be_asked_about() -> None:
     ],
 )
 def test_health_is_a_plain_yes_or_no(answer: Scripted | problems.ConnectionProblem, healthy: bool) -> None:
-    assert play(lambda session: api.health(session, "/v2/health/ready"), [answer]).result is healthy
+    assert play(lambda transport: api.health(transport, "/v2/health/ready"), [answer]).result is healthy
 
 
 def test_a_health_page_that_does_not_exist_is_no_answer() -> None:
     with pytest.raises(problems.NotFound):
-        play(lambda session: api.health(session, "/v2/health/ready"), [problem(problems.NotFound("nothing"), 404)])
+        play(lambda transport: api.health(transport, "/v2/health/ready"), [problem(problems.NotFound("nothing"), 404)])

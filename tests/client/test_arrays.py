@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensorpost import BufferTensorDesc, TileOperatorDesc
-from tensorpost._arrays import call_of, check_out, output_memory, tile_descriptor, wire_form, wire_inputs
+from tensorpost._arrays import check_out, output_memory, request_template, tile_descriptor, wire_form, wire_inputs
 from tensorpost.datatypes import data_type
 from tensorpost.operation import Slot
 from tensorpost.problems import InvalidDescriptor, InvalidParameter
@@ -30,7 +30,7 @@ X_BYTES = b"".join(
 
 
 def sent(desc: TileOperatorDesc, data: Any) -> memoryview:
-    (view,) = wire_inputs(call_of(desc), data)
+    (view,) = wire_inputs(request_template(desc), data)
     return view
 
 
@@ -114,7 +114,7 @@ def test_a_strided_tensor_is_sent_as_its_whole_buffer() -> None:
 )
 def test_what_does_not_fit_is_refused(desc: TileOperatorDesc, data: Any, said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
-        wire_inputs(call_of(desc), data)
+        wire_inputs(request_template(desc), data)
 
 
 def test_elements_are_not_mistaken_for_a_broadcast_buffer() -> None:
@@ -122,7 +122,7 @@ def test_elements_are_not_mistaken_for_a_broadcast_buffer() -> None:
     desc = TileOperatorDesc.of(BufferTensorDesc(data_type="FLOAT32", sizes=(3,), strides=(0,)), (1,))
 
     with pytest.raises(InvalidParameter, match="4 bytes"):
-        wire_inputs(call_of(desc), np.arange(3, dtype=np.float32))
+        wire_inputs(request_template(desc), np.arange(3, dtype=np.float32))
     assert len(sent(desc, np.arange(1, dtype=np.float32))) == 4
 
 

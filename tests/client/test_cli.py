@@ -277,7 +277,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_where_nothing_can_be_written_nothing_is_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: str, said: str | None
 ) -> None:
-    """Nobody listens at that address, so whoever asks fails otherwise; the last case shows that they do."""
+    """No server listens at that address, so a command that connects fails differently; the last case shows it."""
     monkeypatch.chdir(tmp_path)
 
     found = run("tile", "-", "-o", output, "--repeats", "1,4000", "--url", "http://127.0.0.1:9", input=picture())
@@ -412,7 +412,7 @@ def on_a_terminal(*args: str | Path, **streams: Any) -> tuple[int, str]:
     while True:
         try:
             part = os.read(shown, 65536)
-        except OSError:  # Linux's way to say that nobody holds the terminal's other end any more
+        except OSError:  # Linux's error when the terminal's other end is closed
             break
         if not part:
             break

@@ -1,4 +1,4 @@
-"""A caller's own httpx client under ours: its auth, its hooks, its mocks, its transports."""
+"""A caller's own httpx client under ours: its auth, its hooks, its mocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save as write_safetensors
 from tests.support.raw_server import http_answer, raw_server, read_request
 
-from tensorpost import AsyncClient, Client, HttpxTransport, Limits, problems
+from tensorpost import AsyncClient, Client, Limits, problems
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 Y = np.tile(X, (1, 2))
@@ -111,18 +111,6 @@ def test_what_a_hook_raises_comes_out_as_it_is() -> None:
         pytest.raises(KeyError, match="mine"),
     ):
         tp.tile(X, (1, 2))
-
-
-def test_our_transport_in_it_does_what_it_does_elsewhere() -> None:
-    def handle(connection: socket.socket, number: int) -> None:
-        while read_request(connection)[0]:
-            connection.sendall(OK)
-
-    with raw_server(handle) as server:
-        with httpx.Client(transport=HttpxTransport()) as http, Client(server.url, http_client=http) as tp:
-            for _ in range(3):
-                np.testing.assert_array_equal(tp.tile(X, (1, 2)), Y)
-        assert server.connections == 1
 
 
 def test_it_is_left_open_and_named() -> None:

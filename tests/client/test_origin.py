@@ -97,7 +97,7 @@ def test_settings_that_cannot_be_right_are_refused(options: dict[str, Any], said
 @pytest.mark.parametrize("url", ["http://example.org", "https://example.org"])
 @pytest.mark.parametrize("cls", [Client, AsyncClient])
 def test_both_schemes_go_through_sockets(cls: Any, url: str) -> None:
-    assert isinstance(cls(url)._session.sender, SocketSender)
+    assert isinstance(cls(url)._transport.sender, SocketSender)
 
 
 def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_proxies_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch
     assert origin("http://example.org").proxy() == "http://proxy.example:3128"
     assert origin("https://example.org").proxy() is None
     assert origin("http://inside.example").proxy() is None
-    assert isinstance(Client("http://example.org")._session.sender, HttpxSender)
+    assert isinstance(Client("http://example.org")._transport.sender, HttpxSender)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.9.9.9", "http://localhost:1", "http://[::1]:1"])

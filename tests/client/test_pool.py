@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tensorpost import Limits, Timeout
-from tensorpost._connection_pool import Connection, ConnectionPool
+from tensorpost._connection import Connection
+from tensorpost._connection_pool import ConnectionPool
 from tensorpost._runtime import AsyncioRuntime, Deadline, ThreadRuntime, run_blocking
 from tensorpost.problems import InvalidParameter, RequestTimeout
 
-HERE, THERE = ("127.0.0.1", 1), "/some/socket"
 NO_END = Deadline(None)
 
 
@@ -34,8 +34,8 @@ class Pairs:
 
     sockets: list[tuple[socket.socket, socket.socket]]
 
-    def connection(self, index: int, address: Any = HERE, *, tls: bool = False) -> Connection:
-        return Connection(address, tls, self.sockets[index][0])
+    def connection(self, index: int) -> Connection:
+        return Connection(self.sockets[index][0])
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def pool_of(limits: Limits | None = None, **options: Any) -> ConnectionPool:
     return ConnectionPool(ThreadRuntime(), limits or Limits(), **options)
 
 
-def acquire(pool: ConnectionPool, address: Any = HERE, seconds: float | None = None, **options: Any) -> Any:
-    return run_blocking(pool.acquire(address, seconds, NO_END, **options))
+def acquire(pool: ConnectionPool, seconds: float | None = None) -> Any:
+    return run_blocking(pool.acquire(seconds, NO_END))
 
 
 def use(pool: ConnectionPool, connection: Connection) -> None:
     """Make a connection, use it, and give it back."""
-    assert acquire(pool, connection.address) is None
-    pool.release(connection)
+    assert acquire(pool) is None
+    pool.release(connection, reusable=True)
 
 
 def is_closed(connection: Connection) -> bool:
@@ -69,23 +69,22 @@ def is_closed(connection: Connection) -> bool:
 
 def test_the_connection_used_last_is_used_next(pairs: Pairs) -> None:
     pool = pool_of()
-    first, second, elsewhere = pairs.connection(0), pairs.connection(1), pairs.connection(2, THERE)
-    for _ in range(3):
+    first, second = pairs.connection(0), pairs.connection(1)
+    for _ in range(2):
         acquire(pool)
-    for connection in (first, second, elsewhere):
-        pool.release(connection)
+    for connection in (first, second):
+        pool.release(connection, reusable=True)
 
-    assert [acquire(pool), acquire(pool), acquire(pool), acquire(pool, THERE)] == [second, first, None, elsewhere]
+    assert [acquire(pool), acquire(pool), acquire(pool)] == [second, first, None]
 
 
-def test_a_plain_connection_is_not_used_for_tls(pairs: Pairs) -> None:
-    pool = pool_of()
-    plain, secured = pairs.connection(0), pairs.connection(1, tls=True)
-    use(pool, plain)
-    assert acquire(pool, tls=True) is None
-    pool.release(secured)
+def test_a_connection_that_cannot_be_used_again_is_closed(pairs: Pairs) -> None:
+    pool, broken = pool_of(), pairs.connection(0)
+    acquire(pool)
+    pool.release(broken)
 
-    assert [acquire(pool, tls=True), acquire(pool)] == [secured, plain]
+    assert is_closed(broken)
+    assert acquire(pool) is None
 
 
 @pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 408 Request Timeout\r\n\r\n"], ids=["hangs up", "speaks unasked"])
@@ -94,8 +93,8 @@ def test_a_connection_on_which_anything_came_is_closed(pairs: Pairs, sends: byte
     dead, alive = pairs.connection(0), pairs.connection(1)
     acquire(pool)
     acquire(pool)
-    pool.release(alive)
-    pool.release(dead)
+    pool.release(alive, reusable=True)
+    pool.release(dead, reusable=True)
     theirs = pairs.sockets[0][1]
     theirs.sendall(sends)
     theirs.close()
@@ -107,15 +106,16 @@ def test_a_connection_on_which_anything_came_is_closed(pairs: Pairs, sends: byte
 def test_an_idle_connection_expires(pairs: Pairs) -> None:
     clock = Clock()
     pool = pool_of(Limits(keepalive_expiry=5), clock=clock)
-    old, young = pairs.connection(0), pairs.connection(1, THERE)
-    use(pool, old)
+    old, young = pairs.connection(0), pairs.connection(1)
+    acquire(pool)
+    acquire(pool)
+    pool.release(old, reusable=True)
     clock.now += 4
-    use(pool, young)
+    pool.release(young, reusable=True)
     clock.now += 1.5
 
-    assert acquire(pool) is None
+    assert [acquire(pool), acquire(pool)] == [young, None]
     assert is_closed(old)
-    assert acquire(pool, THERE) is young
 
 
 def test_without_an_expiry_it_does_not(pairs: Pairs) -> None:
@@ -135,21 +135,9 @@ def test_so_many_idle_connections_are_kept_and_the_oldest_go(pairs: Pairs, most:
     for _ in connections:
         acquire(pool)
     for connection in connections:
-        pool.release(connection)
+        pool.release(connection, reusable=True)
 
     assert [is_closed(connection) for connection in connections] == [True] * (3 - kept) + [False] * kept
-
-
-def test_idle_connections_to_others_count_and_give_way(pairs: Pairs) -> None:
-    pool = pool_of(Limits(max_connections=2))
-    first, second = pairs.connection(0), pairs.connection(1)
-    acquire(pool)
-    acquire(pool)
-    pool.release(first)
-    pool.release(second)
-
-    assert acquire(pool, THERE) is None
-    assert (is_closed(first), is_closed(second)) == (True, False)
 
 
 def test_closing_closes_the_idle_ones_at_once_and_the_others_when_they_come_back(pairs: Pairs) -> None:
@@ -157,11 +145,11 @@ def test_closing_closes_the_idle_ones_at_once_and_the_others_when_they_come_back
     idle, busy = pairs.connection(0), pairs.connection(1)
     acquire(pool)
     acquire(pool)
-    pool.release(idle)
+    pool.release(idle, reusable=True)
     pool.close()
 
     assert (is_closed(idle), is_closed(busy)) == (True, False)
-    pool.release(busy)
+    pool.release(busy, reusable=True)
     assert is_closed(busy)
     with pytest.raises(RuntimeError, match="closed"):
         acquire(pool)
@@ -226,12 +214,12 @@ def test_closing_wakes_no_one_but_who_is_next_finds_it_closed() -> None:
 def test_tasks_wait_for_a_connection_too() -> None:
     async def play() -> float:
         pool = ConnectionPool(AsyncioRuntime(), Limits(max_connections=1))
-        await pool.acquire(HERE, None, NO_END)
+        await pool.acquire(None, NO_END)
         with pytest.raises(RequestTimeout, match="all 1 connections"):
-            await pool.acquire(HERE, 0.01, NO_END)
+            await pool.acquire(0.01, NO_END)
         asyncio.get_running_loop().call_later(0.1, pool.release)
         begin = time.monotonic()
-        await pool.acquire(HERE, 10, NO_END)
+        await pool.acquire(10, NO_END)
         return time.monotonic() - begin
 
     assert 0.05 < asyncio.run(play()) < 5
@@ -241,8 +229,8 @@ def test_tasks_wait_for_a_connection_too() -> None:
 def test_a_task_that_is_cancelled_while_it_waits_takes_no_place(released: str) -> None:
     async def play() -> None:
         pool = ConnectionPool(AsyncioRuntime(), Limits(max_connections=1))
-        await pool.acquire(HERE, None, NO_END)
-        waiting = asyncio.ensure_future(pool.acquire(HERE, None, NO_END))
+        await pool.acquire(None, NO_END)
+        waiting = asyncio.ensure_future(pool.acquire(None, NO_END))
         await asyncio.sleep(0)
         if released == "before":
             pool.release()
@@ -250,7 +238,7 @@ def test_a_task_that_is_cancelled_while_it_waits_takes_no_place(released: str) -
         await asyncio.gather(waiting, return_exceptions=True)
         if released == "after":
             pool.release()
-        await pool.acquire(HERE, 0.5, NO_END)
+        await pool.acquire(0.5, NO_END)
 
     asyncio.run(play())
 

@@ -67,8 +67,8 @@ def test_more_than_four_dimensions_keep_their_shape(tp: Client) -> None:
     ids=["neither", "both", "zero", "out of another shape"],
 )
 def test_resample_refuses_before_anything_is_sent(arguments: dict[str, Any]) -> None:
-    with Client("http://127.0.0.1:9") as nobody, pytest.raises(InvalidParameter):
-        nobody.resample(X, **arguments)
+    with Client("http://127.0.0.1:9") as offline, pytest.raises(InvalidParameter):
+        offline.resample(X, **arguments)
 
 
 def test_onnx_resize_and_tile(tp: Client) -> None:
@@ -99,17 +99,17 @@ def test_onnx_streams_and_runs_as_a_node(tp: Client) -> None:
 
 
 def test_onnx_refuses_before_anything_is_sent() -> None:
-    with Client("http://127.0.0.1:9") as nobody:
+    with Client("http://127.0.0.1:9") as offline:
         with pytest.raises(UnknownOperator, match="Resize"):
-            nobody.onnx("Resise", X, None, [2.0])
+            offline.onnx("Resise", X, None, [2.0])
         with pytest.raises(InvalidDescriptor, match="mode"):
-            nobody.onnx("Resize", X, None, [2.0], mode="quintic")
+            offline.onnx("Resize", X, None, [2.0], mode="quintic")
         with pytest.raises(InvalidParameter, match="input, repeats"):
-            nobody.onnx("Tile", X, [2], [3])
+            offline.onnx("Tile", X, [2], [3])
         with pytest.raises(InvalidDescriptor, match="strings"):
-            nobody.onnx("Tile", np.array(["a"], object), [2])
+            offline.onnx("Tile", np.array(["a"], object), [2])
         with pytest.raises(InvalidParameter, match="opset"):
-            nobody.run(OnnxNode.of("Tile", {"input": X, "repeats": [3]}, opset=13), X, feature_level="2_1")
+            offline.run(OnnxNode.of("Tile", {"input": X, "repeats": [3]}, opset=13), X, feature_level="2_1")
 
 
 def test_the_asynchronous_client_does_the_same(url: str) -> None:

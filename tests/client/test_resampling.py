@@ -81,7 +81,7 @@ def test_antialias_is_resample3() -> None:
     desc = resample_desc(np.zeros((8, 8), np.float32), sizes=2, axes=(0, 1), antialias=True)
     assert isinstance(desc, Resample3OperatorDesc)
     assert desc.antialiased
-    assert desc.approximate is not None
+    assert desc.approximation is not None
     assert desc.scales == (0.25, 0.25)
 
 

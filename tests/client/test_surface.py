@@ -90,7 +90,7 @@ def loaded(statement: str, *modules: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_whoever_needs_the_values_only_loads_no_network() -> None:
+def test_the_values_alone_load_no_network() -> None:
     statement = "import tensorpost; tensorpost.TileOperatorDesc; tensorpost.problems"
 
     assert loaded(statement, "tensorpost.problems", "httpx", "h11", "asyncio", "ssl", "typer") == [
@@ -98,7 +98,7 @@ def test_whoever_needs_the_values_only_loads_no_network() -> None:
     ]
 
 
-def test_a_client_for_plain_http_loads_no_httpx_and_nobody_else_s_code() -> None:
+def test_a_client_for_plain_http_loads_no_httpx_and_no_other_package_s_code() -> None:
     statement = "from tensorpost import Client; Client('http://127.0.0.1:8000')"
 
     unwanted = ("httpx", "asyncio", "ssl", "urllib.request", "tensorpost_server", "fastapi", "typer", "rich", "PIL")

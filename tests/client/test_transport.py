@@ -22,7 +22,7 @@ from tests.support import raw_server as support
 from tests.support.raw_server import http_answer, read_request
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
-from tensorpost._connection_pool import Connection, ConnectionPool
+from tensorpost._connection import Connection
 from tensorpost._http1 import Request
 from tensorpost._httpx_sender import as_problem
 from tensorpost._origin import Origin
@@ -138,7 +138,7 @@ def test_a_connection_is_used_again_after_an_error_without_a_body(connect: Conne
 
 # httpx does take them for it, and that is for httpx to change.
 @pytest.mark.parametrize("connect", SOCKETS, indirect=True)
-def test_bytes_behind_an_answer_are_not_taken_for_the_next_one(connect: Connect) -> None:
+def test_bytes_after_an_answer_are_not_taken_for_the_next_one(connect: Connect) -> None:
     def handle(connection: socket.socket, number: int) -> None:
         while read_request(connection)[0]:
             connection.sendall(OK + OK.replace(b"200 OK", b"500 No"))
@@ -242,7 +242,7 @@ def test_an_answer_that_comes_drop_by_drop_is_read(connect: Connect) -> None:
         np.testing.assert_array_equal(connect(server.url).tile(X, (1, 2)), Y)
 
 
-# ---- nobody, nothing, not in time ------------------------------------------------------------------------------------
+# ---- no server, no answer, not in time ------------------------------------------------------------------------------
 
 
 def test_no_server_is_a_failed_connection_after_the_retries(connect: Connect) -> None:
@@ -541,11 +541,11 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()
-    pool = ConnectionPool(ThreadRuntime(), Limits())
+    sender = SocketSender(origin_of("http://x"), Limits(), ThreadRuntime())
     with ours:
-        connection = Connection("x", False, ours)
-        response = SocketResponse(origin_of("http://x"), pool, connection, "POST", Deadline(None))
-        assert run_blocking(response._send(connection, memoryview(b"x"))) is False
+        connection = Connection(ours)
+        response = SocketResponse(sender, connection, Deadline(None))
+        assert run_blocking(response._send(memoryview(b"x"))) is False
 
 
 @pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)  # the two that wait: one second is enough
@@ -583,7 +583,7 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() ->
 
 def test_a_stream_of_a_closed_answer_says_so() -> None:
     with raw_server(answers(OK)) as server:
-        sender = SocketSender(origin_of(server.url), ConnectionPool(ThreadRuntime(), Limits()))
+        sender = SocketSender(origin_of(server.url), Limits(), ThreadRuntime())
         response = run_blocking(sender.send(Request("GET", "/", ()), Deadline(None)))
         run_blocking(response.close())
 

@@ -240,12 +240,14 @@ def test_the_largest_output_is_legal() -> None:
     assert desc.output_tensor.total_tensor_size_in_bytes == 17179869180
 
 
-def test_complete_leaves_alone_what_is_there() -> None:
+def test_an_output_that_is_given_is_not_replaced() -> None:
     given_output = {"DataType": "FLOAT32", "Sizes": [9]}
     for name in ("OutputTensor", "output_tensor"):
         document = {"InputTensor": {"DataType": "FLOAT32", "Sizes": [3]}, "Repeats": [2], name: given_output}
         before = json.dumps(document)
-        assert TileOperatorDesc.complete(document) == document
+        with pytest.raises(InvalidDescriptor) as error:
+            TileOperatorDesc.completed(document)
+        assert found(error.value) == [["output-sizes", "$.OutputTensor.Sizes"]]
         assert json.dumps(document) == before
 
 

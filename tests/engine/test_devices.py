@@ -295,7 +295,7 @@ def test_auto_prefers_a_device_for_what_is_large_and_a_processor_for_what_is_sma
         assert found.choose(plan_of(1), "cuda").backend.name == "cuda", "named is forced"
 
 
-def test_auto_gives_a_device_what_is_small_if_nobody_else_can_do_it(table: Table):
+def test_auto_gives_a_device_a_small_plan_if_no_other_backend_can_run_it(table: Table):
     table.cpu.refusal = "not in NumPy"
     with opened() as found:
         assert found.choose(plan_of(1)).backend.name == "cuda"

@@ -1,4 +1,4 @@
-"""Limits of containers, as their control groups say them: folders like those that Linux shows."""
+"""Limits of containers, read from folders like those of Linux's control groups."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ def test_a_plan_says_everything():
     plan = make_plan(PACKED, 4096)
 
     assert plan.operator == "TILE"
-    assert plan.operation.approximate is None
     assert [slot.name for slot in plan.inputs] == ["input"]
     assert plan.outputs[0].name == "output"
     assert (plan.input_bytes, plan.output_bytes) == (6, 12), "a packed tensor is its elements, not rounded up to 4"

@@ -1,4 +1,4 @@
-"""Workers: slices in order, a few ahead, stopped when nobody wants them; and the choice of a backend."""
+"""Workers: slices in order, a few ahead, stopped when the caller is gone; and the choice of a backend."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_closing_early_stops_the_computation_and_waits_for_the_slice_at_work():
     with worker_of(backend, 3) as worker:
         asyncio.run(take_one(worker))
         assert go_on.is_set(), "it did not wait: the inputs would have been given back while they are read"
-        assert backend.begun == [0, 1], "slices nobody wants were begun"
+        assert backend.begun == [0, 1], "slices of a cancelled run were begun"
         assert backend.closed_runs == 1
 
 
@@ -515,7 +515,7 @@ def test_the_real_table_opens_here():
         assert list(BACKENDS)[-2] == "numpy", "numpy, which is always there, comes last before null"
 
 
-# ---- what nobody waits for any more ----------------------------------------------------------------------------------
+# ---- cancelled runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [(1 << 32) - 1, 1 << 16], ids=["one window in parts", "wide windows across a row"])

@@ -355,7 +355,7 @@ def test_a_device_that_refuses_for_a_while(server: Serving, wire: Wire, replayed
     eventually(server.idle, "no memory is in use")
 
 
-def test_whoever_puts_middleware_in_front_sees_every_answer():
+def test_middleware_sees_every_answer():
     class Marks:
         def __init__(self, app: Any) -> None:
             self.app = app
@@ -395,7 +395,7 @@ def test_tensors_are_used_in_place_only_if_that_is_safe():
     assert tensors_in_place(whole[8:], [88]) is None, "not aligned for the longest elements"
     assert tensors_in_place(whole, [95]) is None, "a byte too many"
     assert tensors_in_place(whole, [97]) is None, "a byte is missing"
-    assert tensors_in_place(memoryview(bytearray(body)), [96]) is None, "somebody could change it"
+    assert tensors_in_place(memoryview(bytearray(body)), [96]) is None, "the caller could change it"
     assert tensors_in_place(whole[:0], [0]) is None
 
 

@@ -106,7 +106,7 @@ assert set(threading.enumerate()) == before, "a thread was started"
 assert app.state.service.pool is None
 loaded = [m for m in sys.modules if m.startswith("tensorpost_server.backends.")]
 assert sorted(m.rpartition(".")[2] for m in loaded) == ["base"], loaded
-assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost._session"} & sys.modules.keys()
+assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost._transport"} & sys.modules.keys()
 """
 
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)

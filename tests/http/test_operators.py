@@ -426,3 +426,35 @@ def test_an_output_of_many_slices(app: AppClient):
     answer = app.post(TILE + "?repeats=1000", npy_bytes(x))
 
     assert x.tobytes() * 1000 == answer.content[-4_000_000:]
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "status"),
+    [
+        ("/tensors", "/tensors" + TILE, 200),
+        ("/tensors", TILE, 200),
+        ("/v", TILE, 200),  # the path begins with these letters, but not with this prefix
+        ("/tensors", "/other" + TILE, 404),
+    ],
+)
+def test_an_operator_is_found_below_the_prefix_of_a_proxy(app: AppClient, root: str, path: str, status: int):
+    body, sent = npy_bytes(X), list[Any]()
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"repeats=1,1,2,2",
+        "headers": [(b"content-type", b"application/x-npy"), (b"content-length", str(len(body)).encode())],
+        "root_path": root, "scheme": "http", "server": ("test", 80), "client": ("127.0.0.1", 1), "http_version": "1.1",
+    }  # fmt: skip
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        await app.app(scope, receive, send)
+
+    app.run(run())
+    assert sent[0]["status"] == status
+    if status == 200:
+        assert npy_array(sent[1]["body"]).reshape(4, 6).tolist() == TILED

@@ -466,7 +466,7 @@ def test_a_backend_that_refuses_is_not_replaced(app: AppClient):
             answer = app.post(path, npy_bytes(X))
             problem = assert_problem(answer, 501, "no-backend")
             assert problem["refused"]["numpy"] == "no float64 units"
-            assert "null" not in problem["refused"], "a backend nobody asked for was tried"
+            assert "null" not in problem["refused"], "a backend that was not asked for was tried"
         assert app.post(Q + "&backend=null", npy_bytes(X)).status_code == 200
 
 

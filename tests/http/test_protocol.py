@@ -369,7 +369,7 @@ def test_who_hangs_up_is_gone_for_the_request_that_runs_and_those_sent_ahead(run
     assert ["/endless/0"] == app.seen == app.gone
 
 
-def test_a_body_nobody_wants_is_thrown_away_up_to_a_bound(runner: asyncio.Runner):
+def test_the_body_of_a_refused_request_is_discarded_up_to_a_bound(runner: asyncio.Runner):
     body = body_of(900, 1)
 
     async def run(data: bytes, pieces: int) -> FakeTransport:

@@ -391,7 +391,7 @@ def test_who_hangs_up_is_gone_for_requests_sent_ahead_too(direct: Serving):
         wire.send(post("endless", b"") + post("into", b"") * 3)
         wire.read(100_000)
         wire.hang_up()
-    eventually(lambda: direct.app.gone == ["/endless"], "the answer that nobody reads ends")
+    eventually(lambda: direct.app.gone == ["/endless"], "the answer that is not read ends")
     assert direct.app.seen == ["/endless"]
 
 

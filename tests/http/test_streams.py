@@ -193,7 +193,7 @@ def long_of(slices: int) -> tuple[bytes, int]:
 
 
 def test_slices_are_sent_while_later_ones_are_made(server: Serving):
-    # Slice 5 is not made before slice 2 is read: nobody collects the output first.
+    # Slice 5 is not made before slice 2 is read: the output is not collected first.
     read = threading.Event()
     backend = Controlled(before=lambda index: index < 5 or read.wait(PATIENCE))
     data, length = long_of(40)
@@ -265,7 +265,7 @@ def test_a_failure_after_the_first_byte_is_a_broken_connection(server: Serving, 
             wire.read(length)
 
 
-def test_a_caller_that_stops_reading_stops_the_computation_and_nobody_else(server: Serving):
+def test_a_caller_that_stops_reading_stops_its_own_computation_only(server: Serving):
     backend = Controlled(threads=1)
     data, _ = long_of(4000)
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from tests.support import strategies as ours
 from tests.support.http_app import JSON, AppClient, Controlled, assert_problem, http_app, use_backend
 
-from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc, parse_operator
+from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc, operator_names, parse_operator
+from tensorpost.descriptors.catalogue import facts_of
 
 TILE = {"InputTensor": {"DataType": "INT16", "Sizes": [2, 3]}, "Repeats": [1, 2]}
 MEMBERS = {
@@ -87,6 +88,18 @@ def test_a_level_that_does_not_take_it(app: AppClient):
         (violation["code"], violation["path"]) for violation in found["violations"]
     }
     assert found["op"] is not None, "it is well formed, and can be shown"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in operator_names() if name not in {cls.operator_type for cls in OPERATORS}]
+)
+def test_every_operator_of_directml_is_known(app: AppClient, name: str):
+    found = verdict(app, {"type": f"DML_OPERATOR_{name}", "desc": {}})
+
+    (violation,) = found["violations"]
+    assert (violation["code"], violation["path"]) == ("operator-not-served", "$.type")
+    assert f"{name} from feature level {facts_of(name).since} on" in violation["message"]
+    assert facts_of(name).fields[0].name in violation["source"]
 
 
 @pytest.mark.parametrize("document", [None, [], "TILE", 7, {}, {"type": "TILE"}, {"desc": {}}, {"type": 1, "desc": {}}])

@@ -155,7 +155,7 @@ class BodiesApp:
         return self._end(lent, at)
 
     async def _mixed(self, into: Any, receive: Receive, lent: Lent) -> bytes:
-        """By turns: memory, `receive`, memory."""
+        """Receive into memory, with `receive`, and into memory again."""
         view, third = lent.view, lent.size // 3
         at = await into([view[:third]], third, self.timeout)
         piece = await self._by_receive(receive, 1)
@@ -165,7 +165,7 @@ class BodiesApp:
         return self._end(lent, at)
 
     async def _stop(self, into: Any, lent: Lent) -> bytes:
-        """A third, then no more: the rest is nobody's."""
+        """Receive a third of the body and no more."""
         third = lent.size // 3
         count = await into([lent.view[:third]], third, self.timeout)
         self.after_return.append((lent, bytes(lent.block)))

@@ -83,7 +83,7 @@ class Pool:
 
 
 class Stream:
-    """Work that is done when somebody waits for it."""
+    """Work that is done when it is waited for."""
 
     def __init__(self, fake: FakeCupy) -> None:
         self.fake = fake
@@ -99,7 +99,7 @@ class Stream:
 
     def synchronize(self) -> None:
         self.fake.check()
-        with self.lock:  # whoever waits for what another thread is doing waits for its end
+        with self.lock:  # a second thread waits for the end of what the first one does
             while self.todo:
                 self.todo.pop(0)()
 
@@ -108,7 +108,7 @@ class Stream:
 
 
 class Event:
-    """A point in a stream; everything before it is done when somebody waits for it."""
+    """A point in a stream; everything before it is done when it is waited for."""
 
     stream: Stream | None = None
 
@@ -172,7 +172,7 @@ class FakeCupy:
             raise self.failing
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        """Device memory, counted; its content is what nobody would expect."""
+        """Device memory, counted; filled with bytes that no test expects."""
         array = np.full(shape, 0xA5, np.uint8) if np.dtype(dtype) == np.uint8 else np.empty(shape, dtype)
         malloc = getattr(self._current, "malloc", None)
         assert malloc is not None, "memory was taken past the pool with the limit"

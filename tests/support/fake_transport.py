@@ -73,12 +73,12 @@ class FakeTransport(asyncio.Transport):
         self.close()
 
     def lose(self) -> None:
-        """The caller hangs up, rudely."""
+        """The peer resets the connection."""
         self.closing = True
         self.protocol.connection_lost(ConnectionResetError())
 
     def read(self, data: bytes) -> int:
-        """One read of what is there; how much of it was taken."""
+        """One read of the bytes that have arrived; how many were taken."""
         assert not self.paused
         if not isinstance(self.protocol, asyncio.BufferedProtocol):
             self.protocol.data_received(data)
@@ -92,7 +92,7 @@ class FakeTransport(asyncio.Transport):
         return count
 
     async def deliver(self, pieces: Sequence[bytes]) -> bytes:
-        """Read the pieces one after the other; what nobody would read."""
+        """Deliver the pieces one after the other; the bytes that the protocol did not read."""
         for index, piece in enumerate(pieces):
             rest = piece
             while rest:

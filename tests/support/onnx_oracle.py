@@ -54,7 +54,7 @@ class Request:
     legacy: bool = False  # Resize-10 and Upsample: asymmetric, floor from scale 1 up and ceil below
 
     def attributes(self) -> dict[str, Any]:
-        """ONNX's attributes, only those that are not the default."""
+        """ONNX's attributes, without defaults."""
         names = {
             "mode": "mode",
             "coordinates": "coordinate_transformation_mode",
@@ -104,7 +104,7 @@ def _float32(value: float) -> Fraction:
 
 
 def axes_of(request: Request, shape: Sequence[int]) -> list[Axis]:
-    """Every axis, those that are not resized included."""
+    """Every axis, also axes that are not resized."""
     rank = len(shape)
     named = [axis % rank for axis in request.axes] if request.axes is not None else list(range(rank))
     axes = [Axis(n, n, Fraction(1)) for n in shape]

@@ -547,7 +547,7 @@ def reductions(draw: st.DrawFn) -> Case:
 
     fill = {"MULTIPLY": powers}.get(function, any_numbers if function in _ALL_TYPES else eighths)
     if index and numpy_name(data_type).kind == "f":
-        fill = finite  # which of several NaN is the largest is nobody's business
+        fill = finite  # which of several NaN is the largest is not defined
     tolerance = {"AVERAGE": {"ulp": 1}, "L2": {"ulp": 2}, "LOG_SUM": {"ulp": 4, "absolute": 1e-6}}.get(function, {})
     if function == "LOG_SUM_EXP":
         tolerance = {"ulp": 4, "absolute": 1e-6}

@@ -25,19 +25,19 @@ def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int
     x, indices = inputs
     indices = indices.reshape(indices.shape[indices.ndim - counted :])
     length, rank = x.shape[axis], x.ndim
-    # The output's dimensions without alignment; those in front that were dropped are ones.
+    # The output's dimensions without alignment; dropped leading dimensions are ones.
     whole = [None] * axis + [True] * counted + [None] * (rank - axis - 1)
     extra = len(whole) - rank
     spans = [(0, 1)] * max(0, extra) + list(box[max(0, -extra) :])
-    before, middle, behind = spans[:axis], spans[axis : axis + counted], spans[axis + counted :]
-    picked = _from_the_end(xp, indices[tuple([slice(*span) for span in middle])], length)
+    leading, middle, trailing = spans[:axis], spans[axis : axis + counted], spans[axis + counted :]
+    picked = _nonnegative(xp, indices[tuple([slice(*span) for span in middle])], length)
     picked = xp.clip(picked, 0, length - 1)
-    source = x[(*[slice(*span) for span in before], slice(None), *[slice(*span) for span in behind])]
+    source = x[(*[slice(*span) for span in leading], slice(None), *[slice(*span) for span in trailing])]
     out[...] = xp.take(source, picked.reshape(-1), axis=axis).reshape(out.shape)
 
 
-def _from_the_end(xp: ModuleType, indices: Any, length: int) -> Any:
-    """Negative indices count from the end; as int64."""
+def _nonnegative(xp: ModuleType, indices: Any, length: int) -> Any:
+    """The indices as int64, with negative ones counted from the end of the axis."""
     if indices.dtype.kind == "u":
         # What is beyond the axis stays beyond it; 64 bits would not fit int64.
         return xp.minimum(indices, indices.dtype.type(min(length, 2**32 - 1))).astype("int64")
@@ -56,7 +56,7 @@ def scatter_form(desc: dml.ScatterElementsOperatorDesc) -> Array:
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int) -> Any:
     length, made = x.shape[axis], x.copy()
-    places = _from_the_end(xp, indices, length)
+    places = _nonnegative(xp, indices, length)
     inside = (places >= 0) & (places < length)
     coordinates = list(xp.nonzero(inside))
     values = updates[tuple(coordinates)]

@@ -67,7 +67,7 @@ def _gemm(
 def convolution_form(desc: dml.ConvolutionOperatorDesc) -> BoxFunction:
     """A sum over the filter's elements of a matrix product over the channels (DML_CONVOLUTION_OPERATOR_DESC)."""
     window = desc.filter_tensor.sizes
-    # OutputPadding is zeros behind the sums, to which bias and activation are applied like to the others.
+    # OutputPadding appends zeros to the sums; bias and activation are applied to them as well.
     padded = zip(desc.output_tensor.sizes[2:], desc.output_padding, strict=True)
     limits = tuple([size - padding for size, padding in padded])
     parameters = (

@@ -1,4 +1,4 @@
-"""What to send for the resizing that other libraries do: PyTorch, OpenCV, Pillow, SciPy and WebNN.
+"""The operations that resize as other libraries do: PyTorch, OpenCV, Pillow, SciPy and WebNN.
 
 Each function takes the arguments of the library's own and returns what `Client.run` sends: a DirectML descriptor, or
 an ONNX node where that is nearer. It needs the array's dtype and shape only, and none of the libraries. What a library

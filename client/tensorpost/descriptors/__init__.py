@@ -27,7 +27,7 @@ from . import (
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
 from .base import Descriptor, json_object
-from .catalogue import OperatorFacts, SupportRow, operator_names
+from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
@@ -94,7 +94,7 @@ def operator_class(name: str) -> type[OperatorDesc]:
     Raises:
         UnknownOperator: with the operator that looks most like the name.
     """
-    short = name[:100].upper().removeprefix("DML_OPERATOR_") if name.isascii() else ""
+    short = _short_name(name)
     for cls in OPERATORS:
         if cls.operator_type == short:
             return cls
@@ -105,6 +105,10 @@ def operator_class(name: str) -> type[OperatorDesc]:
         message = f"there is no operator {name[:60]!r} here"
     hint = f"did you mean {guess!r}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
     raise UnknownOperator(f"{message}; {hint}", extra={"nearest": guess})
+
+
+def _short_name(name: str) -> str:
+    return name[:100].upper().removeprefix("DML_OPERATOR_") if name.isascii() else ""
 
 
 def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> OperatorDesc:
@@ -120,8 +124,9 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
         (1, 2)
 
     Raises:
-        UnknownOperator: no operator of that type.
-        InvalidDescriptor: the document or the descriptor breaks a rule; paths start at the document's root.
+        UnknownOperator: DirectML has no operator of that type.
+        InvalidDescriptor: the document or the descriptor breaks a rule, or DirectML has the operator and tensorpost has
+            not; paths start at the document's root.
     """
     if not isinstance(cast("object", document), Mapping):
         raise InvalidDescriptor.of([_violation((), "an operator document must be a JSON object", document)])
@@ -139,7 +144,15 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
     ]
     if len(others) > _MOST_SHOWN:
         found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
-    if isinstance(kind, str):
+    if isinstance(kind, str) and (unserved := _short_name(kind)) in set(operator_names()) - {
+        cls.operator_type for cls in OPERATORS
+    }:
+        facts = facts_of(unserved)
+        message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
+        fields = ", ".join(field.name for field in facts.fields)
+        source = f"DML_{unserved}_OPERATOR_DESC, of the fields {fields}"
+        found.append(Violation("operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source))
+    elif isinstance(kind, str):
         cls = operator_class(kind)
         if fields is not None:
             try:

@@ -23,7 +23,7 @@ __all__ = ["Descriptor", "has_odd_keys", "json_object"]
 _MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
 
 # Set while a descriptor is read only for its structure: its tensors then stay silent about DirectML's rules, and
-# whoever reads it asks `rules()` later. An operator's `rules()` repeats those of its tensors.
+# the reader calls `rules()` later. An operator's `rules()` repeats those of its tensors.
 _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=False)
 
 

@@ -56,8 +56,8 @@ class ElementWiseClip1OperatorDesc(Unary):
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the bounds' DataType too."""
-        yield from super().inferred(given)
         yield "min_max_data_type", given.tensor("input_tensor").data_type
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The bounds have the tensors' DataType, and fit it."""
@@ -109,8 +109,8 @@ class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the bounds' DataType too."""
-        yield from super().inferred(given)
         yield "min_max_data_type", given.tensor("input_tensor").data_type
+        yield from super().inferred(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The bounds have the tensors' DataType, and fit it."""

@@ -24,7 +24,7 @@ class GatherOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read.
-        indices_tensor: which slices; its first dimensions, those that do not count, are 1.
+        indices_tensor: which slices; leading dimensions that `index_dimensions` does not count are 1.
         output_tensor: the input's sizes with the axis replaced by the sizes of the indices, aligned to the right.
         axis: the dimension that is indexed.
         index_dimensions: how many of the last dimensions of the indices count.
@@ -130,7 +130,7 @@ class ScatterElementsOperatorDesc(OperatorDesc):
 class NonzeroCoordinatesOperatorDesc(OperatorDesc):
     """`DML_OPERATOR_NONZERO_COORDINATES`: where the elements are that are not 0, in row-major order, and how many.
 
-    The coordinates are as many as the input has elements; those behind the count are 0 here, undefined in DirectML.
+    The coordinates are as many as the input has elements; the rows after the count are 0 here, undefined in DirectML.
 
     Attributes:
         input_tensor: tensor to read.

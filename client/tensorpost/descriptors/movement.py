@@ -31,7 +31,7 @@ DataTypeOf = Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_")]
 
 
 class PaddingMode(enum.IntEnum):
-    """`DML_PADDING_MODE`: what elements outside the input are."""
+    """`DML_PADDING_MODE`: how the elements outside the input are made."""
 
     CONSTANT = 0
     EDGE = 1
@@ -194,12 +194,12 @@ class Padding1OperatorDesc(OperatorDesc):
         input_tensor: tensor to read.
         output_tensor: same DataType and rank; as large as the input and both paddings.
         padding_mode: CONSTANT, EDGE (the border repeated), REFLECTION (mirrored at the border element), SYMMETRIC
-            (mirrored behind it), WRAP (from the other side; needs 6_4).
+            (mirrored after it), WRAP (from the other side; needs 6_4).
         padding_value_data_type: the tensors' DataType.
         padding_value: the constant; without effect in other modes.
         dimension_count: derived.
         start_padding: elements before the input along each dimension.
-        end_padding: elements behind it.
+        end_padding: elements after it.
     """
 
     operator_type = "PADDING1"

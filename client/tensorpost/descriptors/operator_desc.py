@@ -115,11 +115,6 @@ class OperatorDesc(Descriptor):
         return f"/v1/operators/{self.operator_type.lower()}"
 
     @property
-    def approximate(self) -> str | None:
-        """See `Operation.approximate`."""
-        return self.approximation
-
-    @property
     def inputs(self) -> tuple[Slot, ...]:
         """See `Operation.inputs`."""
         return self._slots[0]
@@ -186,14 +181,6 @@ class OperatorDesc(Descriptor):
         yield from ()
 
     @classmethod
-    def complete(cls, desc: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields, with what was left out and follows from the rest, for callers who send less.
-
-        The mapping may use DirectML's names or Python's; what is there is never changed.
-        """
-        return {**desc, **cls._missing(Given(desc))}
-
-    @classmethod
     def _missing(cls, given: Given) -> dict[str, Any]:
         missing: dict[str, Any] = {}
         with suppress(NotGiven):
@@ -204,7 +191,7 @@ class OperatorDesc(Descriptor):
 
     @classmethod
     def completed(cls, desc: Mapping[str, Any]) -> Self:
-        """Read a descriptor that may leave out what follows from the rest, as `complete` fills it in.
+        """Read a descriptor that may leave out what follows from the rest; what is there is never changed.
 
         Raises:
             InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing

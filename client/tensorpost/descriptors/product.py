@@ -29,7 +29,7 @@ class MatrixTransform(enum.IntEnum):
 
 
 class ConvolutionMode(enum.IntEnum):
-    """`DML_CONVOLUTION_MODE`: whether the filter is turned round before it slides over the input."""
+    """`DML_CONVOLUTION_MODE`: whether the filter is reversed before it slides over the input."""
 
     CONVOLUTION = 0
     CROSS_CORRELATION = 1
@@ -91,7 +91,7 @@ class GemmOperatorDesc(WithFusedActivation):
         if inner != other:
             message = f"A has {inner} columns and B {other} rows, after TransA and TransB; they must be equal"
             yield self.broken("inner-sizes", ("BTensor", "Sizes"), message, list(b), f"{inner} rows")
-        yield from self.sizes_are([*a[:-2], *b[-2:]], "A's in front of the last two", "b_tensor")
+        yield from self.sizes_are([*a[:-2], *b[-2:]], "A's before the last two", "b_tensor")
         wanted = [*a[:-2], rows, columns]
         yield from self.sizes_are(wanted, "A's rows and B's columns", "output_tensor", "c_tensor")
 
@@ -113,16 +113,17 @@ class ConvolutionOperatorDesc(WithFusedActivation):
 
     Attributes:
         input_tensor: N x C x spatial.
-        filter_tensor: output channels x (input channels / groups) x spatial; for BACKWARD the channels change places.
+        filter_tensor: output channels x (input channels / groups) x spatial; BACKWARD: input channels x (output
+            channels / groups) x spatial.
         bias_tensor: 1 x output channels x ones, or absent.
         output_tensor: N x output channels x spatial.
-        mode: CROSS_CORRELATION, as neural networks have it, or CONVOLUTION, which turns the filter round.
+        mode: CROSS_CORRELATION, as neural networks have it, or CONVOLUTION, which reverses the filter.
         direction: FORWARD, or BACKWARD for the transposed convolution.
         dimension_count: spatial dimensions; derived.
         strides: steps of the filter.
         dilations: distance between the filter's elements.
-        start_padding: zeros in front of each spatial dimension.
-        end_padding: zeros behind it.
+        start_padding: zeros before each spatial dimension.
+        end_padding: zeros after it.
         output_padding: zeros appended to the output.
         group_count: groups of channels.
         fused_activation: applied to the result; absent for none.
@@ -196,7 +197,7 @@ class ConvolutionOperatorDesc(WithFusedActivation):
             yield self.broken("filter-too-large", ("FilterTensor", "Sizes"), message, list(window), "smaller filters")
             return
         if backward:
-            # Clients of DirectML leave OutputPadding at 0 and ask for a larger output, whose rest are sums as well.
+            # Clients of DirectML leave OutputPadding at 0 and ask for a larger output; all of it is sums.
             sizes = [max(size, out) for size, out in zip(sizes, self.output_tensor.sizes[2:], strict=True)]
         why = "the batch, the filter's output channels and what strides, dilations and padding leave"
         yield from self.sizes_are([source[0], channels, *sizes], why, "output_tensor")

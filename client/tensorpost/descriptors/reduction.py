@@ -79,7 +79,7 @@ class ReduceOperatorDesc(OperatorDesc):
 
 
 class TopK1OperatorDesc(OperatorDesc):
-    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and where they stand.
+    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and their positions.
 
     Attributes:
         input_tensor: tensor to read.

@@ -136,7 +136,7 @@ def read_values(
 
 
 def kind_of(slot: OnnxInput) -> Kind:
-    """What plain numbers may be for a small input."""
+    """The kind of numbers that a small input takes."""
     if "int64" not in slot.types:
         return "float"
     return "int" if slot.types == ("int64",) else "either"

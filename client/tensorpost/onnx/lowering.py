@@ -1,4 +1,4 @@
-"""Which ONNX nodes DirectML can express, and how. Explicit, and never done behind the caller's back.
+"""Which ONNX nodes DirectML can express, and how. It is done only where a caller asks for it.
 
 Sources: the DML_TILE_OPERATOR_DESC and DML_RESAMPLE pages with their support tables. Coordinates become
 `x = (o - OutputPixelOffset) / Scale - InputPixelOffset`. DirectML's Scale is a float32, so a coordinate that ONNX
@@ -165,7 +165,7 @@ def _fitted(sizes: list[int], repeats: list[int], level: FeatureLevel) -> tuple[
 
 
 def _merged(sizes: Sequence[int], repeats: Sequence[int]) -> tuple[list[int], list[int]]:
-    """As few dimensions as possible: one folds into the group behind it if that repeats once, or if it has size 1."""
+    """As few dimensions as possible: one is merged with the next if that repeats once, or if it has size 1 itself."""
     groups: list[tuple[int, int]] = []  # innermost first
     for size, repeat in zip(reversed(sizes), reversed(repeats), strict=True):
         if groups and (groups[-1][1] == 1 or size == 1):

@@ -153,11 +153,6 @@ class OnnxNode:
         """See `Operation.outputs`."""
         return (Slot("output", self.output.layout),)
 
-    @property
-    def approximate(self) -> None:
-        """See `Operation.approximate`."""
-        return None
-
     def to_document_text(self) -> str:
         """See `Operation.to_document_text`: the JSON form."""
         return self.to_json_text()

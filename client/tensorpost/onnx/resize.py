@@ -39,7 +39,7 @@ Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
 MOST_STRETCH = 1 << 18  # of an antialiasing filter: its weights for one output take about 50 MB
 _CROP = "tf_crop_and_resize"
 _EXACT_IN_INT64 = 1 << 61  # coordinates are doubled to be rounded
-_PYTHON_INTEGERS = 1 << 12  # computed with at once; some milliseconds
+_PYTHON_INTEGERS = 1 << 12  # computed without a pause; some milliseconds
 _AT_ONCE = 1 << 20  # outputs whose indices are made at a time
 _ZERO, _ONE, _HALF = Fraction(0), Fraction(1), Fraction(1, 2)
 
@@ -110,7 +110,7 @@ class ResizeAxis:
             crops: clamp x to [0, length - 1] first.
         """
         base, beyond = np.empty(stop - start, np.int64), np.empty(stop - start)
-        # NumPy computes with Python integers in one go, letting no other thread run, and each takes up to 200 bytes.
+        # NumPy computes with Python integers without releasing the interpreter, and each takes up to 200 bytes.
         width = max(1, stop - start) if self._fits_int64 else _PYTHON_INTEGERS
         for first in range(start, stop, width):
             x, one = self.coordinates(first, min(first + width, stop))
@@ -167,7 +167,7 @@ class ResizeAxis:
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """A resize, resolved: what is left is to compute.
+    """A resize whose axes are resolved to coordinates.
 
     Attributes:
         mode: nearest, linear or cubic.

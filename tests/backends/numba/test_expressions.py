@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.support.elementwise_oracles import packed_case
 
 from tensorpost.descriptors import BufferTensorDesc
 from tensorpost.operation import Operation, Slot
@@ -17,11 +19,19 @@ from tensorpost_server.backends.numba_ import NumbaBackend, expression_plan
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.expression import Expression, call, operand, where
-from tensorpost_server.planning import Plan
+from tensorpost_server.planning import Plan, make_plan
 from tensorpost_server.planning.slices import cut
 
 X, Y = operand(0), operand(1)
+REST = call("fmod", X, Y)
 MOST_ULP = {"exp": 1.1, "log": 1.0, "tanh": 2.6, "erf": 2.6}  # of `kernels/float32_math.py`
+MATH = {
+    "expm1": math.expm1, "log1p": math.log1p, "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin,
+    "arccos": math.acos, "arctan": math.atan, "sinh": math.sinh, "cosh": math.cosh, "arcsinh": math.asinh,
+    "arccosh": math.acosh, "arctanh": math.atanh,
+}  # fmt: skip
+MOST_ULP |= dict.fromkeys(MATH, 0.51)  # of `kernels/float64_math.py`
+POLES = {("log", 0.0): -math.inf, ("log1p", -1.0): -math.inf, ("arctanh", 1.0): math.inf, ("arctanh", -1.0): -math.inf}
 EXACT: dict[str, Expression] = {
     "add": X + Y,
     "difference of products": X * X - Y * Y,
@@ -31,6 +41,7 @@ EXACT: dict[str, Expression] = {
     "choice": where(X < Y, X * 2.0, where(X >= 2.5, -Y, Y)),
     "logic": where((X <= Y) & ~(X > 1.0) | (Y < -1.0), X, Y),
     "integers": call("rint", X) + call("floor", Y) * call("ceil", X) - call("trunc", Y),
+    "remainders": where(call("equal", REST, REST), REST, 1.0),  # the sign of a NaN is nobody's business
     "the same part twice": (X + Y) * (X + Y),
     "both zeros": where(X < Y, where(X < 0.0, -0.0, 0.0), where(X < 0.0, 0.0, -0.0)),
     "a constant": call("maximum", 2.5, 1.5),
@@ -43,7 +54,7 @@ def slot(name: str, array: NDArray[Any], strides: tuple[int, ...] | None = None)
 
 
 def plan_of(form: Form, inputs: list[Slot], output: Slot, slice_bytes: int = 1 << 20) -> Plan:
-    """As `make_plan`, for a form that no operation stands behind."""
+    """As `make_plan`, for a form without an operation."""
     operation: Operation = None  # type: ignore[assignment] # pyright: ignore[reportAssignmentType] # backends never look
     return Plan(operation, form, tuple(inputs), (output,), cut(output.layout, slice_bytes), 1)
 
@@ -57,17 +68,18 @@ def every_magnitude() -> NDArray[np.float32]:
     """One of some hundred float32 of each exponent, all special ones, and many where functions bend."""
     bits = np.arange(0, 1 << 32, 20_011, dtype=np.uint64).astype(np.uint32).view(np.float32)
     near = np.linspace(-12, 12, 100_001, dtype=np.float32)
+    ends = np.array([0.99999994, -0.99999994, 1.0000001, 89.1, -89.5], np.float32)
     special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 88.72283, 88.72284, -103.97, -103.98, 1], np.float32)
-    return np.concatenate([bits, near, special])
+    return np.concatenate([bits, near, ends, special])
 
 
 def exact(name: str, x: float) -> float:
     try:
-        return getattr(math, name)(x)
+        return MATH.get(name, getattr(math, name, None))(x)  # pyright: ignore[reportOptionalCall] # one of them has it
     except OverflowError:
-        return math.inf
+        return math.copysign(math.inf, x) if name == "sinh" else math.inf
     except ValueError:
-        return -math.inf if x == 0 else math.nan  # the logarithm
+        return POLES.get((name, x), math.nan)
 
 
 @pytest.mark.parametrize("name", list(MOST_ULP))
@@ -87,6 +99,17 @@ def test_functions_are_near_the_exact_numbers(numba: NumbaBackend, name: str):
     assert (np.abs(result[finite] - right[finite]) / ulp).max() <= MOST_ULP[name]
     number = ~np.isnan(rounded)
     np.testing.assert_array_equal(np.signbit(result[number]), np.signbit(rounded[number]))
+
+
+@pytest.mark.parametrize("operator", ["ELEMENT_WISE_POW", "ELEMENT_WISE_ATAN_YX"])
+def test_functions_of_two_numbers_are_near_the_exact_ones(numba: NumbaBackend, operator: str):
+    case = packed_case(operator, "FLOAT32", {}, rank=2)
+    plan = make_plan(case.desc, 5000)
+    assert numba.uses_numpy(plan) is None
+
+    result = computed(numba, plan, [bytes(x) for x in case.inputs])
+
+    replace(case, ulp=1, absolute=0).check(result)  # of what was rounded itself
 
 
 @pytest.mark.parametrize("expression", EXACT.values(), ids=list(EXACT))

@@ -21,7 +21,8 @@ CODES = {
         (
             "add", "subtract", "multiply", "divide", "negative", "absolute", "maximum", "minimum", "exp", "log",
             "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint", "less", "less_equal", "equal", "not_equal",
-            "where",
+            "where", "expm1", "log1p", "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh",
+            "arctan2", "power", "sin", "cos", "tan", "fmod",
         )
     )
 }  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from numba import types
 
-from . import float32_math
+from . import float32_math, float64_math
 from .memory import floats, indices, inlined, longs
 from .row_types import F16, F32, load, store
 
@@ -95,6 +95,22 @@ INSTRUCTIONS = {
     "equal": _binary(_number_of(inlined(lambda x, y: x == y))),
     "not_equal": _binary(_number_of(inlined(lambda x, y: x != y))),
     "where": where,
+    "expm1": _unary(float64_math.expm1),
+    "log1p": _unary(float64_math.log1p),
+    "arcsin": _unary(float64_math.arcsin),
+    "arccos": _unary(float64_math.arccos),
+    "arctan": _unary(float64_math.arctan),
+    "sinh": _unary(float64_math.sinh),
+    "cosh": _unary(float64_math.cosh),
+    "arcsinh": _unary(float64_math.arcsinh),
+    "arccosh": _unary(float64_math.arccosh),
+    "arctanh": _unary(float64_math.arctanh),
+    "arctan2": _binary(float64_math.arctan2),
+    "power": _binary(float64_math.power),
+    "sin": float64_math.sin,
+    "cos": float64_math.cos,
+    "tan": float64_math.tan,
+    "fmod": float64_math.fmod,
 }
 """By the functions' names in `forms.expression`; an instruction's code is its place here."""
 

@@ -1,0 +1,154 @@
+"""A client's way to its server: over our own sockets or over httpx, with retries."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from . import problems
+from ._checks import headers_of, shown, text, whole_number
+from ._connection_pool import CLOSED
+from ._http1 import Request
+from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
+from ._origin import Origin
+from ._response_reader import Response, ResponseReader
+from ._runtime import Deadline, Runtime
+from ._socket_sender import SocketSender
+from .problems import InvalidParameter, TensorpostError
+
+if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
+    import ssl
+
+__all__ = ["Transport", "wait_before_retry", "worth_retrying"]
+
+_OURS: Mapping[str, str] = {"accept-encoding": "identity", "user-agent": "tensorpost"}
+_FIRST_BACKOFF_SECONDS = 0.1  # doubled with every retry; a refusal for want of memory usually clears in one request
+_MOST_WAITED_SECONDS = 30.0  # between the attempts of one call, all together
+
+
+class Sender(Protocol):
+    """Sends requests to one server. Its network errors are `ConnectionProblem`s."""
+
+    async def send(self, request: Request, deadline: Deadline) -> Response: ...
+    async def close(self) -> None: ...
+
+
+class Transport:
+    """A client's way to its server, made from the arguments of `Client`.
+
+    Attributes:
+        origin: the server.
+        sender: our own sockets, or httpx for a proxy and for a caller's own httpx client.
+
+    Raises:
+        InvalidParameter: an argument is malformed.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        base_url: str,
+        timeout: float | Timeout | None,
+        limits: Limits,
+        retries: int,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | bool,
+        uds: str | None,
+        http_client: Any,
+    ) -> None:
+        text("base_url", base_url, f"a URL, for instance {DEFAULT_URL!r}")
+        self._retries = whole_number("retries", retries, 0)
+        if not isinstance(cast("object", limits), Limits):
+            raise InvalidParameter(
+                f"limits is {shown(limits)}; it must be tensorpost.Limits, for instance Limits(max_connections=10)"
+            )
+        if uds is not None:
+            text("uds", uds, "the path of a Unix socket as a text, or None")
+        if not isinstance(cast("object", tls), bool):
+            import ssl
+
+            if not isinstance(tls, ssl.SSLContext):
+                raise InvalidParameter(f"tls is {shown(tls)}; it must be an ssl.SSLContext, True or False")
+        if http_client is not None and (uds is not None or tls is not True or limits is not DEFAULT_LIMITS):
+            raise InvalidParameter("limits, tls and uds are settings of the httpx client that is given as http_client")
+        every = {**_OURS, **headers_of(headers)}
+        self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
+        self._runtime, self._limits, self._http_client = runtime, limits, http_client
+        self.sender = self._new_sender()
+        self._process, self._inherited = os.getpid(), list[Sender]()
+        self._closed = False
+
+    async def close(self) -> None:
+        """Close all connections; a caller's own httpx client stays open."""
+        self._closed = True
+        if self._process == os.getpid():
+            await self.sender.close()
+
+    def _own_sender(self) -> Sender:
+        """The sender of this process: two processes that use one connection would get each other's answers."""
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        if self._process != os.getpid():
+            self._inherited.append(self.sender)  # kept open, since the process that this one was forked from uses it
+            self.sender, self._process = self._new_sender(), os.getpid()
+        return self.sender
+
+    def _new_sender(self) -> Sender:
+        proxy = None if self._http_client is not None else self.origin.proxy()
+        if self._http_client is None and proxy is None:
+            return SocketSender(self.origin, self._limits, self._runtime)
+        from ._httpx_sender import HttpxSender  # httpx takes long to load
+
+        return HttpxSender(self.origin, self._limits, self._runtime, proxy, self._http_client)
+
+    async def ask(self, request: Request, *, repeat: bool = True) -> ResponseReader:
+        """Send a request until the head of a successful response came; it is repeated while its errors may pass.
+
+        Raises:
+            TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
+        """
+        deadline = Deadline(self.origin.timeout.total)
+        retry, waited = 1, 0.0
+        while True:
+            try:
+                reader = ResponseReader(await self._own_sender().send(request, deadline), request)
+                await reader.require_success()
+                return reader
+            except TensorpostError as error:
+                wait = wait_before_retry(retry, error, waited) if repeat and retry <= self._retries else None
+                if wait is None or not deadline.allows(wait):
+                    raise
+            await self._runtime.sleep(wait)
+            retry, waited = retry + 1, waited + wait
+
+
+def wait_before_retry(retry: int, error: TensorpostError, waited: float) -> float | None:
+    """Seconds to wait before this retry (counted from 1) after so many waited before; None to give up.
+
+    The wait is what the server asked for with `Retry-After` plus up to one backoff, or between a half and a whole
+    backoff if it asked for nothing, at random, so that many clients do not come back at once. A server that asks for
+    more than may be waited ends the call.
+    """
+    backoff = _FIRST_BACKOFF_SECONDS * 2 ** (retry - 1)
+    asked = error.extra.get("retry_after_seconds")
+    was_asked = isinstance(asked, (int, float)) and asked > 0
+    wait = asked + backoff * random.random() if was_asked else backoff * (1 + random.random()) / 2  # noqa: S311 # no secret
+    return wait if worth_retrying(error) and waited + wait <= _MOST_WAITED_SECONDS else None
+
+
+def worth_retrying(error: TensorpostError) -> bool:
+    """Whether the same request may succeed a little later. Every request of this SDK may be repeated: none has effects.
+
+    Not repeated: what the server refused for good, a certificate that is not trusted, what broke off after the first
+    byte of the answer, and timeouts, since a server that is too slow is not helped by more work.
+    """
+    if "certificate" in error.extra:
+        return False
+    passing = (
+        problems.ConnectFailed, problems.TooBusy, problems.NotReady, problems.OutOfDeviceMemory, problems.DeviceLost,
+    )  # fmt: skip
+    # The exact base classes are what unnamed cases become: a connection closed before any answer, and a 429 or 503
+    # from something in front of the server. Their subclasses are decided one by one.
+    return isinstance(error, passing) or type(error) in (problems.ConnectionProblem, problems.Unavailable)
