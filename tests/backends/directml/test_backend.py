@@ -283,6 +283,16 @@ def operators_that_leave_bytes() -> set[str]:
     return {cls.operator_type for cls in dml.OPERATORS if "output_count_tensor" in cls.model_fields}
 
 
+def test_the_padding_behind_an_input_is_zeros() -> None:
+    """DirectML's GATHER reads there if an index is outside the axis."""
+    windows = FakeWindows()
+    with opened(windows) as made:
+        answer(made, tile("UINT8", (8,), (1,)), b"\xff" * 8)
+        answer(made, tile("UINT8", (5,), (1,)), b"abcde")
+
+        assert windows.bound[-1] == b"abcde\0\0\0"
+
+
 def test_an_empty_output_needs_no_device() -> None:
     windows = FakeWindows()
     with opened(windows) as made:
