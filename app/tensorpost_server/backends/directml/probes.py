@@ -26,7 +26,7 @@ from .c_structs import OperatorStruct
 from .com import ComError
 from .d3d12 import BindingProperties
 from .device import Device, binding_properties
-from .library import Libraries, open_libraries
+from .directml_dll import Libraries, open_libraries
 from .operators import CompiledOperators, dispatch
 
 __all__ = ["PROBES", "Probe", "compute", "run_probes"]

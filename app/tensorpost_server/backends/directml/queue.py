@@ -19,7 +19,7 @@ import numpy as np
 from . import d3d12
 from .c_structs import TypedDesc, array_of
 from .com import ComError, ComObject, at
-from .memory import Buffer, make_staging
+from .device_buffers import Buffer, make_staging
 
 __all__ = ["STAGING_BYTES", "Binding", "Queue", "Recording"]
 
