@@ -147,11 +147,13 @@ class Worker:
             run.close()
 
     async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
-        """As `run_now`, on a thread of this worker. If the caller is cancelled, the computation is awaited first."""
-        running = self._threads.submit(self._watched, self.run_now, plan, inputs, head)
+        """As `run_now`, on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited."""
+        stop = threading.Event()
+        running = self._threads.submit(self._watched, _until, stop, self.run_now, plan, inputs, head)
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
+            stop.set()
             await _shielded(_ended(running))
             raise
 
@@ -167,7 +169,7 @@ class Worker:
         try:
             for index, piece in enumerate(plan.slices):
                 while asked < min(count, index + 1 + self.slices_ahead):
-                    ahead.append(self._threads.submit(self._watched, _compute, run, asked, stop))
+                    ahead.append(self._threads.submit(self._watched, _until, stop, run.compute, asked))
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()
@@ -261,9 +263,10 @@ class QueueSlot:
         self._worker.dequeue(self._size_in_bytes)
 
 
-def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
+def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
+    """Call it; what NumPy computes ends at its next block once `stop` is set."""
     with stoppable(stop):
-        return run.compute(index)
+        return call(*args)
 
 
 async def _ended(running: Future[Any]) -> None:
