@@ -152,7 +152,7 @@ class Worker:
             run.close()
 
     async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "") -> bytes:
-        """As `run_now`, on a thread of this worker. If the caller is cancelled, the computation is awaited first.
+        """As `run_now`, on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
 
         Args:
             plan: what to run.
@@ -160,12 +160,15 @@ class Worker:
             head: as for `run_now`.
             caller: whose request it is; callers take turns.
         """
-        calls = self._threads.open(caller, small=self.is_small(plan))
+        calls, stop = self._threads.open(caller, small=self.is_small(plan)), threading.Event()
         try:
-            running = self._threads.submit(calls, _cost(plan.work), self._watched, self.run_now, plan, inputs, head)
+            running = self._threads.submit(
+                calls, _cost(plan.work), self._watched, _until, stop, self.run_now, plan, inputs, head
+            )
             try:
                 return await asyncio.wrap_future(running)
             except asyncio.CancelledError:
+                stop.set()
                 await _shielded(_ended(running))
                 raise
         finally:
@@ -193,7 +196,7 @@ class Worker:
         try:
             for index, piece in enumerate(plan.slices):
                 while asked < min(count, index + 1 + self.slices_ahead):
-                    ahead.append(self._threads.submit(calls, cost, self._watched, _compute, run, asked, stop))
+                    ahead.append(self._threads.submit(calls, cost, self._watched, _until, stop, run.compute, asked))
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()
@@ -291,9 +294,10 @@ def _cost(work: int) -> int:
     return work + _CALL_WORK
 
 
-def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
+def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
+    """Call it; what NumPy computes ends at its next block once `stop` is set."""
     with stoppable(stop):
-        return run.compute(index)
+        return call(*args)
 
 
 async def _ended(running: Future[Any]) -> None:

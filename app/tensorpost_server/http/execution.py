@@ -21,12 +21,14 @@ from .call_cache import (
     body_head_length,
     tensors_in_place,
 )
+from .caller_watch import CallerWatch
 from .headers import content_length
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
+from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .receive_into import receive_into
 from .request_body import ClientDisconnected, RequestBody
-from .responses import ResponseSender, check_output, json_response, response_head
+from .responses import JSON_BYTES_PER_ELEMENT, ResponseSender, check_output, json_elements, json_response, response_head
 from .service import Service
 
 __all__ = ["Execution"]
@@ -69,7 +71,8 @@ class Execution:
             TensorpostError: the call is refused.
         """
         try:
-            await self._run(receive, send)
+            with CallerWatch(receive) as watch:
+                await self._run(receive, send, watch)
         except ClientDisconnected:
             return
         finally:
@@ -78,20 +81,20 @@ class Execution:
             if self._ticket is not None:
                 self._ticket.release()
 
-    async def _run(self, receive: Receive, send: Send) -> None:
+    async def _run(self, receive: Receive, send: Send, watch: CallerWatch) -> None:
         service, stages = self._service, Stages()
         settings, fields = service.settings, self._fields
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = RequestFormat.of(fields, length)
         sender = self.sender = ResponseSender(
-            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole
+            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
         )
         key = RequestKey(self._dialect, self._operator, format_, self._scope["query_string"], length)
         body = RequestBody(receive, length, settings.receive_timeout_seconds, receive_into(self._scope))
         if self._whole is not None:
             body.supply(self._whole.receive())
-        prepared, memory = await self._prepare(key, body, stages)
+        prepared, memory = await self._prepare(key, body, stages, watch)
         if self._whole is not None and format_.request is not MediaType.JSON:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"))
         plan, options = prepared.plan, prepared.options
@@ -108,9 +111,14 @@ class Execution:
             await body.receive_into(memory)
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
+        head = prepared.heads.get(worker)
+        if head is not None and head.inline:
+            await sender.whole(head, worker.run_now(plan, inputs, head.body_head))
+            return
+        watch.start()
         while True:
             try:
-                await _respond(sender, receive, prepared, format_.response, worker, inputs)
+                await self._respond(prepared, format_.response, worker, inputs)
                 return
             except NoBackend:
                 # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
@@ -123,7 +131,7 @@ class Execution:
                 self._enqueue(worker, plan)
 
     async def _prepare(
-        self, key: RequestKey, body: RequestBody, stages: Stages
+        self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
     ) -> tuple[PreparedCall, list[memoryview] | None]:
         """The planned call, from the call cache if it is there; and the tensors' bytes if parsing it read them."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
@@ -138,15 +146,38 @@ class Execution:
                 body.skip(length)
                 stages.done("head")
                 return prepared, None
+        threads = self._service.parsing
+        large = (not length and body.length > INLINE_TEXT_BYTES) or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
-            body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve,
-            head_has_arrived=length > 0,
+            body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
+            head_has_arrived=length > 0, large=large,
         )  # fmt: skip
         stages.done("head")
-        prepared = _plan(read, format_.response, settings)
+        prepared = await threads.run(large, _plan, read, format_.response, settings)
         if length and read.memory is None and len(key.query) + length <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
         return prepared, read.memory
+
+    async def _respond(
+        self, prepared: PreparedCall, media_type: MediaType, worker: Worker, inputs: Sequence[memoryview]
+    ) -> None:
+        """Compute the outputs on this worker and send them; until then, the caller is watched."""
+        plan, sender = prepared.plan, self.sender
+        assert sender is not None
+        if media_type is MediaType.JSON:
+            # `check_output` has limited it, so it fits in memory.
+            output = b"".join([block async for block in worker.run(plan, inputs)])
+            large = json_elements(plan) > INLINE_JSON_ELEMENTS
+            await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
+            return
+        head = prepared.heads.get(worker)
+        if head is None:
+            head = prepared.heads[worker] = response_head(prepared, worker, media_type)
+        if head.inline:
+            # The first time, backends make tables and compile, which may take long, so a thread does it.
+            await sender.whole(head, await worker.run_once(plan, inputs, head.body_head))
+            return
+        await sender.stream(head, worker.run(plan, inputs))
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
@@ -177,31 +208,9 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
     slices = min(len(plan.slices), settings.slices_ahead + 2)
     memory_bytes = min(plan.output_bytes, slices * settings.slice_bytes) + (0 if read.memory else sum(sizes))
+    if response is MediaType.JSON:
+        memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
     order = tuple([index_of[slot.name] for slot in plan.inputs])
     starts = [*itertools.accumulate(sizes, initial=0)]
     aligned = not any(starts[at] % slot.layout.data_type.item_size for at, slot in zip(order, plan.inputs, strict=True))
     return PreparedCall(plan, read.options, read.id, sizes, order, aligned, memory_bytes)
-
-
-async def _respond(
-    sender: ResponseSender, receive: Receive, prepared: PreparedCall, media_type: MediaType, worker: Worker,
-    inputs: Sequence[memoryview],
-) -> None:  # fmt: skip
-    """Compute the outputs on this worker and send them."""
-    plan = prepared.plan
-    if media_type is MediaType.JSON:
-        # `check_output` has limited it, so it fits in memory.
-        output = b"".join([block async for block in worker.run(plan, inputs)])
-        await sender.whole(*json_response(prepared, worker, output))
-        return
-    head = prepared.heads.get(worker)
-    if head is not None and head.inline:
-        await sender.whole(head, worker.run_now(plan, inputs, head.body_head))
-        return
-    if head is None:
-        head = prepared.heads[worker] = response_head(prepared, worker, media_type)
-    if head.inline:
-        # The first time, backends make tables and compile, which may take long, so a thread does it.
-        await sender.whole(head, await worker.run_once(plan, inputs, head.body_head))
-        return
-    await sender.stream(head, worker.run(plan, inputs), receive)
