@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 from fastapi import APIRouter
@@ -18,9 +17,11 @@ from tensorpost.problems import InvalidDescriptor, Violation
 from tensorpost.strict_json import read_json
 
 from . import examples
+from .caller_watch import CallerWatch
 from .headers import content_length, header_fields
 from .media_types import refuse_content_encoding
-from .parse_call import parse_query
+from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
+from .parse_threads import INLINE_TEXT_BYTES
 from .request_body import RequestBody
 from .service import service_of
 
@@ -161,16 +162,23 @@ async def validate(request: Request) -> JSONResponse:
     refuse_content_encoding(fields)
     length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
     body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
-    document: Any = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
-    if _is_node(document):
-        # In a thread, and counted as a request: every coordinate of every axis is compared, which can take a second.
-        with service.admission.admit(length):
-            return JSONResponse(await asyncio.to_thread(_node_verdict, level, document))
+    with service.admission.admit(0) as ticket, CallerWatch(request.receive) as watch:
+        text = await whole_json(body, settings, ticket.grow)
+        watch.start()
+        large = length > INLINE_TEXT_BYTES
+        document = await service.parsing.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
+        # Every coordinate of every axis of a node is compared, which can take a second.
+        verdict = _node_verdict if _is_node(document) else _descriptor_verdict
+        found = await service.parsing.run(large or _is_node(document), verdict, level, document)
+        return JSONResponse(found)
+
+
+def _descriptor_verdict(level: FeatureLevel, document: Any) -> dict[str, Any]:
     try:
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
-        return JSONResponse(_verdict(level, error.violations))
-    return JSONResponse(_verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc))
+        return _verdict(level, error.violations)
+    return _verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc)
 
 
 def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tensorpost.problems import NotReady
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .parse_threads import ParseThreads
 
 __all__ = ["Service", "router", "service_of"]
 
@@ -42,6 +43,7 @@ class Service:
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        parsing: threads for large JSON and heads.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -53,6 +55,7 @@ class Service:
         default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
     )
     replays: bool = False
+    parsing: ParseThreads = field(default_factory=ParseThreads)
     end: Callable[[], None] = _stop_process
 
     @property
