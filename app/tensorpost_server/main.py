@@ -90,6 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
+            worker.costs.max_seconds = settings.max_seconds
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
             yield

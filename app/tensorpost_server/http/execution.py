@@ -28,7 +28,15 @@ from .parse_call import Dialect, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .receive_into import receive_into
 from .request_body import ClientDisconnected, RequestBody
-from .responses import JSON_BYTES_PER_ELEMENT, ResponseSender, check_output, json_elements, json_response, response_head
+from .responses import (
+    JSON_BYTES_PER_ELEMENT,
+    ResponseSender,
+    check_output,
+    json_elements,
+    json_response,
+    response_head,
+    slices_bytes,
+)
 from .service import Service
 
 __all__ = ["Execution"]
@@ -99,6 +107,7 @@ class Execution:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"))
         plan, options = prepared.plan, prepared.options
         worker = pool.choose(plan, options.backend, options.device)
+        worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
         stages.done("plan")
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
@@ -128,6 +137,7 @@ class Execution:
                 if other is worker:
                     raise
                 worker = other
+                worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
                 self._enqueue(worker, plan)
 
     async def _prepare(
@@ -206,8 +216,7 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
-    slices = min(len(plan.slices), settings.slices_ahead + 2)
-    memory_bytes = min(plan.output_bytes, slices * settings.slice_bytes) + (0 if read.memory else sum(sizes))
+    memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
     if response is MediaType.JSON:
         memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
     order = tuple([index_of[slot.name] for slot in plan.inputs])
