@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
@@ -22,6 +23,7 @@ from .call_cache import (
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
+from .error_responses import is_out_of_memory, out_of_memory
 from .headers import content_length
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
@@ -40,6 +42,8 @@ from .responses import (
 from .service import Service
 
 __all__ = ["Execution"]
+
+_log = logging.getLogger(__name__)
 
 
 class Execution:
@@ -76,13 +80,18 @@ class Execution:
         """Answer the request with 200, or raise before the first byte of a response.
 
         Raises:
-            TensorpostError: the call is refused.
+            TensorpostError: the call is refused, or the machine has no memory for it now.
         """
         try:
             with CallerWatch(receive) as watch:
                 await self._run(receive, send, watch)
         except ClientDisconnected:
             return
+        except (MemoryError, OSError, RuntimeError) as error:
+            if self.begun or not is_out_of_memory(error):
+                raise
+            _log.warning("request %s: %r", self._scope["tensorpost.request_id"], error)
+            raise out_of_memory(self._service.settings.retry_after_seconds) from error
         finally:
             if self._queue_slot is not None:
                 self._queue_slot.release()
