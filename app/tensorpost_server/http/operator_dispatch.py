@@ -19,7 +19,7 @@ from .call_cache import whole_messages
 from .dialects import DIALECTS
 from .error_responses import answer_error
 from .execution import Execution
-from .headers import header_fields, request_id
+from .headers import header_fields, request_framing, request_id
 from .parse_call import Dialect
 from .service import Service
 
@@ -48,6 +48,13 @@ class OperatorDispatch:
             return
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
+        try:
+            request_framing(fields, scope["http_version"])
+        except TensorpostError as error:
+            response = answer_error(Request(scope), error)
+            response.headers["Connection"] = "close"  # where the next request begins is not known
+            await response(scope, receive, send)
+            return
         if scope["method"] == "POST":
             path, root = scope["path"], scope.get("root_path", "")
             path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")

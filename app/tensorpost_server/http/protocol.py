@@ -27,6 +27,7 @@ uvicorn's (`RequestResponseCycle`).
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,9 +43,13 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from tensorpost.problems import InvalidParameter, InvalidRequest, LimitExceeded, ReceiveTimeout, TensorpostError
+
 from ..settings import ENVIRONMENT_PREFIX
 from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
+from .error_responses import MEDIA_TYPE, status_of
+from .headers import header_fields, request_framing, request_id
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
@@ -60,6 +65,10 @@ which can overtake the response (RFC 9112, section 9.6)."""
 MOST_QUEUED = 8
 """Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
 is some 40 KB. uvicorn parses all that it reads, at 4 KB for 18 bytes sent."""
+
+MOST_FIELDS = 100
+"""Header fields of a request, and trailer fields of a body. Browsers behind several proxies send some 40; each costs
+some 200 bytes, however short it is."""
 
 _CHUNKED_PART_BYTES = 512
 _HEAD_END = b"\r\n\r\n"
@@ -136,7 +145,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._reading = Reading.IDLE
         self._request = IncomingRequest()
         self._active: RequestResponseCycle | None = None  # the request that the application answers now
-        self._refusal: tuple[int, str] | None = None  # status and sentence, from Event.REFUSE on
+        self._refusal: tuple[int, TensorpostError] | None = None  # with its status, from Event.REFUSE on
         self._linger_timer: asyncio.TimerHandle | None = None
         self._last_replay = 0.0  # the loop's time
         self._backlog = b""  # read, and not parsed before a place for a request is free
@@ -147,6 +156,10 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _change(self, event: Event) -> None:
         self._reading = TRANSITIONS[self._reading, event]
+
+    @property
+    def _counting(self) -> bool:
+        return self._reading is Reading.COUNTED
 
     @property
     def unread(self) -> int:
@@ -197,7 +210,7 @@ class DirectProtocol(HttpToolsProtocol):
         """Parse bytes of requests, as long as there are places for requests."""
         at = 0
         while at < len(data):
-            if self._reading is Reading.COUNTED:
+            if self._counting:
                 at += self._take_body(data[at:] if at else data)
                 continue
             if len(self.pipeline) >= MOST_QUEUED:
@@ -217,14 +230,14 @@ class DirectProtocol(HttpToolsProtocol):
                 at += upgrade.args[0]
                 self.parser = self._new_parser()
             except httptools.HttpParserError:
-                self.send_400_response("This is not a request of HTTP/1.1.")
+                self.send_400_response("this is not a request of HTTP/1.1")
                 return
-            if self._reading is Reading.COUNTED:
+            if self._counting:
                 self.parser = self._new_parser()  # for the bytes after the body
             elif self._unparsed_bytes > self.limits.head_bytes:
                 self._refuse_head()
                 return
-        if self._reading is Reading.COUNTED:
+        if self._counting:
             self._pause_body()
 
     def _end_of_part(self, data: bytes, at: int) -> int:
@@ -264,22 +277,29 @@ class DirectProtocol(HttpToolsProtocol):
         self._request.begun = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header field, or a trailer field."""
+        if len(self.headers) >= MOST_FIELDS:
+            self._refuse_head(f"more than {MOST_FIELDS} fields")
+            raise _RequestRefused
+        # The parser leaves white space after the value, which is no part of it (RFC 9110, section 5.5).
+        super().on_header(name, value.strip(b" \t"))
+
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        size, length, chunked = len(self.url), 0, False
-        for name, value in self.headers:
-            size += len(name) + len(value) + _FIELD_OVERHEAD
-            if name == b"content-length":
-                length = int(value) if value.isdigit() else 0  # the parser has refused what is no number
-            elif name == b"transfer-encoding":
-                chunked = True
+        size = len(self.url) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in self.headers])
         if size > self.limits.head_bytes:
             self._refuse_head()
             raise _RequestRefused
+        try:
+            length, chunked = request_framing(header_fields(self.headers), self.parser.get_http_version())
+        except InvalidParameter as error:
+            self._refuse(error)
+            raise _RequestRefused from None
         upgrade = self.parser.should_upgrade()
         if upgrade and chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
-            self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
+            self._refuse(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
             raise _RequestRefused
         self._discarded_bytes = self._unparsed_bytes = 0
         if length > self.limits.drain_bytes:
@@ -504,16 +524,16 @@ class DirectProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are no request."""
         if self._refusal is None:
-            self._refuse(400, msg)
+            self._refuse(InvalidRequest(msg))
 
-    def _refuse_head(self) -> None:
-        limit = self.limits.head_bytes
-        setting = f"{ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES"
-        self._refuse(431, f"The head of this request has more than {limit:,} bytes (setting {setting}).")
+    def _refuse_head(self, excess: str | None = None) -> None:
+        limit, setting = self.limits.head_bytes, f"{ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES"
+        excess = excess or f"more than {limit:,} bytes (setting {setting})"
+        self._refuse(LimitExceeded(f"the head of this request has {excess}; send a shorter one"), 431)
 
-    def _refuse(self, status: int, sentence: str) -> None:
+    def _refuse(self, error: TensorpostError, status: int | None = None) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
-        self._refusal = (status, sentence)
+        self._refusal = (status or status_of(error), error)
         self._change(Event.REFUSE)
         self._answer_refusal()
 
@@ -532,12 +552,15 @@ class DirectProtocol(HttpToolsProtocol):
             if active.response_started:
                 self.transport.abort()
                 return
-        status, sentence = self._refusal
-        fields = [*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8")]
-        fields += [(b"content-length", str(len(sentence)).encode()), (b"connection", b"close")]
+        status, error = self._refusal
+        id_ = request_id(dict(self.headers).get(b"x-request-id") if self._head_has_begun() else None)
+        body = json.dumps({**error.to_problem(status), "request_id": id_}, ensure_ascii=False).encode()
+        fields = [*self.server_state.default_headers, (b"content-type", MEDIA_TYPE.encode())]
+        fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+        fields += [(b"x-request-id", id_.encode())]
         lines = [b"%b: %b\r\n" % field for field in fields]
         start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-        self.transport.write(b"".join([start, *lines, b"\r\n", sentence.encode()]))
+        self.transport.write(b"".join([start, *lines, b"\r\n", body]))
         self._linger()
 
     def _linger(self) -> None:
@@ -595,7 +618,8 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._head_has_begun():
             setting = f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
-            self._refuse(408, f"No whole request head came in {self.limits.head_seconds:g} s (setting {setting}).")
+            seconds = self.limits.head_seconds
+            self._refuse(ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})"))
         else:
             self.transport.close()
 
