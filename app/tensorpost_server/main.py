@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
@@ -24,7 +25,7 @@ from .http import service as service_routes
 from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
-from .http.service import Service
+from .http.service import WHEN_BUSY, Service
 from .settings import Settings
 
 __all__ = ["create_app", "open_pool"]
@@ -84,7 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     service = Service(settings, admission)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, Any]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
@@ -92,7 +93,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
-            yield
+            yield {WHEN_BUSY: service.when_busy}
         finally:
             service.draining = True
             trimming.cancel()

@@ -137,6 +137,25 @@ class Settings(BaseSettings):
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
     )
+    max_connections: int = Field(
+        default_factory=machine.connections,
+        ge=1,
+        description="Connections that may be open. One more closes the oldest idle one; if none is idle, it may ask "
+        "for health only, and gets 429 for anything else. Default: the limit of open files, less an eighth and at "
+        "least 32.",
+    )
+    max_connections_per_address: int | None = Field(
+        default=None,
+        ge=1,
+        description="The same for the connections of one caller's address. Default: half of max_connections. Behind a "
+        "proxy, all callers have its address.",
+    )
+    upload_grace_seconds: float = Field(
+        default=5,
+        gt=0,
+        description="When requests are refused because memory or places are all in use, uploads below "
+        "min_bytes_per_second over this time are closed to make room, seconds.",
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,

@@ -9,12 +9,15 @@ import gc
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import httpx
 import pytest
-from tests.support.http_app import Serving, assert_problem, eventually, request_bytes, serving
+from tests.support.http_app import NPY, Serving, assert_problem, eventually, npy_bytes, request_bytes, serving
+from tests.support.live_server import live_server
 
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
 
@@ -183,3 +186,90 @@ def test_refusals_of_bytes_have_the_shape_of_every_error(server: Serving):
         assert_problem(server.ask(data), status, code)
     named = assert_problem(server.ask(b"GET / HTTP/1.1\r\nX-Request-ID: mine\r\n\r\n"), 400, "invalid-parameter")
     assert named["request_id"] == "mine"
+
+
+# ---- lock-out --------------------------------------------------------------------------------------------------------
+
+SMALL = request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1]), NPY)
+
+
+def open_sockets(stack: ExitStack, port: int, count: int, data: bytes = b"", address: str = "127.0.0.1") -> None:
+    """Open so many connections from this address, and send this on each; some may be closed already."""
+    for _ in range(count):
+        opened = stack.enter_context(socket.socket())
+        opened.bind((address, 0))
+        with suppress(OSError):
+            opened.connect(("127.0.0.1", port))
+            opened.sendall(data)
+
+
+def test_uploads_that_stop_make_room(caplog: pytest.LogCaptureFixture):
+    """256 connections of 253 bytes: everybody else got 429 for 60 s, now until the grace of uploads is over."""
+    with serving(upload_grace_seconds=0.3, max_requests=64) as server, ExitStack() as stack:
+        stopped = request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1] * 1000), NPY)[:253]
+        open_sockets(stack, server.port, 64, stopped)
+        eventually(lambda: server.service.admission.requests_in_flight == 64, "all places are taken")
+        assert server.ask(SMALL).status == 429
+        eventually(lambda: server.ask(SMALL).status == 200, "there is room", within=10)
+        assert "its upload is too slow" in caplog.text
+
+
+def test_uploads_that_stop_stay_where_nobody_waits():
+    with serving(upload_grace_seconds=0.05, max_requests=4) as server, server.wire() as wire:
+        wire.send(SMALL[:-1])
+        time.sleep(0.5)
+        assert server.ask(SMALL).status == 200
+        wire.send(SMALL[-1:])
+        assert wire.answer().status == 200
+
+
+def test_idle_connections_make_room(caplog: pytest.LogCaptureFixture):
+    """Beyond the budget the oldest idle one is closed, and the newest is served."""
+    with serving(max_connections=20) as server, ExitStack() as stack:
+        open_sockets(stack, server.port, 40)
+        with server.wire() as wire:
+            for _ in range(3):
+                wire.send(SMALL)
+                assert wire.answer().status == 200
+                assert len(server.server.server_state.connections) <= 20
+        eventually(lambda: "connections are at their limit" in caplog.text, "it is logged")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address only")
+def test_one_address_does_not_take_the_connections_of_another():
+    busy = request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1]), NPY)[:-1]
+    with serving(max_connections=40, max_connections_per_address=10) as server, ExitStack() as stack:
+        open_sockets(stack, server.port, 30, busy, "127.0.0.2")
+        assert server.ask(SMALL).status == 200
+        eventually(lambda: server.service.admission.requests_in_flight == 10, "ten are served")
+        assert len(server.server.server_state.connections) <= 10 + 16 + 1  # served, refused and lingering, the caller's
+
+
+def test_health_is_answered_when_no_connection_is_free():
+    busy = SMALL[:-1]
+    with serving(max_connections=10, max_connections_per_address=10) as server, ExitStack() as stack:
+        open_sockets(stack, server.port, 10, busy)
+        eventually(lambda: server.service.admission.requests_in_flight == 10, "all are busy")
+        open_sockets(stack, server.port, 40)
+        for _ in range(3):
+            answer = server.ask(LIVE)
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            refused = server.ask(SMALL)
+            assert refused.headers["retry-after"] == "1"
+            assert_problem(refused, 429, "too-busy")
+
+
+_FEW_DESCRIPTORS = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of open files")
+def test_400_idle_sockets_under_256_descriptors():
+    """Every new connection was dropped without a word, health checks included."""
+    with live_server(before=_FEW_DESCRIPTORS) as url, ExitStack() as stack:
+        port = int(url.rpartition(":")[2])
+        open_sockets(stack, port, 400)
+        for _ in range(5):
+            assert httpx.get(url + "/v2/health/live", timeout=5).status_code == 200

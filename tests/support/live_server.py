@@ -25,10 +25,11 @@ serve(host="127.0.0.1", port=0, log_level="warning")
 
 
 @contextlib.contextmanager
-def live_server(**env: object) -> Iterator[str]:
+def live_server(before: str = "", **env: object) -> Iterator[str]:
     """Start the real server and yield its base URL, for instance `http://127.0.0.1:40123`.
 
     Args:
+        before: Python that its process runs first.
         env: environment variables for the server, for instance `TENSORPOST_MAX_BODY_BYTES=1000`. Variables of that
             prefix in the test's own environment are not passed on.
 
@@ -38,7 +39,7 @@ def live_server(**env: object) -> Iterator[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENSORPOST_")}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD],
+            [sys.executable, "-c", before + _CHILD],
             env={**inherited, **{name: str(value) for name, value in env.items()}},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

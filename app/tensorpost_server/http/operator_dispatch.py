@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.problems import TensorpostError
+from tensorpost.problems import TensorpostError, TooBusy
 
 from .call_cache import whole_messages
 from .dialects import DIALECTS
@@ -91,5 +91,8 @@ async def _run_operator(
     except TensorpostError as error:
         if execution.begun:
             raise  # the status has been sent; the connection breaks instead
+        if isinstance(error, TooBusy):
+            for call in service.when_busy:
+                call()
         response = answer_error(Request(scope), error)
     await response(scope, receive, send)

@@ -43,14 +43,23 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tensorpost.problems import InvalidParameter, InvalidRequest, LimitExceeded, ReceiveTimeout, TensorpostError
+from tensorpost.problems import (
+    InvalidParameter,
+    InvalidRequest,
+    LimitExceeded,
+    ReceiveTimeout,
+    TensorpostError,
+    TooBusy,
+)
 
 from ..settings import ENVIRONMENT_PREFIX
 from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from .connection_budget import HEALTH_PATHS, ConnectionBudget
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .error_responses import MEDIA_TYPE, status_of
 from .headers import header_fields, request_framing, request_id
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
+from .service import WHEN_BUSY
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
 __all__ = ["DirectProtocol", "protocol_class"]
@@ -84,10 +93,12 @@ class _ServerShare:
 
     Attributes:
         monitor: looks for slow connections.
+        budget: how many connections there may be.
         replays: by the HTTP head, what answers the next request, and the length of its body.
     """
 
     monitor: ConnectionMonitor
+    budget: ConnectionBudget
     replays: BoundedCache[bytes, tuple[ReplayFunction, int]]
 
 
@@ -137,10 +148,15 @@ class DirectProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._application = cast("ASGIApp", self.app)
         if (shared := _SHARED.get(server_state)) is None:
-            monitor = ConnectionMonitor(server_state.connections, self.loop, self.limits.interval)
-            shared = _SHARED[server_state] = _ServerShare(monitor, BoundedCache(_MOST_REPLAYS))
+            limits = self.limits
+            budget = ConnectionBudget(limits.connections, limits.connections_per_address)
+            monitor = ConnectionMonitor(server_state.connections, budget, self.loop, limits.interval)
+            shared = _SHARED[server_state] = _ServerShare(monitor, budget, BoundedCache(_MOST_REPLAYS))
+            app_state.get(WHEN_BUSY, []).append(monitor.note_busy)
         self._shared = shared
         self._meter = RateMeter()
+        self._grace_meter = RateMeter()
+        self._health_only = False  # there was no room for this connection
         self._receiver = MemoryReceiver(self)
         self._reading = Reading.IDLE
         self._request = IncomingRequest()
@@ -173,6 +189,10 @@ class DirectProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = self._flow = _HeldFlow(transport)
         self._shared.monitor.start()
+        has_room = self._shared.budget.add(self, self.client[0] if self.client else None)
+        self._health_only = not has_room
+        if has_room is None:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed, for all requests on it."""
@@ -180,6 +200,7 @@ class DirectProtocol(HttpToolsProtocol):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+        self._shared.budget.remove(self)
         self._unset_keepalive_if_required()  # uvicorn leaves it after a reset, and with it all of this
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -197,7 +218,7 @@ class DirectProtocol(HttpToolsProtocol):
         if self._reading is Reading.IDLE:
             head_end = data.find(_HEAD_END) + len(_HEAD_END)
             head = data[:head_end] if head_end > 3 and data[0] not in b"\r\n" else b""  # a request may begin with CRLF
-            if head and self._replay(head, data[head_end:]):
+            if head and not self._health_only and self._replay(head, data[head_end:]):
                 return
             self._request = IncomingRequest(head, len(data) - head_end)
             self._change(Event.REQUEST_BEGINS)
@@ -296,6 +317,9 @@ class DirectProtocol(HttpToolsProtocol):
         except InvalidParameter as error:
             self._refuse(error)
             raise _RequestRefused from None
+        if self._health_only and not self.url.startswith(HEALTH_PATHS):
+            self._refuse(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
+            raise _RequestRefused
         upgrade = self.parser.should_upgrade()
         if upgrade and chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
@@ -321,6 +345,8 @@ class DirectProtocol(HttpToolsProtocol):
             request.unparsed_body = length
         if not self.pipeline:
             self._active = cycle
+        if self._health_only:
+            cycle.keep_alive = False
         scope = cast("dict[str, Any]", self.scope)
         if request.into_memory:
             extension = {"receive_into": partial(self._receive_into, cycle)}
@@ -558,6 +584,8 @@ class DirectProtocol(HttpToolsProtocol):
         fields = [*self.server_state.default_headers, (b"content-type", MEDIA_TYPE.encode())]
         fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         fields += [(b"x-request-id", id_.encode())]
+        if "retry_after_seconds" in error.extra:
+            fields.append((b"retry-after", str(error.extra["retry_after_seconds"]).encode()))
         lines = [b"%b: %b\r\n" % field for field in fields]
         start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
         self.transport.write(b"".join([start, *lines, b"\r\n", body]))
@@ -603,13 +631,37 @@ class DirectProtocol(HttpToolsProtocol):
         scope, cycle = cast("object", self.scope), self._current
         return scope is not None and (cycle is None or cycle.scope is not scope)
 
-    def check(self, now: float) -> None:
-        """Close the connection if the caller is too slow; called by the monitor with the loop's time, seconds."""
+    @property
+    def is_idle(self) -> bool:
+        """See `BudgetedConnection`."""
+        cycle = self._current
+        return (cycle is None or cycle.response_complete) and not self.transport.is_closing()
+
+    def close_idle(self) -> None:
+        """See `BudgetedConnection`."""
+        self.transport.close()
+
+    def check(self, now: float, busy: bool) -> None:
+        """Close the connection if the caller is too slow; called by the monitor.
+
+        Args:
+            now: the loop's time, seconds.
+            busy: whether requests were refused for lack of room since the last check.
+        """
         phase = self._phase()
         if phase is None:
             self._meter.reset()
+            self._grace_meter.reset()
             return
         name, identity, moved, window = phase
+        limits = self.limits
+        lags = self._grace_meter.is_too_slow(
+            (name, identity), moved, now, limits.upload_grace_seconds, limits.bytes_per_second
+        )
+        if busy and lags and name == "body":
+            _log.warning("closed the connection of %s: others need room, and its upload is too slow", self.client)
+            self.transport.abort()
+            return
         if not self._meter.is_too_slow((name, identity), moved, now, window, self.limits.bytes_per_second):
             return
         self._meter.reset()

@@ -18,7 +18,10 @@ from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .call_cache import BoundedCache, CallKey, PreparedCall
 
-__all__ = ["Service", "router", "service_of"]
+__all__ = ["WHEN_BUSY", "Service", "router", "service_of"]
+
+WHEN_BUSY = "tensorpost_when_busy"
+"""The name of `Service.when_busy` in the state of the ASGI lifespan (ASGI 3.0, "Lifespan State")."""
 
 _MOST_CALLS = 512
 _NOT_LIMITS = ("host", "port", "backend", "http_protocol")
@@ -42,6 +45,7 @@ class Service:
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        when_busy: called when a request was refused for lack of room; servers add to it by the lifespan's state.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -53,6 +57,7 @@ class Service:
         default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
     )
     replays: bool = False
+    when_busy: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     end: Callable[[], None] = _stop_process
 
     @property
