@@ -41,6 +41,17 @@ class Settings(BaseSettings):
         description="Unix socket to listen on, instead of host and port. Who may connect is decided by the permissions "
         "of its folder and by the umask.",
     )
+    allowed_hosts: str | None = Field(
+        default=None,
+        description="Hosts that requests may name, with or without a port, separated by commas; * for any. Default: on "
+        "a connection to a loopback address localhost and loopback addresses, so that no web page reaches the service "
+        "by a name of its own; any on others.",
+    )
+    allowed_origins: str = Field(
+        default="",
+        description="Origins of web pages that may call the service, separated by commas, as https://example.org; * for "
+        "any. Pages of the service itself always may.",
+    )
     backend: str = Field(
         default="auto",
         description="Backend for requests that name none: auto, or a backend's name, which is then forced.",

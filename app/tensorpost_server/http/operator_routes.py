@@ -19,7 +19,7 @@ from tensorpost.strict_json import read_json
 
 from . import examples
 from .headers import content_length, header_fields
-from .media_types import refuse_content_encoding
+from .media_types import refuse_content_encoding, refuse_unknown_type
 from .parse_call import parse_query
 from .request_body import RequestBody
 from .service import service_of
@@ -158,6 +158,7 @@ async def validate(request: Request) -> JSONResponse:
     level = FeatureLevel.parse(sent.get("feature_level", NEWEST))
     settings = service.settings
     fields = header_fields(request.scope["headers"])
+    refuse_unknown_type(fields)
     refuse_content_encoding(fields)
     length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
     body = RequestBody(request.receive, length, settings.receive_timeout_seconds)

@@ -583,7 +583,7 @@ class DirectProtocol(HttpToolsProtocol):
         body = json.dumps({**error.to_problem(status), "request_id": id_}, ensure_ascii=False).encode()
         fields = [*self.server_state.default_headers, (b"content-type", MEDIA_TYPE.encode())]
         fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-        fields += [(b"x-request-id", id_.encode())]
+        fields += [(b"x-request-id", id_.encode()), (b"x-content-type-options", b"nosniff")]
         if "retry_after_seconds" in error.extra:
             fields.append((b"retry-after", str(error.extra["retry_after_seconds"]).encode()))
         lines = [b"%b: %b\r\n" % field for field in fields]

@@ -24,7 +24,7 @@ WHEN_BUSY = "tensorpost_when_busy"
 """The name of `Service.when_busy` in the state of the ASGI lifespan (ASGI 3.0, "Lifespan State")."""
 
 _MOST_CALLS = 512
-_NOT_LIMITS = ("host", "port", "backend", "http_protocol")
+_NOT_LIMITS = ("host", "port", "allowed_hosts", "allowed_origins", "backend", "http_protocol")
 
 _log = logging.getLogger(__name__)
 
