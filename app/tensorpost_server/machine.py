@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, less what a container's limits take away.
+"""What this process may use of the machine: cores, memory and open files, less what a container's limits take away.
 
 Linux says a container's limits in control groups (kernel documentation, "Control Group v2" and "Control Groups version
 1"). A group's limit holds for all groups below it, so the smallest one on the way up from our own counts. Inside a
@@ -10,14 +10,29 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cores", "memory"]
+__all__ = ["connections", "cores", "memory"]
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OURS = Path("/proc/self/cgroup")
 _UNKNOWN = 4 << 30  # bytes, where neither a limit nor the machine's memory can be read
+
+
+def connections() -> int:
+    """Connections that fit beside this process's other files: the limit of open files, less an eighth; at most 57,344.
+
+    At least 32 descriptors are left for files, devices and health checks, or half of all if there are fewer than 64.
+    """
+    if sys.platform == "win32":  # sockets are no files there, and memory is the bound
+        return 16_384
+    import resource  # not there on Windows
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 65_536 if soft == resource.RLIM_INFINITY else min(soft, 65_536)
+    return max(files - max(32, files // 8), files // 2, 1)
 
 
 def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:

@@ -41,6 +41,17 @@ class Settings(BaseSettings):
         description="Unix socket to listen on, instead of host and port. Who may connect is decided by the permissions "
         "of its folder and by the umask.",
     )
+    allowed_hosts: str | None = Field(
+        default=None,
+        description="Hosts that requests may name, with or without a port, separated by commas; * for any. Default: on "
+        "a connection to a loopback address localhost and loopback addresses, so that no web page reaches the service "
+        "by a name of its own; any on others.",
+    )
+    allowed_origins: str = Field(
+        default="",
+        description="Origins of web pages that may call the service, separated by commas, as https://example.org; * for "
+        "any. Pages of the service itself always may.",
+    )
     backend: str = Field(
         default="auto",
         description="Backend for requests that name none: auto, or a backend's name, which is then forced.",
@@ -162,6 +173,19 @@ class Settings(BaseSettings):
         gt=0,
         description="When there is no room for a request, the slowest body that has been arriving for so long, and "
         "would take as long again, is ended with 408 to make room, seconds.",
+    )
+    max_connections: int = Field(
+        default_factory=machine.connections,
+        ge=1,
+        description="Connections that may be open. One more closes the oldest idle one; if none is idle, it may ask "
+        "for health only, and gets 429 for anything else. Default: the limit of open files, less an eighth and at "
+        "least 32.",
+    )
+    max_connections_per_address: int | None = Field(
+        default=None,
+        ge=1,
+        description="The same for the connections of one caller's address. Default: half of max_connections. Behind a "
+        "proxy, all callers have its address.",
     )
     slice_bytes: int = Field(
         default=2 * _MIB,

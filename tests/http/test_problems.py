@@ -595,7 +595,10 @@ def test_a_caller_that_hangs_up_while_sending_is_no_fault(app: AppClient, caplog
 
         scope = {
             "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": query,
-            "headers": [(b"content-type", b"application/x-npy"), (b"content-length", b"152")], "root_path": "",
+            "headers": [
+                (b"host", b"test"), (b"content-type", b"application/x-npy"), (b"content-length", b"152"),
+            ],
+            "root_path": "",
             "scheme": "http", "server": ("test", 80), "client": ("127.0.0.1", 1), "http_version": "1.1",
         }  # fmt: skip
 

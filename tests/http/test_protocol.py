@@ -211,7 +211,7 @@ def test_over_tls_the_extension_is_not_offered(runner: asyncio.Runner):
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-CHUNKED = b"POST /receive HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /receive HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize("step", [1, 100, 100_000])
@@ -244,12 +244,13 @@ def test_a_head_without_end(runner: asyncio.Runner, data: bytes, step: int):
     transport = runner.run(run())
     status, fields, text = answers(bytes(transport.out))[-1]
     assert (status, fields["connection"]) == (431, "close")
-    assert b"2,000 bytes" in text
+    assert b"2,000 bytes" in text or (b"X: a\r\n" * 1000 in data and b"100 fields" in text)
     assert transport.eof
 
 
 def test_a_head_of_the_largest_size_is_served(runner: asyncio.Runner):
-    head = b"GET /refuse HTTP/1.1\r\nX: " + b"a" * 1988 + b"\r\n\r\n"  # target 7, field 1 + 1988 + 4
+    # target 7, fields 4 + 4 + 4 and 1 + 1976 + 4
+    head = b"GET /refuse HTTP/1.1\r\nHost: test\r\nX: " + b"a" * 1976 + b"\r\n\r\n"
 
     async def run(data: bytes) -> int:
         transport = connect(BodiesApp(), head_bytes=2000)
@@ -311,7 +312,7 @@ def test_what_follows_a_request_to_close_is_neither_run_nor_answered(runner: asy
 
 def test_a_broken_chunk_ends_its_request(runner: asyncio.Runner):
     app = BodiesApp()
-    data = b"POST /receive HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n"
+    data = b"POST /receive HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n"
 
     async def run() -> FakeTransport:
         transport = connect(app)

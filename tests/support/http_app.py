@@ -166,7 +166,7 @@ class Serving:
 @contextlib.contextmanager
 def serving(before_start: Callable[[FastAPI], object] | None = None, **settings: Any) -> Iterator[Serving]:
     """A real server, as it runs in production but for the thread."""
-    app = create_app(app_settings(**settings))
+    app = create_app(app_settings(**{"allowed_hosts": "*", **settings}))
     if before_start is not None:
         before_start(app)
     choice = choose_protocol(app.state.service.settings)

@@ -25,17 +25,18 @@ serve(host="127.0.0.1", port=0, log_level="warning")
 
 
 @contextlib.contextmanager
-def live_server(**env: object) -> Iterator[str]:
+def live_server(before: str = "", **env: object) -> Iterator[str]:
     """As `live_process`; yields the base URL only."""
-    with live_process(**env) as (url, _):
+    with live_process(before, **env) as (url, _):
         yield url
 
 
 @contextlib.contextmanager
-def live_process(**env: object) -> Iterator[tuple[str, int]]:
+def live_process(before: str = "", **env: object) -> Iterator[tuple[str, int]]:
     """Start the real server and yield its base URL, for instance `http://127.0.0.1:40123`, and its process id.
 
     Args:
+        before: Python that its process runs first.
         env: environment variables for the server, for instance `TENSORPOST_MAX_BODY_BYTES=1000`. Variables of that
             prefix in the test's own environment are not passed on.
 
@@ -45,7 +46,7 @@ def live_process(**env: object) -> Iterator[tuple[str, int]]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENSORPOST_")}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD],
+            [sys.executable, "-c", before + _CHILD],
             env={**inherited, **{name: str(value) for name, value in env.items()}},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

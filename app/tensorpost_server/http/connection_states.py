@@ -51,6 +51,7 @@ class IncomingRequest:
         after_head: bytes after that head in the same read.
         begun: whether the parser has begun it.
         content_length: as its head says; 0 for a chunked body.
+        unparsed_body: bytes of a small body of known length that the parser has not had.
         unread: bytes of a counted body that have not arrived.
         into_memory: whether the application may receive the body into its memory.
     """
@@ -59,5 +60,6 @@ class IncomingRequest:
     after_head: int = 0
     begun: bool = False
     content_length: int = 0
+    unparsed_body: int = 0
     unread: int = 0
     into_memory: bool = False

@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from tensorpost import problems as p
 
+from .browser_requests import NO_SNIFFING
+
 __all__ = [
     "MEDIA_TYPE",
     "STATUS",
@@ -83,6 +85,7 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
     problem = error.to_problem(status)
     if request_id := request.scope.get("tensorpost.request_id"):
         problem["request_id"] = headers["X-Request-ID"] = request_id
+    headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
     body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     return Response(body, status, headers, MEDIA_TYPE)
 

@@ -1,4 +1,4 @@
-"""Header fields of a request: by name, the length of the body, the caller and its patience, the request's id."""
+"""Header fields of a request: by name, its framing, the length of the body, the caller and its patience, its id."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from starlette.types import Scope
 
 from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
-__all__ = ["caller_of", "content_length", "header_fields", "request_id", "wait_seconds"]
+__all__ = [
+    "Framing",
+    "caller_of",
+    "content_length",
+    "header_fields",
+    "request_framing",
+    "request_id",
+    "wait_seconds",
+]
 
 _WAIT = re.compile(rb"(?:^|[,;])[ \t]*wait[ \t]*=[ \t]*\"?([0-9]{1,9})\"?[ \t]*(?=$|[,;])", re.IGNORECASE)
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]{0,5})?")
+_MOST_LENGTH_DIGITS = 20  # 2^64 has as many
 _HARMLESS_ID = re.compile(rb"[A-Za-z0-9._~-]{1,128}")
 
 
@@ -38,6 +49,56 @@ def header_fields(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, byte
     return fields
 
 
+class Framing(NamedTuple):
+    """How a request's body ends.
+
+    Attributes:
+        length: bytes that Content-Length announces; 0 without it.
+        chunked: whether the body comes in chunks of unknown total length.
+    """
+
+    length: int
+    chunked: bool
+
+
+def request_framing(fields: Mapping[bytes, bytes], http_version: str) -> Framing:
+    """Read the fields that say where a request ends and for whom it is; the only reader of them for every protocol.
+
+    What two readers could divide in two ways is refused, although RFC 9112, section 6.3, would let some of it pass.
+
+    Args:
+        fields: as `header_fields` makes them; fields sent several times are joined, and so are refused here.
+        http_version: "1.0" or "1.1".
+
+    Raises:
+        InvalidParameter: no Host in HTTP/1.1, several, or one that is no host (RFC 9112, section 3.2); a Content-Length
+            that is no number, or several (RFC 9110, section 8.6); a Transfer-Encoding other than chunked, beside a
+            Content-Length, or in HTTP/1.0 (RFC 9112, section 6.1).
+    """
+    host = fields.get(b"host")
+    if host is None and http_version != "1.0":
+        raise InvalidParameter("there is no Host field; HTTP/1.1 asks for exactly one")
+    if host is not None and not _HOST.fullmatch(host.strip(b" \t")):
+        raise InvalidParameter("the Host field is not one host with an optional port; send exactly one")
+    length, coding = fields.get(b"content-length"), fields.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise InvalidParameter("Content-Length and Transfer-Encoding are both there; send Content-Length only")
+        if coding.strip(b" \t").lower() != b"chunked" or http_version == "1.0":
+            raise InvalidParameter("this Transfer-Encoding is not taken; send Content-Length instead")
+        return Framing(0, chunked=True)
+    if length is None:
+        return Framing(0, chunked=False)
+    return Framing(_length(length), chunked=False)
+
+
+def _length(value: bytes) -> int:
+    digits = value.strip(b" \t")
+    if not digits.isdigit() or len(digits) > _MOST_LENGTH_DIGITS:
+        raise InvalidParameter(f"Content-Length {value[:40].decode('latin-1')!r} is not one number of bytes")
+    return int(digits)
+
+
 def content_length(value: bytes | None, limit: int) -> int:
     """The body's length in bytes. Every body has one, so that its size is judged before any of it is read.
 
@@ -55,9 +116,7 @@ def content_length(value: bytes | None, limit: int) -> int:
             "there is no Content-Length; send the body's length, so that it can be checked before it is read "
             "(chunked bodies are not taken)"
         )
-    if not value.isdigit() or len(value) > 20:
-        raise InvalidParameter(f"Content-Length {value[:40].decode('latin-1')!r} is not a number of bytes")
-    length = int(value)
+    length = _length(value)
     if length > limit:
         raise LimitExceeded.of("the request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
     return length

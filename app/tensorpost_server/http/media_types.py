@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tensorpost import frame
 from tensorpost.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
 
-__all__ = ["MediaType", "RequestFormat", "refuse_content_encoding"]
+__all__ = ["MediaType", "RequestFormat", "refuse_content_encoding", "refuse_unknown_type"]
 
 
 class MediaType(enum.Enum):
@@ -56,6 +56,17 @@ class RequestFormat(NamedTuple):
             request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
         refuse_content_encoding(headers)
         return cls(request, request if accept is None else _response_type(accept.decode("latin-1"), request))
+
+
+def refuse_unknown_type(headers: Mapping[bytes, bytes]) -> None:
+    """Accept only bodies of media types that are read here; a web page may post others to any host without asking it.
+
+    Source: WHATWG Fetch, "CORS-safelisted request-header".
+
+    Raises:
+        UnsupportedMediaType: no Content-Type, or another.
+    """
+    _request_type(headers.get(b"content-type"))
 
 
 def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:

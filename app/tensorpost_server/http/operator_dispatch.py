@@ -10,16 +10,18 @@ import asyncio
 from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.problems import TensorpostError
 
+from .browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .call_cache import whole_messages
 from .dialects import DIALECTS
-from .error_responses import answer_error
+from .error_responses import answer_error, answer_http_exception
 from .execution import Execution
-from .headers import header_fields, request_id
+from .headers import header_fields, request_framing, request_id
 from .parse_call import Dialect
 from .service import Service
 
@@ -36,10 +38,11 @@ class OperatorDispatch:
         service: of the application.
     """
 
-    __slots__ = ("_app", "_service")
+    __slots__ = ("_app", "_browsers", "_service")
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
+        self._browsers = BrowserRequests(service.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run an operator, or pass the request on."""
@@ -48,6 +51,18 @@ class OperatorDispatch:
             return
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
+        try:
+            request_framing(fields, scope["http_version"])
+        except TensorpostError as error:
+            response = answer_error(Request(scope), error)
+            response.headers["Connection"] = "close"  # where the next request begins is not known
+            await response(scope, receive, send)
+            return
+        try:
+            self._browsers.check(scope, fields)
+        except HTTPException as error:
+            await answer_http_exception(Request(scope), error)(scope, receive, send)
+            return
         if scope["method"] == "POST":
             path, root = scope["path"], scope.get("root_path", "")
             path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")
@@ -58,10 +73,12 @@ class OperatorDispatch:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-ID"] = id_
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = id_
+                headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        await self._app(scope, receive, send_with_page_policy(send_with_id))
 
 
 async def _run_operator(

@@ -20,7 +20,7 @@ from ..planning import Plan, make_plan
 from . import examples
 from .caller_watch import CallerWatch
 from .headers import content_length, header_fields
-from .media_types import refuse_content_encoding
+from .media_types import refuse_content_encoding, refuse_unknown_type
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
 from .request_body import RequestBody
@@ -164,6 +164,7 @@ async def validate(request: Request) -> JSONResponse:
     level = FeatureLevel.parse(sent.get("feature_level", NEWEST))
     settings = service.settings
     fields = header_fields(request.scope["headers"])
+    refuse_unknown_type(fields)
     refuse_content_encoding(fields)
     length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
     body = RequestBody(request.receive, length, settings.receive_timeout_seconds)

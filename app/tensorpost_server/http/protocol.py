@@ -12,7 +12,9 @@
    answered early is read and discarded up to a limit. Beyond these the connection is closed.
 5. A malformed request is refused after the responses before it, never in the middle of one. A disconnect is reported to
    all requests of the connection.
-6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
+6. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed, in
+   one read's bytes and in the socket.
+7. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
    through the extension of `call_cache.py`, is answered by its `Replay`.
 
 Everything else, small and chunked bodies included, is uvicorn's. Over TLS `receive_into` is not offered: decryption
@@ -25,6 +27,7 @@ uvicorn's (`RequestResponseCycle`).
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +39,25 @@ from weakref import WeakKeyDictionary
 import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from tensorpost.problems import (
+    InvalidParameter,
+    InvalidRequest,
+    LimitExceeded,
+    ReceiveTimeout,
+    TensorpostError,
+    TooBusy,
+)
+
 from ..settings import ENVIRONMENT_PREFIX
 from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from .connection_budget import HEALTH_PATHS, ConnectionBudget
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
+from .error_responses import MEDIA_TYPE, status_of
+from .headers import header_fields, request_framing, request_id
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
@@ -54,6 +70,16 @@ LINGER_SECONDS = 5.0
 """How long bytes are read and discarded after a last response. Closing at once would make the system send a reset,
 which can overtake the response (RFC 9112, section 9.6)."""
 
+MOST_QUEUED = 8
+"""Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
+is some 40 KB. uvicorn parses all that it reads, at 4 KB for 18 bytes sent."""
+
+MOST_FIELDS = 100
+"""Header fields of a request, and trailer fields of a body. Browsers behind several proxies send some 40; each costs
+some 200 bytes, however short it is."""
+
+_CHUNKED_PART_BYTES = 512
+_HEAD_END = b"\r\n\r\n"
 _MOST_REPLAYS = 1024
 _FIELD_OVERHEAD = 4  # ": " and CRLF
 
@@ -66,10 +92,12 @@ class _ServerShare:
 
     Attributes:
         monitor: looks for slow connections.
+        budget: how many connections there may be.
         replays: by the HTTP head, what answers the next request, and the length of its body.
     """
 
     monitor: ConnectionMonitor
+    budget: ConnectionBudget
     replays: BoundedCache[bytes, tuple[ReplayFunction, int]]
 
 
@@ -79,6 +107,21 @@ _SHARED: WeakKeyDictionary[ServerState, _ServerShare] = WeakKeyDictionary()
 def protocol_class(limits: ConnectionLimits) -> type[DirectProtocol]:
     """`DirectProtocol` with these limits, for `uvicorn.Config(http=...)`."""
     return cast("type[DirectProtocol]", type("DirectProtocol", (DirectProtocol,), {"limits": limits}))
+
+
+class _HeldFlow(FlowControl):
+    """Flow control whose reading nobody resumes while it is held.
+
+    Attributes:
+        held: whether bytes wait here that are parsed before any further ones are read.
+    """
+
+    held = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless it is held."""
+        if not self.held:
+            super().resume_reading()
 
 
 class _RequestRefused(Exception):
@@ -104,17 +147,21 @@ class DirectProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._application = cast("ASGIApp", self.app)
         if (shared := _SHARED.get(server_state)) is None:
-            monitor = ConnectionMonitor(server_state.connections, self.loop, self.limits.interval)
-            shared = _SHARED[server_state] = _ServerShare(monitor, BoundedCache(_MOST_REPLAYS))
+            limits = self.limits
+            budget = ConnectionBudget(limits.connections, limits.connections_per_address)
+            monitor = ConnectionMonitor(server_state.connections, budget, self.loop, limits.interval)
+            shared = _SHARED[server_state] = _ServerShare(monitor, budget, BoundedCache(_MOST_REPLAYS))
         self._shared = shared
         self._meter = RateMeter()
+        self._health_only = False  # there was no room for this connection
         self._receiver = MemoryReceiver(self)
         self._reading = Reading.IDLE
         self._request = IncomingRequest()
         self._active: RequestResponseCycle | None = None  # the request that the application answers now
-        self._refusal: tuple[int, str] | None = None  # status and sentence, from Event.REFUSE on
+        self._refusal: tuple[int, TensorpostError] | None = None  # with its status, from Event.REFUSE on
         self._linger_timer: asyncio.TimerHandle | None = None
         self._last_replay = 0.0  # the loop's time
+        self._backlog = b""  # read, and not parsed before a place for a request is free
         self._unparsed_bytes = 0  # fed to the parser since it last completed a head or found a part of a body
         self._discarded_bytes = 0
         self._arrived_bytes = 0
@@ -122,6 +169,10 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _change(self, event: Event) -> None:
         self._reading = TRANSITIONS[self._reading, event]
+
+    @property
+    def _counting(self) -> bool:
+        return self._reading is Reading.COUNTED
 
     @property
     def unread(self) -> int:
@@ -133,7 +184,12 @@ class DirectProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # as uvicorn narrows it
         """A caller has connected."""
         super().connection_made(transport)
+        self.flow = self._flow = _HeldFlow(transport)
         self._shared.monitor.start()
+        has_room = self._shared.budget.add(self, self.client[0] if self.client else None)
+        self._health_only = not has_room
+        if has_room is None:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed, for all requests on it."""
@@ -141,50 +197,89 @@ class DirectProtocol(HttpToolsProtocol):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+        self._shared.budget.remove(self)
         self._unset_keepalive_if_required()  # uvicorn leaves it after a reset, and with it all of this
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         super().connection_lost(exc)
         self.pipeline.clear()
+        self._backlog = b""
         self._receiver.wake()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came while the application waited for none in its memory."""
         self._arrived_bytes += len(data)
+        if self._backlog:
+            self._backlog += data  # asyncio's transport on Windows delivers a read that was under way
+            return
         if self._reading is Reading.IDLE:
-            head_end = data.find(b"\r\n\r\n") + 4
+            head_end = data.find(_HEAD_END) + len(_HEAD_END)
             head = data[:head_end] if head_end > 3 and data[0] not in b"\r\n" else b""  # a request may begin with CRLF
-            if head and self._replay(head, data[head_end:]):
+            if head and not self._health_only and self._replay(head, data[head_end:]):
                 return
             self._request = IncomingRequest(head, len(data) - head_end)
             self._change(Event.REQUEST_BEGINS)
         self._unset_keepalive_if_required()
         if self._is_discarded(len(data)):
             return
-        if self._reading is Reading.COUNTED:
-            data = self._take_body(data)
-        self._unparsed_bytes += len(data)
-        while data:
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes of requests, as long as there are places for requests."""
+        at = 0
+        while at < len(data):
+            if self._counting:
+                at += self._take_body(data[at:] if at else data)
+                continue
+            if len(self.pipeline) >= MOST_QUEUED:
+                self._hold(data[at:])
+                return
+            end = self._end_of_part(data, at)
+            part = data[at:end] if at or end < len(data) else data
+            self._unparsed_bytes += len(part)
             try:
-                self.parser.feed_data(data)
+                self.parser.feed_data(part)
+                at = end
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
                     return
                 # The upgrade is declined (RFC 9110, section 7.8); the parser has stopped after the head.
-                data = data[upgrade.args[0] :]
+                at += upgrade.args[0]
                 self.parser = self._new_parser()
-                if self._reading is Reading.COUNTED:
-                    data = self._take_body(data)
-                continue
             except httptools.HttpParserError:
-                self.send_400_response("This is not a request of HTTP/1.1.")
+                self.send_400_response("this is not a request of HTTP/1.1")
                 return
-            break
-        if self._reading is Reading.COUNTED:
+            if self._counting:
+                self.parser = self._new_parser()  # for the bytes after the body
+            elif self._unparsed_bytes > self.limits.head_bytes:
+                self._refuse_head()
+                return
+        if self._counting:
             self._pause_body()
-        elif self._unparsed_bytes > self.limits.head_bytes:
-            self._refuse_head()
+
+    def _end_of_part(self, data: bytes, at: int) -> int:
+        """Where to stop parsing, so that few requests are parsed at once: the end of a body, or of the next head."""
+        body = self._request.unparsed_body
+        if body:
+            return min(at + body, len(data))
+        # An empty line in a chunk ends no head; many small parts would take the parser long.
+        cycle = self._current
+        least = _CHUNKED_PART_BYTES if cycle is not None and cycle.more_body else 0
+        end = data.find(_HEAD_END, at + least)
+        return len(data) if end < 0 else end + len(_HEAD_END)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep these bytes, and read none, until a response is complete."""
+        self._backlog = data
+        self.flow.pause_reading()
+        self._flow.held = True
+
+    def _release(self) -> bytes:
+        """End `_hold`; the bytes that were kept."""
+        data, self._backlog = self._backlog, b""
+        self._flow.held = False
+        return data
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
@@ -200,22 +295,32 @@ class DirectProtocol(HttpToolsProtocol):
         self._request.begun = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header field, or a trailer field."""
+        if len(self.headers) >= MOST_FIELDS:
+            self._refuse_head(f"more than {MOST_FIELDS} fields")
+            raise _RequestRefused
+        # The parser leaves white space after the value, which is no part of it (RFC 9110, section 5.5).
+        super().on_header(name, value.strip(b" \t"))
+
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        size, length, chunked = len(self.url), 0, False
-        for name, value in self.headers:
-            size += len(name) + len(value) + _FIELD_OVERHEAD
-            if name == b"content-length":
-                length = int(value) if value.isdigit() else 0  # the parser has refused what is no number
-            elif name == b"transfer-encoding":
-                chunked = True
+        size = len(self.url) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in self.headers])
         if size > self.limits.head_bytes:
             self._refuse_head()
+            raise _RequestRefused
+        try:
+            length, chunked = request_framing(header_fields(self.headers), self.parser.get_http_version())
+        except InvalidParameter as error:
+            self._refuse(error)
+            raise _RequestRefused from None
+        if self._health_only and not self.url.startswith(HEALTH_PATHS):
+            self._refuse(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
             raise _RequestRefused
         upgrade = self.parser.should_upgrade()
         if upgrade and chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
-            self._refuse(400, "A chunked body with Upgrade is not taken; leave out one of the two.")
+            self._refuse(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
             raise _RequestRefused
         self._discarded_bytes = self._unparsed_bytes = 0
         if length > self.limits.drain_bytes:
@@ -233,8 +338,12 @@ class DirectProtocol(HttpToolsProtocol):
         if length and (large or upgrade):
             request.unread = length
             self._change(Event.COUNTED_BODY)
+        else:
+            request.unparsed_body = length
         if not self.pipeline:
             self._active = cycle
+        if self._health_only:
+            cycle.keep_alive = False
         scope = cast("dict[str, Any]", self.scope)
         if request.into_memory:
             extension = {
@@ -251,6 +360,8 @@ class DirectProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0
         if self._reading is Reading.COUNTED:
             self._request.unread -= len(body)
+        elif self._request.unparsed_body:
+            self._request.unparsed_body -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -295,15 +406,15 @@ class DirectProtocol(HttpToolsProtocol):
         if not self._request.unread:
             self._end_body()
 
-    def _take_body(self, data: bytes) -> bytes:
-        """Append the bytes that belong to the body; return the others."""
+    def _take_body(self, data: bytes) -> int:
+        """Append the bytes that belong to the body; return their number."""
         request = self._request
         count = min(request.unread, len(data))
         request.unread -= count
         super().on_body(data if count == len(data) else data[:count])
         if not request.unread:
             self._end_body()
-        return data[count:]
+        return count
 
     def _end_body(self) -> None:
         self._change(Event.BODY_ENDS)
@@ -322,7 +433,6 @@ class DirectProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         if self._receiver.installed:
             return
-        self.parser = self._new_parser()  # for the bytes after the body
         if self._request.into_memory:
             # uvloop looks at the kind of protocol when reading starts, not when the protocol is set.
             paused = self.flow.read_paused
@@ -399,6 +509,7 @@ class DirectProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """A response is complete; the next one may begin."""
         following = self.pipeline[-1][0] if self.pipeline else None
+        backlog = self._release() if self._backlog else b""
         super().on_response_complete()
         if self.transport.is_closing():
             return
@@ -410,6 +521,8 @@ class DirectProtocol(HttpToolsProtocol):
             self._change(Event.ALL_ANSWERED)
         if self._refusal is not None and (following is None or following.more_body):
             self._answer_refusal()
+        if backlog:
+            self._parse(backlog)
 
     async def _close_if_unread(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, for a body too long to be discarded: a response before its end is the connection's last."""
@@ -437,16 +550,16 @@ class DirectProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are no request."""
         if self._refusal is None:
-            self._refuse(400, msg)
+            self._refuse(InvalidRequest(msg))
 
-    def _refuse_head(self) -> None:
-        limit = self.limits.head_bytes
-        setting = f"{ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES"
-        self._refuse(431, f"The head of this request has more than {limit:,} bytes (setting {setting}).")
+    def _refuse_head(self, excess: str | None = None) -> None:
+        limit, setting = self.limits.head_bytes, f"{ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES"
+        excess = excess or f"more than {limit:,} bytes (setting {setting})"
+        self._refuse(LimitExceeded(f"the head of this request has {excess}; send a shorter one"), 431)
 
-    def _refuse(self, status: int, sentence: str) -> None:
+    def _refuse(self, error: TensorpostError, status: int | None = None) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
-        self._refusal = (status, sentence)
+        self._refusal = (status or status_of(error), error)
         self._change(Event.REFUSE)
         self._answer_refusal()
 
@@ -465,12 +578,17 @@ class DirectProtocol(HttpToolsProtocol):
             if active.response_started:
                 self.transport.abort()
                 return
-        status, sentence = self._refusal
-        fields = [*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8")]
-        fields += [(b"content-length", str(len(sentence)).encode()), (b"connection", b"close")]
+        status, error = self._refusal
+        id_ = request_id(dict(self.headers).get(b"x-request-id") if self._head_has_begun() else None)
+        body = json.dumps({**error.to_problem(status), "request_id": id_}, ensure_ascii=False).encode()
+        fields = [*self.server_state.default_headers, (b"content-type", MEDIA_TYPE.encode())]
+        fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+        fields += [(b"x-request-id", id_.encode()), (b"x-content-type-options", b"nosniff")]
+        if "retry_after_seconds" in error.extra:
+            fields.append((b"retry-after", str(error.extra["retry_after_seconds"]).encode()))
         lines = [b"%b: %b\r\n" % field for field in fields]
         start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-        self.transport.write(b"".join([start, *lines, b"\r\n", sentence.encode()]))
+        self.transport.write(b"".join([start, *lines, b"\r\n", body]))
         self._linger()
 
     def _linger(self) -> None:
@@ -513,8 +631,22 @@ class DirectProtocol(HttpToolsProtocol):
         scope, cycle = cast("object", self.scope), self._current
         return scope is not None and (cycle is None or cycle.scope is not scope)
 
+    @property
+    def is_idle(self) -> bool:
+        """See `BudgetedConnection`."""
+        cycle = self._current
+        return (cycle is None or cycle.response_complete) and not self.transport.is_closing()
+
+    def close_idle(self) -> None:
+        """See `BudgetedConnection`."""
+        self.transport.close()
+
     def check(self, now: float) -> None:
-        """Close the connection if the caller is too slow; called by the monitor with the loop's time, seconds."""
+        """Close the connection if the caller is too slow; called by the monitor.
+
+        Args:
+            now: the loop's time, seconds.
+        """
         phase = self._phase()
         if phase is None:
             self._meter.reset()
@@ -528,7 +660,8 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._head_has_begun():
             setting = f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
-            self._refuse(408, f"No whole request head came in {self.limits.head_seconds:g} s (setting {setting}).")
+            seconds = self.limits.head_seconds
+            self._refuse(ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})"))
         else:
             self.transport.close()
 

@@ -19,6 +19,7 @@ from tensorpost.problems import LimitExceeded, NotAcceptable
 from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings
+from .browser_requests import NO_SNIFFING
 from .call_cache import PreparedCall, PreparedHead, ReplayFunction, WholeMessages, changing_field_lines, field_lines
 from .caller_watch import CallerWatch
 from .media_types import MediaType
@@ -137,6 +138,7 @@ def _head(worker: Worker, media_type: MediaType, body_head: bytes, length: int, 
     headers = (
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
+        (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
         (b"tensorpost-backend", worker.backend.name.encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )

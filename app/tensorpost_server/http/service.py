@@ -22,7 +22,7 @@ from .parse_threads import ParseThreads
 __all__ = ["Service", "router", "service_of"]
 
 _MOST_CALLS = 512
-_NOT_LIMITS = ("host", "port", "backend", "http_protocol")
+_NOT_LIMITS = ("host", "port", "allowed_hosts", "allowed_origins", "backend", "http_protocol")
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .. import machine
 from ..settings import Settings
+from .connection_budget import ConnectionBudget
 
 __all__ = ["ConnectionLimits", "ConnectionMonitor", "RateMeter"]
 
@@ -27,6 +29,8 @@ class ConnectionLimits:
         send_seconds: the rate of a response is measured over twice this time.
         bytes_per_second: lowest rate of a body and of a response; 0 asks for one byte in that time.
         drain_bytes: most bytes of a body that are read and discarded after its request was answered.
+        connections: that may be open in all.
+        connections_per_address: that may be open from one address; None for half of all.
     """
 
     head_bytes: int = 65_536
@@ -35,6 +39,8 @@ class ConnectionLimits:
     send_seconds: float = 60.0
     bytes_per_second: int = 16_384
     drain_bytes: int = 64 << 20
+    connections: int = field(default_factory=machine.connections)
+    connections_per_address: int | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionLimits:
@@ -46,12 +52,15 @@ class ConnectionLimits:
             settings.send_timeout_seconds,
             settings.min_bytes_per_second,
             settings.max_drain_bytes,
+            settings.max_connections,
+            settings.max_connections_per_address,
         )
 
     @property
     def interval(self) -> float:
         """Seconds between two checks of all connections."""
-        return min(1.0, max(0.01, min(self.head_seconds, self.receive_seconds, self.send_seconds) / 4))
+        least = min(self.head_seconds, self.receive_seconds, self.send_seconds)
+        return min(1.0, max(0.01, least / 4))
 
 
 class ConnectionMonitor:
@@ -59,12 +68,16 @@ class ConnectionMonitor:
 
     Args:
         connections: of the server. Each has `check(now)`, except WebSockets, which are passed over.
+        budget: of the server; its log is written at the same times.
         loop: of the server.
         interval: seconds between two checks.
     """
 
-    def __init__(self, connections: set[Any], loop: asyncio.AbstractEventLoop, interval: float) -> None:
+    def __init__(
+        self, connections: set[Any], budget: ConnectionBudget, loop: asyncio.AbstractEventLoop, interval: float
+    ) -> None:
         self._connections = connections
+        self._budget = budget
         self._schedule: Callable[[], asyncio.TimerHandle] = lambda: loop.call_later(interval, self._check)
         self._now = loop.time
         self._timer: asyncio.TimerHandle | None = None
@@ -76,6 +89,7 @@ class ConnectionMonitor:
 
     def _check(self) -> None:
         self._timer = None
+        self._budget.log()
         now = self._now()
         for connection in [*self._connections]:
             if hasattr(connection, "check"):

@@ -1,0 +1,112 @@
+"""How many connections there may be, in all and from one address, and which one makes room for the next.
+
+Descriptors are the system's bound on connections, and the system drops what is beyond it without a word, health checks
+included. So the budget ends before they do, and a few connections beyond the budget may still ask for health.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Hashable, Iterable
+from itertools import islice
+from typing import Protocol
+
+__all__ = ["HEALTH_PATHS", "ConnectionBudget"]
+
+HEALTH_PATHS = b"/v2/health/"
+"""What a connection beyond the budget may still ask for."""
+
+RESERVE = 16
+"""Connections beyond the budget, for health checks; they end with their answer."""
+
+_MOST_SEARCHED = 1024  # oldest connections that are searched for an idle one, some 0.1 ms
+
+_log = logging.getLogger(__name__)
+
+
+def _network(address: str) -> str:
+    """What one caller may have many of: the network /64 of an IPv6 address, else the address."""
+    if ":" not in address:
+        return address
+    parsed = ipaddress.IPv6Address(address)
+    return str(parsed.ipv4_mapped or ipaddress.IPv6Address(int(parsed) >> 64 << 64))
+
+
+class BudgetedConnection(Hashable, Protocol):
+    """What the budget needs of a connection."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it is complete and unanswered, and it is not closing."""
+        ...
+
+    def close_idle(self) -> None:
+        """Close it."""
+        ...
+
+
+class ConnectionBudget:
+    """The connections of a server.
+
+    Args:
+        most: in all.
+        most_per_address: from one IPv4 address or IPv6 network /64; None for half of all. A Unix socket's callers have no address.
+    """
+
+    def __init__(self, most: int, most_per_address: int | None) -> None:
+        self._most = most
+        self._most_per_address = max(1, most // 2) if most_per_address is None else most_per_address
+        self._all: dict[BudgetedConnection, str | None] = {}
+        self._by_address: dict[str, dict[BudgetedConnection, None]] = {}
+        self._reserve: dict[BudgetedConnection, None] = {}
+        self._closed = self._refused = 0
+
+    def add(self, connection: BudgetedConnection, address: str | None) -> bool | None:
+        """Count a new connection. Beyond the budget, the oldest idle connection (of the address) is closed for it.
+
+        Returns:
+            Whether there is room for it; if not, it may ask for health only. None if it must be closed at once.
+        """
+        address = None if address is None else _network(address)
+        group = self._by_address.get(address, {}) if address is not None else {}
+        over = group if len(group) >= self._most_per_address else self._all if len(self._all) >= self._most else None
+        if over is None or self._close_oldest_idle(over):
+            self._all[connection] = address
+            group[connection] = None
+            if address is not None:
+                self._by_address[address] = group
+            return True
+        self._refused += 1
+        if len(self._reserve) >= RESERVE and not self._close_oldest_idle(self._reserve):
+            return None
+        self._reserve[connection] = None
+        return False
+
+    def remove(self, connection: BudgetedConnection) -> None:
+        """A connection has ended; nothing for one that was not counted."""
+        address = self._all.pop(connection, None)
+        self._reserve.pop(connection, None)
+        if address is not None:
+            group = self._by_address[address]
+            del group[connection]
+            if not group:
+                del self._by_address[address]
+
+    def _close_oldest_idle(self, connections: Iterable[BudgetedConnection]) -> bool:
+        for each in islice(connections, _MOST_SEARCHED):
+            if each.is_idle:
+                each.close_idle()
+                self._closed += 1
+                return True
+        return False
+
+    def log(self) -> None:
+        """Write what was closed and refused since the last time, if anything was."""
+        if self._closed or self._refused:
+            _log.warning(
+                "connections are at their limit (TENSORPOST_MAX_CONNECTIONS %d, "
+                "TENSORPOST_MAX_CONNECTIONS_PER_ADDRESS %d): closed %d idle ones, refused %d new ones",
+                self._most, self._most_per_address, self._closed, self._refused,
+            )  # fmt: skip
+            self._closed = self._refused = 0
