@@ -289,7 +289,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._flow.held = False
         return data
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
         """The caller sends no more. Complete requests are answered, then the connection is closed.
 
         Returns:
