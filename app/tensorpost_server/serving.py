@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -295,9 +296,19 @@ class Server(uvicorn.Server):
         self._address = address
         self._listener: Listener | None = None
         self._device_lost = False
+        self._was_told_to_stop = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop: the server is not ready from now on, so that load balancers send requests elsewhere."""
+        """Begin to stop: the server is not ready from now on, so that load balancers send requests elsewhere.
+
+        A second signal ends the process at once, as if it had no handler.
+        """
+        if self._was_told_to_stop:
+            if self._listener is not None:
+                self._listener.close()
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self._was_told_to_stop = True
         self._app.drain()
         super().handle_exit(sig, frame)
 

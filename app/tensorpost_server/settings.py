@@ -49,8 +49,8 @@ class Settings(BaseSettings):
     )
     allowed_origins: str = Field(
         default="",
-        description="Origins of web pages that may call the service, separated by commas, as https://example.org; * for "
-        "any. Pages of the service itself always may.",
+        description="Origins of web pages that may call the service, separated by commas, as https://example.org; * "
+        "for any. Pages of the service itself always may.",
     )
     backend: str = Field(
         default="auto",

@@ -6,9 +6,12 @@ The figures in the docstrings were measured before and after each mend, on 2 cor
 from __future__ import annotations
 
 import gc
+import os
 import re
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -16,8 +19,21 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.http_app import NPY, Serving, assert_problem, eventually, npy_bytes, request_bytes, serving
+from tests.support.http_app import (
+    NPY,
+    PATIENCE,
+    Controlled,
+    Serving,
+    assert_problem,
+    eventually,
+    npy_bytes,
+    request_bytes,
+    serving,
+    use_backend,
+)
 from tests.support.live_server import live_server
+
+from tensorpost_server.http import protocol
 
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
 
@@ -272,3 +288,56 @@ def test_400_idle_sockets_under_256_descriptors():
         open_sockets(stack, port, 400)
         for _ in range(5):
             assert httpx.get(url + "/v2/health/live", timeout=5).status_code == 200
+
+
+# ---- ends of connections ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+@pytest.mark.parametrize(
+    "rest", [b"", b"GET /half HTTP/1.1\r\nHo", SMALL[:-1]], ids=["whole", "half a head", "half a body"]
+)
+def test_a_caller_that_sends_no_more_gets_what_is_due(server: Serving, count: int, rest: bytes):
+    """No answer came; `printf ... | nc -N` and others close their side when they have sent all."""
+    slow = Controlled(before=lambda _index: time.sleep(0.1))
+    with use_backend(server.service, slow), server.wire() as wire:
+        wire.send(SMALL * count + rest)
+        wire.socket.shutdown(socket.SHUT_WR)
+        for _ in range(count):
+            assert wire.answer().status == 200
+        assert wire.is_closed()
+    server.assert_serves_on()
+
+
+def test_a_caller_that_has_gone_is_given_up(server: Serving, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(protocol, "HALF_CLOSED_SECONDS", 0.2)
+    go_on = threading.Event()
+    slow = Controlled(before=lambda _index: go_on.wait(PATIENCE))
+    with use_backend(server.service, slow):
+        with server.wire() as wire:
+            wire.send(SMALL)
+            eventually(lambda: slow.begun == [0], "it is computed")
+        eventually(lambda: not server.server.server_state.connections, "the connection ends before the work")
+        go_on.set()
+    server.assert_serves_on()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="other signals there")
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path):
+    """It went on for the 15 seconds that it gives requests in flight."""
+    pid_file = tmp_path / "pid"
+    before = f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid()))"
+    with live_server(before, TENSORPOST_ALLOWED_HOSTS="*") as url, ExitStack() as stack:
+        pid = int(pid_file.read_text())
+
+        def has_ended() -> bool:
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+        port = int(url.rpartition(":")[2])
+        open_sockets(stack, port, 1, SMALL[:-1])
+        eventually(lambda: httpx.get(url + "/v1/limits").json()["in_use"]["requests_in_flight"] == 1, "it is in flight")
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: httpx.get(url + "/v2/health/ready").status_code == 503, "it drains")
+        assert not has_ended()
+        os.kill(pid, signal.SIGTERM)
+        eventually(has_ended, "it ends", within=3)

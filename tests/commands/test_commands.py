@@ -121,7 +121,9 @@ def test_a_request_that_never_ends_is_told_that_the_server_stopped(protocol: str
     setting = {"TENSORPOST_SHUTDOWN_SECONDS": "1", "TENSORPOST_HTTP_PROTOCOL": protocol}
     with serving("--port", "0", **setting) as (server, url):
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as caller:
-            head = "POST /v1/operators/tile?repeats=2 HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-npy\r\n"
+            head = (
+                "POST /v1/operators/tile?repeats=2 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-npy\r\n"
+            )
             part = encode_npy_head(data_type("uint8"), (1_000_000,)) + bytes(100_000)
             caller.sendall(f"{head}Content-Length: {len(part) + 900_000}\r\n\r\n".encode() + part)
             until_in_flight(url, 1)

@@ -441,7 +441,10 @@ def test_an_operator_is_found_below_the_prefix_of_a_proxy(app: AppClient, root: 
     body, sent = npy_bytes(X), list[Any]()
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"repeats=1,1,2,2",
-        "headers": [(b"content-type", b"application/x-npy"), (b"content-length", str(len(body)).encode())],
+        "headers": [
+            (b"host", b"test"), (b"content-type", b"application/x-npy"),
+            (b"content-length", str(len(body)).encode()),
+        ],
         "root_path": root, "scheme": "http", "server": ("test", 80), "client": ("127.0.0.1", 1), "http_version": "1.1",
     }  # fmt: skip
 

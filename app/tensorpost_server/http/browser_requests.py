@@ -68,9 +68,7 @@ class BrowserRequests:
         name = text if text.endswith("]") else re.sub(r":[0-9]*$", "", text)
         if self._hosts is not None:
             return "*" in self._hosts or name in self._hosts or text in self._hosts
-        return (
-            not _is_loopback(address) or name == "" or _LOOPBACK_NAME.fullmatch(name) is not None or _is_loopback(name)
-        )
+        return not _is_loopback(address) or not name or bool(_LOOPBACK_NAME.fullmatch(name)) or _is_loopback(name)
 
     def _origin_is_allowed(self, origin: str, host: bytes) -> bool:
         same = origin.partition("://")[2] == host.decode("latin-1").lower() != ""

@@ -51,7 +51,8 @@ class ConnectionBudget:
 
     Args:
         most: in all.
-        most_per_address: from one IPv4 address or IPv6 network /64; None for half of all. A Unix socket's callers have no address.
+        most_per_address: from one IPv4 address or IPv6 network /64; None for half of all. Callers of a Unix socket
+            have no address.
     """
 
     def __init__(self, most: int, most_per_address: int | None) -> None:

@@ -80,6 +80,10 @@ some 200 bytes, however short it is."""
 
 _CHUNKED_PART_BYTES = 512
 _HEAD_END = b"\r\n\r\n"
+HALF_CLOSED_SECONDS = 5.0
+"""How long a caller that sends no more is waited for with the first byte of a response. It has closed one side of the
+connection, or has gone: TCP does not tell which before something is sent."""
+
 _MOST_REPLAYS = 1024
 _FIELD_OVERHEAD = 4  # ": " and CRLF
 
@@ -160,6 +164,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._active: RequestResponseCycle | None = None  # the request that the application answers now
         self._refusal: tuple[int, TensorpostError] | None = None  # with its status, from Event.REFUSE on
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._half_closed = False
         self._last_replay = 0.0  # the loop's time
         self._backlog = b""  # read, and not parsed before a place for a request is free
         self._unparsed_bytes = 0  # fed to the parser since it last completed a head or found a part of a body
@@ -280,6 +285,27 @@ class DirectProtocol(HttpToolsProtocol):
         data, self._backlog = self._backlog, b""
         self._flow.held = False
         return data
+
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
+        """The caller sends no more. Complete requests are answered, then the connection is closed.
+
+        Returns:
+            Whether the transport stays open for that.
+        """
+        active = self._active
+        is_due = active is not None and not active.response_complete and not (active is self.cycle and active.more_body)
+        if not is_due or self._reading is Reading.LINGERING or not self.transport.can_write_eof():
+            return False
+        if not self._half_closed:
+            self._half_closed = True
+            self._linger_timer = self.loop.call_later(HALF_CLOSED_SECONDS, self._end_half_closed)
+        return True
+
+    def _end_half_closed(self) -> None:
+        """Give a caller up that sends no more, if its response has not begun; else writing shows if it is there."""
+        active = self._active
+        if active is not None and not active.response_started:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
@@ -523,6 +549,8 @@ class DirectProtocol(HttpToolsProtocol):
             self._answer_refusal()
         if backlog:
             self._parse(backlog)
+        if self._half_closed and (self._active is None or self._active.response_complete or self._active.more_body):
+            self.transport.close()
 
     async def _close_if_unread(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, for a body too long to be discarded: a response before its end is the connection's last."""

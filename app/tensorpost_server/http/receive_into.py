@@ -167,9 +167,9 @@ class MemoryReceiver(asyncio.BufferedProtocol):
                 protocol.flow.pause_reading()
             self.wake()
 
-    def eof_received(self) -> None:
-        """The caller sends no more; the transport closes itself."""
-        self._protocol.eof_received()
+    def eof_received(self) -> bool:
+        """The caller sends no more; whether the transport stays open for responses."""
+        return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
