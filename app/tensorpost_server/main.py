@@ -87,7 +87,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = Settings() if settings is None else settings
     buffers = BufferPool(settings.pool_bytes)
-    admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers)
+    admission = Admission(
+        settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers,
+        caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
+    )  # fmt: skip
     service = Service(settings, admission)
 
     @asynccontextmanager

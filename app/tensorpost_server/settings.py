@@ -149,6 +149,20 @@ class Settings(BaseSettings):
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
     )
+    caller_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may "
+        "hold with more than one request, of what the others left; then 429. So there is always room for another "
+        "caller. 1 where all callers come through one proxy.",
+    )
+    slow_upload_seconds: float = Field(
+        default=10,
+        gt=0,
+        description="When there is no room for a request, the slowest body that has been arriving for so long, and "
+        "would take as long again, is ended with 408 to make room, seconds.",
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,

@@ -55,6 +55,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.OutOfDeviceMemory: 503,
     p.DeviceLost: 503,
     p.ReceiveTimeout: 408,
+    p.DeadlineExceeded: 504,
     p.ServerFault: 500,
 }
 

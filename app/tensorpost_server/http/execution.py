@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.problems import NoBackend
+from tensorpost.problems import DeadlineExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..engine import QueueSlot, Stages, Ticket, Worker
 from ..planning import Plan, make_plan
@@ -24,11 +25,11 @@ from .call_cache import (
 )
 from .caller_watch import CallerWatch
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import content_length
+from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .receive_into import receive_into
+from .receive_into import arrived_bytes, receive_into
 from .request_body import ClientDisconnected, RequestBody
 from .responses import (
     JSON_BYTES_PER_ELEMENT,
@@ -58,7 +59,10 @@ class Execution:
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
     """
 
-    __slots__ = ("_dialect", "_fields", "_operator", "_queue_slot", "_scope", "_service", "_ticket", "_whole", "sender")
+    __slots__ = (
+        "_body", "_caller", "_dialect", "_fields", "_limit", "_operator", "_queue_slot", "_scope", "_service",
+        "_ticket", "_upload_ended", "_wait", "_whole", "sender",
+    )  # fmt: skip
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
@@ -67,6 +71,11 @@ class Execution:
         self._service, self._scope, self._fields = service, scope, fields
         self._dialect, self._operator = dialect, operator
         self._whole = whole
+        self._caller = caller_of(scope)
+        self._wait = wait_seconds(fields.get(b"prefer"))
+        self._limit = asyncio.timeout(self._wait)
+        self._upload_ended = False  # to make room for others
+        self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
         self.sender: ResponseSender | None = None
@@ -83,10 +92,17 @@ class Execution:
             TensorpostError: the call is refused, or the machine has no memory for it now.
         """
         try:
-            with CallerWatch(receive) as watch:
-                await self._run(receive, send, watch)
+            async with self._limit:
+                with CallerWatch(receive) as watch:
+                    await self._run(receive, send, watch)
         except ClientDisconnected:
             return
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            if self.begun:
+                return  # a response that is not complete makes the server close the connection
+            raise self._too_late() from None
         except (MemoryError, OSError, RuntimeError) as error:
             if self.begun or not is_out_of_memory(error):
                 raise
@@ -108,7 +124,9 @@ class Execution:
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
         )
         key = RequestKey(self._dialect, self._operator, format_, self._scope["query_string"], length)
-        body = RequestBody(receive, length, settings.receive_timeout_seconds, receive_into(self._scope))
+        body = self._body = RequestBody(
+            receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
+        )
         if self._whole is not None:
             body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages, watch)
@@ -127,6 +145,7 @@ class Execution:
         if memory is None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
             await body.receive_into(memory)
+        ticket.uploaded()
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
@@ -185,7 +204,7 @@ class Execution:
         assert sender is not None
         if media_type is MediaType.JSON:
             # `check_output` has limited it, so it fits in memory.
-            output = b"".join([block async for block in worker.run(plan, inputs)])
+            output = b"".join([block async for block in worker.run(plan, inputs, caller=self._caller)])
             large = json_elements(plan) > INLINE_JSON_ELEMENTS
             await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
             return
@@ -194,17 +213,39 @@ class Execution:
             head = prepared.heads[worker] = response_head(prepared, worker, media_type)
         if head.inline:
             # The first time, backends make tables and compile, which may take long, so a thread does it.
-            await sender.whole(head, await worker.run_once(plan, inputs, head.body_head))
+            await sender.whole(head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller))
             return
-        await sender.stream(head, worker.run(plan, inputs))
+        await sender.stream(head, worker.run(plan, inputs, caller=self._caller))
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
+        if self._upload_ended:
+            raise self._too_late()
         if self._ticket is None:
-            self._ticket = self._service.admission.admit(size_in_bytes)
+            self._ticket = self._service.admission.admit(size_in_bytes, self._caller)
+            body = self._body
+            if body is not None and body.arrived() < body.length:
+                self._ticket.uploading(body.length, body.arrived, self._end_upload)
         else:
             self._ticket.grow(size_in_bytes)
         return self._ticket
+
+    def _end_upload(self) -> None:
+        """End the request, whose body came too slowly; admission has taken its ticket."""
+        self._upload_ended = True
+        self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def _too_late(self) -> TensorpostError:
+        """Why the request was ended before its response began."""
+        body = self._body
+        if self._upload_ended and body is not None:
+            return ReceiveTimeout(
+                f"others needed the memory of this request, and its body came slowest: {body.arrived():,} of "
+                f"{body.length:,} bytes (setting TENSORPOST_SLOW_UPLOAD_SECONDS)"
+            )
+        return DeadlineExceeded(
+            f"the answer did not begin within the {self._wait} s that the request would wait for it (Prefer: wait)"
+        )
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Receive
 
@@ -32,13 +32,17 @@ class RequestBody:
         length: Content-Length in bytes.
         timeout: longest pause between two parts, seconds.
         extension: the server's way to receive straight into memory; None if it has none.
+        arrived: says how many bytes of the body have arrived, with the extension.
 
     Attributes:
         length: Content-Length in bytes.
         received: bytes that have been received.
     """
 
-    def __init__(self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None) -> None:
+    def __init__(
+        self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None,
+        arrived: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
         self._receive = receive
         self._extension = extension
         self._timeout = timeout
@@ -46,6 +50,11 @@ class RequestBody:
         self._more = True
         self.length = length
         self.received = 0
+        self._arrived = arrived
+
+    def arrived(self) -> int:
+        """Bytes that have arrived: those received, and those on their way to memory."""
+        return self.received if self._arrived is None else self._arrived()
 
     def supply(self, body: bytes | None) -> None:
         """Take the whole body from the server, if it has arrived; before anything else is received."""
