@@ -128,6 +128,13 @@ class Settings(BaseSettings):
         description="Most elements that one request may have read and added up. A small tensor can ask for much: "
         "an antialiased or gradient axis reads up to its whole input for each output.",
     )
+    max_seconds: float = Field(
+        default=600,
+        gt=0,
+        description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
+        "while it runs, its pauses not counted. POST /v1/validate tells the estimate. Ten minutes are the largest "
+        "output on two cores several times over.",
+    )
     memory_bytes: int = Field(
         default_factory=lambda: machine.memory() // 2,
         ge=1,

@@ -22,6 +22,7 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ..backends import Backend, Run
 from ..forms.base import stoppable
 from ..planning import Plan
+from .cost import CostMeter
 from .worker_threads import Calls, WorkerThreads
 
 __all__ = ["IDLE_SECONDS", "RETRY_AFTER_SECONDS", "InlineLimits", "QueueSlot", "Worker", "ignore_loss", "timed"]
@@ -71,6 +72,7 @@ class Worker:
         minimum_work: elements that a plan must read for the transfer to this device and back to pay.
         lost: why the device can never be used again by this process; None while it can.
         queued_bytes: input and output bytes of all requests in its queue.
+        costs: how long plans take here.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Worker:
         self.inline = InlineLimits()
         self.minimum_work = 0
         self.lost: str | None = None
+        self.costs = CostMeter(backend.threads, processor=backend.inline)
         self.queued_bytes = 0
         self._idle_seconds = idle_seconds
         self._retry_after_seconds = retry_after_seconds
@@ -192,11 +195,12 @@ class Worker:
             self._threads.close(calls)
             raise
         ahead: deque[Future[memoryview]] = deque()
+        compute = self.costs.timed(plan, run.compute)
         asked, count, stop, cost = 0, len(plan.slices), threading.Event(), _cost(plan.slice_work)
         try:
             for index, piece in enumerate(plan.slices):
                 while asked < min(count, index + 1 + self.slices_ahead):
-                    ahead.append(self._threads.submit(calls, cost, self._watched, _until, stop, run.compute, asked))
+                    ahead.append(self._threads.submit(calls, cost, self._watched, _until, stop, compute, asked))
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
@@ -23,16 +24,27 @@ from .call_cache import (
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
+from .error_responses import is_out_of_memory, out_of_memory
 from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .receive_into import arrived_bytes, receive_into
 from .request_body import ClientDisconnected, RequestBody
-from .responses import JSON_BYTES_PER_ELEMENT, ResponseSender, check_output, json_elements, json_response, response_head
+from .responses import (
+    JSON_BYTES_PER_ELEMENT,
+    ResponseSender,
+    check_output,
+    json_elements,
+    json_response,
+    response_head,
+    slices_bytes,
+)
 from .service import Service
 
 __all__ = ["Execution"]
+
+_log = logging.getLogger(__name__)
 
 
 class Execution:
@@ -77,7 +89,7 @@ class Execution:
         """Answer the request with 200, or raise before the first byte of a response.
 
         Raises:
-            TensorpostError: the call is refused.
+            TensorpostError: the call is refused, or the machine has no memory for it now.
         """
         try:
             async with self._limit:
@@ -91,6 +103,11 @@ class Execution:
             if self.begun:
                 return  # a response that is not complete makes the server close the connection
             raise self._too_late() from None
+        except (MemoryError, OSError, RuntimeError) as error:
+            if self.begun or not is_out_of_memory(error):
+                raise
+            _log.warning("request %s: %r", self._scope["tensorpost.request_id"], error)
+            raise out_of_memory(self._service.settings.retry_after_seconds) from error
         finally:
             if self._queue_slot is not None:
                 self._queue_slot.release()
@@ -117,6 +134,7 @@ class Execution:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"))
         plan, options = prepared.plan, prepared.options
         worker = pool.choose(plan, options.backend, options.device)
+        worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
         stages.done("plan")
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
@@ -147,6 +165,7 @@ class Execution:
                 if other is worker:
                     raise
                 worker = other
+                worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
                 self._enqueue(worker, plan)
 
     async def _prepare(
@@ -247,8 +266,7 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
-    slices = min(len(plan.slices), settings.slices_ahead + 2)
-    memory_bytes = min(plan.output_bytes, slices * settings.slice_bytes) + (0 if read.memory else sum(sizes))
+    memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
     if response is MediaType.JSON:
         memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
     order = tuple([index_of[slot.name] for slot in plan.inputs])

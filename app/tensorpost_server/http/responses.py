@@ -31,6 +31,7 @@ __all__ = [
     "json_elements",
     "json_response",
     "response_head",
+    "slices_bytes",
 ]
 
 JSON_BYTES_PER_ELEMENT = 96
@@ -81,6 +82,12 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
                 "TENSORPOST_MAX_JSON_ELEMENTS",
                 f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it",
             )  # fmt: skip
+
+
+def slices_bytes(plan: Plan, settings: Settings) -> int:
+    """Memory of as many slices as may exist at the same time."""
+    count = min(len(plan.slices), settings.slices_ahead + 2)
+    return min(plan.output_bytes, count * settings.slice_bytes)
 
 
 def json_elements(plan: Plan) -> int:

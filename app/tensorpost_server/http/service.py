@@ -118,7 +118,7 @@ async def list_devices(request: Request) -> JSONResponse:
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
 async def list_limits(request: Request) -> JSONResponse:
-    """Each limit's value, the variable that sets it and its reason; beside it, the memory in use and kept for reuse."""
+    """Each limit with its variable and reason; beside it, the memory in use, and each device's seconds per element."""
     service = service_of(request)
     values = service.settings.model_dump()
     limits = [
@@ -137,7 +137,10 @@ async def list_limits(request: Request) -> JSONResponse:
     }
     buffers = service.admission.buffers
     memory = {"lent_bytes": buffers.allocated_bytes, "kept_bytes": buffers.kept_bytes}
-    return JSONResponse({"limits": limits, "in_use": in_use, "large_blocks": memory})
+    workers = {} if service.pool is None else service.pool.workers
+    rates = {key: dict(worker.costs.seconds_per_element) for key, worker in workers.items()}
+    found = {"limits": limits, "in_use": in_use, "large_blocks": memory, "seconds_per_element": rates}
+    return JSONResponse(found)
 
 
 # The paths are those of the Open Inference Protocol's health endpoints.
