@@ -67,7 +67,7 @@ class Gate:
         self.begun += 1
         assert self.turns.acquire(timeout=PATIENCE)
 
-    async def open_until(self, task: asyncio.Future[object]) -> int:
+    async def open_until(self, task: asyncio.Future[bytes]) -> int:
         """Let slices through until the task is done; how many were begun meanwhile."""
         before = self.begun
         while not task.done():

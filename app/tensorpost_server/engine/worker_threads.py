@@ -57,6 +57,7 @@ class WorkerThreads:
         self._threads: list[threading.Thread] = []
         self._extra: threading.Thread | None = None
         self._idle = 0
+        self._extra_idle = False
         self._stopping = False
         lock = threading.Lock()
         self._any_waits, self._small_waits = threading.Condition(lock), threading.Condition(lock)
@@ -83,10 +84,14 @@ class WorkerThreads:
         waiting = _Call(call, args)
         with self._lock:
             self._queue.add(calls, cost, waiting)
-            if calls.small and self._has_extra:
+            if calls.small and self._has_extra and not self._stopping:
                 if self._extra is None:
                     self._extra = self._start(self._run_small, "small")
-                self._small_waits.notify()
+                    return waiting.future
+                if self._extra_idle:
+                    self._extra_idle = False
+                    self._small_waits.notify()
+                    return waiting.future
             self._wake_one()
         return waiting.future
 
@@ -149,6 +154,7 @@ class WorkerThreads:
                 while (call := self._queue.take(small_only=True)) is None:
                     if self._stopping:
                         return
+                    self._extra_idle = True
                     self._small_waits.wait()
             call.run()
             del call
