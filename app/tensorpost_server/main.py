@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -21,9 +22,11 @@ from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import examples, operator_routes
 from .http import service as service_routes
+from .http.access_log import AccessLog, console_line, json_line
 from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
+from .http.request_record import OBSERVE_REFUSAL
 from .http.service import Service
 from .settings import Settings
 
@@ -84,21 +87,25 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     service = Service(settings, admission)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
+        service.access_log = _access_log(settings)
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
-            yield
+            yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
             service.draining = True
             trimming.cancel()
             buffers.trim(0)
             service.pool.close()
             service.pool = None
+            if service.access_log is not None:
+                service.access_log.close()
+                service.access_log = None
 
     app = FastAPIOffline(
         title="tensorpost",
@@ -119,6 +126,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(OperatorDispatch, service=service)
     ours = len(app.user_middleware)
     return app
+
+
+def _access_log(settings: Settings) -> AccessLog | None:
+    """The access log as the settings say, on standard error; None if it is off."""
+    choice = settings.access_log
+    if choice == "off" or not logging.getLogger(__name__).isEnabledFor(logging.INFO):
+        return None
+    if choice == "auto":
+        choice = "console" if sys.stderr.isatty() else "json"
+
+    def write(lines: str) -> None:
+        sys.stderr.write(lines)
+        sys.stderr.flush()
+
+    return AccessLog(console_line if choice == "console" else json_line, write)
 
 
 async def _trim(buffers: BufferPool) -> None:

@@ -51,6 +51,11 @@ class Settings(BaseSettings):
         "unread bodies are bounded; it needs httptools. httptools, h11: uvicorn's own, without those bounds. "
         "auto: direct if httptools is installed, else h11.",
     )
+    access_log: Literal["auto", "json", "console", "off"] = Field(
+        default="auto",
+        description="A line on standard error for each request that has ended. json: an object in a line; console: for "
+        "people; auto: console on a terminal, else json. A log level above info turns it off too.",
+    )
     numpy_threads: int = Field(
         default_factory=lambda: min(machine.cores(), 256),
         ge=1,

@@ -26,6 +26,7 @@ from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
 from .receive_into import receive_into
 from .request_body import ClientDisconnected, RequestBody
+from .request_record import CLIENT_DISCONNECTED, Observation
 from .responses import ResponseSender, check_output, json_response, response_head
 from .service import Service
 
@@ -42,17 +43,22 @@ class Execution:
         dialect: of the path.
         operator: name in the path.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
+        observation: takes note of what becomes known.
     """
 
-    __slots__ = ("_dialect", "_fields", "_operator", "_queue_slot", "_scope", "_service", "_ticket", "_whole", "sender")
+    __slots__ = (
+        "_body", "_dialect", "_fields", "_observation", "_operator", "_queue_slot", "_scope", "_service", "_ticket",
+        "_whole", "sender",
+    )  # fmt: skip
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
-        whole: WholeMessages | None,
+        whole: WholeMessages | None, observation: Observation,
     ) -> None:  # fmt: skip
         self._service, self._scope, self._fields = service, scope, fields
         self._dialect, self._operator = dialect, operator
-        self._whole = whole
+        self._whole, self._observation = whole, observation
+        self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
         self.sender: ResponseSender | None = None
@@ -71,16 +77,27 @@ class Execution:
         try:
             await self._run(receive, send)
         except ClientDisconnected:
-            return
+            self._observation.reason = CLIENT_DISCONNECTED
         finally:
+            self._observe()
             if self._queue_slot is not None:
                 self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
 
+    def _observe(self) -> None:
+        observation, sender = self._observation, self.sender
+        if self._body is not None:
+            observation.received_bytes = self._body.received
+        if sender is not None and sender.begun:
+            observation.status, observation.sent_bytes, observation.slices = 200, sender.sent_bytes, sender.slices
+            if not sender.complete:
+                observation.reason = observation.reason or CLIENT_DISCONNECTED
+
     async def _run(self, receive: Receive, send: Send) -> None:
         service, stages = self._service, Stages()
         settings, fields = service.settings, self._fields
+        self._observation.stages = stages.milliseconds
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = RequestFormat.of(fields, length)
@@ -88,13 +105,14 @@ class Execution:
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole
         )
         key = RequestKey(self._dialect, self._operator, format_, self._scope["query_string"], length)
-        body = RequestBody(receive, length, settings.receive_timeout_seconds, receive_into(self._scope))
+        body = self._body = RequestBody(receive, length, settings.receive_timeout_seconds, receive_into(self._scope))
         if self._whole is not None:
             body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages)
         if self._whole is not None and format_.request is not MediaType.JSON:
-            sender.replay = Replay(service, key, fields.get(b"x-request-id"))
+            sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
+        self._observation.operator = plan.operator
         worker = pool.choose(plan, options.backend, options.device)
         self._enqueue(worker, plan)
         stages.done("plan")
@@ -158,6 +176,7 @@ class Execution:
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""
+        self._observation.backend = worker.backend.name
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()

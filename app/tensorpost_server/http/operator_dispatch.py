@@ -1,4 +1,4 @@
-"""The way of a request into the application: an id for every one, and operators run before FastAPI's routing.
+"""The way of a request into the application: an id and a record for each, operators before FastAPI's routing.
 
 FastAPI's routing and dependency injection take longer than a small operator (benchmarks/small.py). Its routes for
 operators exist for the OpenAPI document only.
@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.problems import TensorpostError
+from tensorpost.problems import NotReady, ServerFault, TensorpostError
 
 from .call_cache import whole_messages
 from .dialects import DIALECTS
@@ -21,6 +21,7 @@ from .error_responses import answer_error
 from .execution import Execution
 from .headers import header_fields, request_id
 from .parse_call import Dialect
+from .request_record import Observation, operator_name
 from .service import Service
 
 __all__ = ["OperatorDispatch"]
@@ -29,7 +30,8 @@ __all__ = ["OperatorDispatch"]
 class OperatorDispatch:
     """ASGI middleware that runs `POST {path of a dialect}/{operator}` and passes everything else on.
 
-    It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response.
+    It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response, and reports each request
+    that has ended to `Service.observe`.
 
     Args:
         app: the application inside.
@@ -48,17 +50,33 @@ class OperatorDispatch:
             return
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
+        observation = Observation(scope, id_)
+        try:
+            await self._answer(scope, receive, send, fields, id_, observation)
+        except Exception as error:  # the application answers it outside of here, or the connection breaks
+            if observation.status is None:
+                observation.status = 503 if isinstance(error, MemoryError) else 500
+            observation.reason = error.code if isinstance(error, TensorpostError) else ServerFault.code
+            raise
+        finally:
+            self._service.observe(observation.record())
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, fields: Mapping[bytes, bytes], id_: str,
+        observation: Observation,
+    ) -> None:  # fmt: skip
         if scope["method"] == "POST":
             path, root = scope["path"], scope.get("root_path", "")
             path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")
             dialect = DIALECTS.get(path)
             if dialect is not None and name:
-                await _run_operator(self._service, dialect, name, fields, scope, receive, send)
+                await _run_operator(self._service, dialect, name, fields, scope, receive, send, observation)
                 return
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["X-Request-ID"] = id_
+            observation.sending(message)
             await send(message)
 
         await self._app(scope, receive, send_with_id)
@@ -66,10 +84,11 @@ class OperatorDispatch:
 
 async def _run_operator(
     service: Service, dialect: Dialect, name: str, fields: Mapping[bytes, bytes],
-    scope: Scope, receive: Receive, send: Send,
+    scope: Scope, receive: Receive, send: Send, observation: Observation,
 ) -> None:  # fmt: skip
     """Run an operator, and answer errors that are refusals; unexpected ones are the application's to answer."""
-    execution = Execution(service, scope, fields, dialect, name, whole_messages(scope) if service.replays else None)
+    whole = whole_messages(scope) if service.replays else None
+    execution = Execution(service, scope, fields, dialect, name, whole, observation)
     try:
         await execution.run(receive, send)
         return
@@ -78,6 +97,7 @@ async def _run_operator(
         if not service.draining:
             raise
         if execution.begun:
+            observation.reason = NotReady.code
             return
         response = answer_error(Request(scope), service.stopped())
         response.headers["Connection"] = "close"
@@ -85,4 +105,6 @@ async def _run_operator(
         if execution.begun:
             raise  # the status has been sent; the connection breaks instead
         response = answer_error(Request(scope), error)
+    observation.operator = observation.operator or operator_name(name)
+    observation.status, observation.sent_bytes = response.status_code, len(response.body)
     await response(scope, receive, send)

@@ -43,6 +43,7 @@ from ..settings import ENVIRONMENT_PREFIX
 from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
+from .request_record import OBSERVE_REFUSAL
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
 __all__ = ["DirectProtocol", "protocol_class"]
@@ -444,6 +445,8 @@ class DirectProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
         self._refusal = (status, sentence)
+        if (observe := self.app_state.get(OBSERVE_REFUSAL)) is not None:
+            observe(status)
         self._change(Event.REFUSE)
         self._answer_refusal()
 

@@ -16,7 +16,9 @@ from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
+from .access_log import AccessLog
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .request_record import RequestRecord, refused_record
 
 __all__ = ["Service", "router", "service_of"]
 
@@ -42,6 +44,7 @@ class Service:
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        access_log: writes a line for each request that has ended; None if it is off.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -53,6 +56,7 @@ class Service:
         default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
     )
     replays: bool = False
+    access_log: AccessLog | None = None
     end: Callable[[], None] = _stop_process
 
     @property
@@ -88,6 +92,15 @@ class Service:
             f"the server was told to stop and waited {seconds} s for this request (setting "
             f"{setting_variable('shutdown_seconds')}); send it again to one that is ready"
         )
+
+    def observe(self, record: RequestRecord) -> None:
+        """Take note of a request that has ended; the one call that all paths share. On the event loop's thread."""
+        if self.access_log is not None:
+            self.access_log.observe(record)
+
+    def observe_refusal(self, status: int) -> None:
+        """As `observe`, of a request that the protocol class refused with this status."""
+        self.observe(refused_record(status))
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""
