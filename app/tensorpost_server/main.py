@@ -20,10 +20,11 @@ from tensorpost.problems import TensorpostError
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, operator_routes
+from .http import examples, metrics_endpoint, operator_routes
 from .http import service as service_routes
 from .http.access_log import AccessLog, console_line, json_line
 from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
+from .http.metrics import RequestMetrics
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.request_record import OBSERVE_REFUSAL
@@ -84,7 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = Settings() if settings is None else settings
     buffers = BufferPool(settings.pool_bytes)
     admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers)
-    service = Service(settings, admission)
+    service = Service(settings, admission, metrics=RequestMetrics() if settings.metrics else None)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -93,7 +94,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
-        service.access_log = _access_log(settings)
+        service.observe_by(_access_log(settings))
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
             yield {OBSERVE_REFUSAL: service.observe_refusal}
@@ -103,9 +104,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             buffers.trim(0)
             service.pool.close()
             service.pool = None
-            if service.access_log is not None:
-                service.access_log.close()
-                service.access_log = None
+            service.observe_by(None)
 
     app = FastAPIOffline(
         title="tensorpost",
@@ -117,7 +116,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
     )
     app.state.service = service
-    for module in (operator_routes, examples, service_routes):
+    for module in (operator_routes, examples, service_routes, metrics_endpoint):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

@@ -56,6 +56,10 @@ class Settings(BaseSettings):
         description="A line on standard error for each request that has ended. json: an object in a line; console: for "
         "people; auto: console on a terminal, else json. A log level above info turns it off too.",
     )
+    metrics: bool = Field(
+        default=True,
+        description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
+    )
     numpy_threads: int = Field(
         default_factory=lambda: min(machine.cores(), 256),
         ge=1,

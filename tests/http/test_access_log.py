@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +15,6 @@ from tests.support.http_app import (
     NPY,
     Serving,
     eventually,
-    http_app,
     npy_array,
     npy_bytes,
     request_bytes,
@@ -32,7 +27,20 @@ from tensorpost_server.http.request_record import RequestRecord
 
 TILE = "/v1/operators/tile?repeats=2"
 RECORD = RequestRecord(
-    "abc", "anna", "POST", "/v1/operators/tile", "TILE", "numpy", 200, None, 136, 144, 1, {"head": 0.25}, 0.0015
+    1_700_000_000.25,
+    "abc",
+    "anna",
+    "POST",
+    "/v1/operators/tile",
+    "TILE",
+    "numpy",
+    200,
+    None,
+    136,
+    144,
+    1,
+    {"head": 0.25},
+    0.0015,
 )
 
 
@@ -41,8 +49,7 @@ def logged(**settings: Any) -> Iterator[tuple[Serving, list[str]]]:
     """A server, and the lines of its access log that were written."""
     batches: list[str] = []
     with serving(**settings) as server:
-        log = AccessLog(json_line, batches.append)
-        server.service.access_log = log
+        server.service.observe_by(AccessLog(json_line, batches.append))
         yield server, batches
 
 
@@ -118,7 +125,7 @@ HOSTILE_PATHS = ["/%0d%0ainjected:%20line", "/%1b%5b31mred", "/%c2%9b31m", "/%7f
 def test_nothing_of_a_path_ends_a_line_or_moves_a_terminal(path: str, form: Any):
     batches: list[str] = []
     with serving() as server:
-        server.service.access_log = AccessLog(form, batches.append)
+        server.service.observe_by(AccessLog(form, batches.append))
         answer = server.ask(request_bytes("GET", path, b"", {"x-request-id": "a b\t\x9b"}))
         server.ask(request_bytes("POST", "/v1/operators" + path + "?%0d%0aq=%1b", npy_bytes([1]), NPY))
         eventually(lambda: "".join(batches).count("\n") >= 2, "the lines are written")
@@ -162,93 +169,46 @@ def test_the_query_the_headers_and_the_tensor_are_not_in_a_line():
 
 
 def test_both_forms_of_a_line():
-    moment = 1_700_000_000.25
-
-    assert json.loads(json_line(moment, RECORD)) == {
+    assert json.loads(json_line(RECORD)) == {
         "time": "2023-11-14T22:13:20.250Z", "event": "request", "id": "abc", "caller": "anna", "method": "POST",
         "path": "/v1/operators/tile", "operator": "TILE", "backend": "numpy", "status": 200, "reason": None,
         "bytes_in": 136, "bytes_out": 144, "ms": 1.5, "stages_ms": {"head": 0.25},
     }  # fmt: skip
-    assert console_line(moment, RECORD) == (
+    assert console_line(RECORD) == (
         "2023-11-14T22:13:20.250Z 200 POST /v1/operators/tile operator=TILE backend=numpy caller=anna "
         "in=136 out=144 ms=1.500 head=0.250 id=abc\n"
     )
-    assert " --- " in console_line(moment, RECORD._replace(status=None))
+    assert " --- " in console_line(RECORD._replace(status=None))
     assert printable("ä\u2028" * 1000) == "\\xe4\\u2028" * 100 + "..."
 
 
 def test_a_reader_that_does_not_read_costs_lines_and_no_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(access_log, "MOST_LINES", 5)
-    monkeypatch.setattr(access_log, "FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(access_log, "MOST_BATCHES", 2)
     blocked, reading, written = threading.Event(), threading.Event(), list[str]()
 
     def write(batch: str) -> None:
         blocked.set()
-        reading.wait(20)
+        assert reading.wait(20)
         written.append(batch)
 
-    async def run() -> AccessLog:
-        log = AccessLog(console_line, write)
-        log.observe(RECORD)
-        while not blocked.is_set():
-            await asyncio.sleep(0.001)
-        begin = time.perf_counter()
-        for _ in range(8):
-            log.observe(RECORD)
-        await asyncio.sleep(0.01)
-        assert time.perf_counter() - begin < 10
-        reading.set()
-        await asyncio.to_thread(log.close)
-        return log
+    log = AccessLog(console_line, write)
+    log.observe([RECORD])
+    assert blocked.wait(20)
+    for _ in range(5):
+        log.observe([RECORD, RECORD])  # returns, though nothing is written
+    reading.set()
+    log.close()
 
-    log = asyncio.run(run())
-
-    assert log.dropped == 3
-    assert "".join(written).count("\n") == 6
+    assert log.dropped == 6
+    assert "".join(written).count("\n") == 5
 
 
-@pytest.mark.parametrize(
-    ("level", "choice", "count"), [("info", "json", 2), ("info", "off", 0), ("warning", "json", 0)]
-)
-def test_serve_writes_it_to_standard_error(level: str, choice: str, count: int):
-    code = (
-        "import os, sys, urllib.request\n"
-        "os.environ['TENSORPOST_ACCESS_LOG'] = sys.argv[2]\n"
-        "import tensorpost_server.serving as serving, threading\n"
-        "from tensorpost_server.commands import serve\n"
-        "class Server(serving.Server):\n"
-        "    async def startup(self, sockets=None):\n"
-        "        await super().startup(sockets)\n"
-        "        def ask():\n"
-        "            for _ in range(2):\n"
-        "                urllib.request.urlopen(self._address + '/v2/health/live').close()\n"
-        "            self.should_exit = True\n"
-        "        threading.Thread(target=ask).start()\n"
-        "import tensorpost_server.commands as commands\n"
-        "commands.Server = Server\n"
-        "serve(host='127.0.0.1', port=0, log_level=sys.argv[1])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, level, choice], capture_output=True, text=True, timeout=60, check=True
-    )
+def test_a_reader_that_is_gone_is_counted():
+    def write(_: str) -> None:
+        raise BrokenPipeError
 
-    found = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert [line["path"] for line in found] == ["/v2/health/live"] * count
+    log = AccessLog(console_line, write)
+    log.observe([RECORD, RECORD])
+    log.close()
 
-
-def test_a_fault_of_the_server_is_logged_with_its_status(monkeypatch: pytest.MonkeyPatch):
-    batches: list[str] = []
-
-    def broken(*_: object) -> None:
-        raise MemoryError
-
-    with http_app() as app:
-        app.service.access_log = AccessLog(json_line, batches.append)
-        monkeypatch.setattr("tensorpost_server.http.execution.make_plan", broken)
-        answer = app.post(TILE, npy_bytes([1]))
-        app.service.access_log.close()
-        app.service.access_log = None
-
-    assert answer.status_code == 503
-    (line,) = lines(batches)
-    assert (line["status"], line["operator"], line["reason"]) == (503, None, "internal-error")
+    assert log.dropped == 2

@@ -31,7 +31,7 @@ class OperatorDispatch:
     """ASGI middleware that runs `POST {path of a dialect}/{operator}` and passes everything else on.
 
     It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response, and reports each request
-    that has ended to `Service.observe`.
+    that has ended to `Service.records`.
 
     Args:
         app: the application inside.
@@ -59,7 +59,8 @@ class OperatorDispatch:
             observation.reason = error.code if isinstance(error, TensorpostError) else ServerFault.code
             raise
         finally:
-            self._service.observe(observation.record())
+            if self._service.records is not None:
+                self._service.records.add(observation.record())
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, fields: Mapping[bytes, bytes], id_: str,

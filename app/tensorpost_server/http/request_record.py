@@ -1,12 +1,13 @@
 """What is known of a request when it has ended: for the access log and the metrics, by one call for every path.
 
-Replayed calls, calls, other requests, and heads that the protocol class refuses all end in `Service.observe`.
+Replayed calls, calls, other requests, and heads that the protocol class refuses all end in `Service.records`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from starlette.types import Scope
@@ -21,6 +22,7 @@ __all__ = [
     "CLIENT_DISCONNECTED",
     "OBSERVE_REFUSAL",
     "Observation",
+    "RecordBatch",
     "RequestRecord",
     "observation_of",
     "operator_name",
@@ -34,6 +36,10 @@ OBSERVE_REFUSAL = "tensorpost.observe_refusal"
 """Key of the lifespan state (ASGI) with the function that the protocol class calls with the status of each request that
 it refuses itself."""
 
+BATCH_SECONDS = 0.1
+MOST_RECORDS = 256
+"""Records of a batch; about a millisecond of the event loop's time with metrics and access log."""
+
 _SCOPE_KEY = "tensorpost.observation"
 _CALLER = "tensorpost.caller"
 
@@ -42,6 +48,7 @@ class RequestRecord(NamedTuple):
     """One request that has ended.
 
     Attributes:
+        ended: when, in seconds since 1970.
         id: its X-Request-ID.
         caller: name of the key that it was called with; None if there is none.
         method: of HTTP, as it was sent; "-" if its head was not read.
@@ -57,6 +64,7 @@ class RequestRecord(NamedTuple):
         seconds: from its head to the end of its response.
     """
 
+    ended: float
     id: str
     caller: str | None
     method: str
@@ -123,15 +131,51 @@ class Observation:
         scope = self._scope
         reason = CLIENT_DISCONNECTED if self.status is None and self.reason is None else self.reason
         return RequestRecord(
-            self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend, self.status,
-            reason, self.received_bytes, self.sent_bytes, self.slices, self.stages, time.perf_counter() - self._begin,
+            time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
+            self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
+            time.perf_counter() - self._begin,
         )  # fmt: skip
 
 
 def refused_record(status: int) -> RequestRecord:
     """The record of a request that the protocol class refused, because its head was wrong, too long or too slow."""
     reason = _REASONS.get(status, InvalidRequest.code)
-    return RequestRecord(request_id(None), None, "-", "-", None, None, status, reason, 0, 0, 0, _NO_STAGES, 0.0)
+    return RequestRecord(
+        time.time(), request_id(None), None, "-", "-", None, None, status, reason, 0, 0, 0, _NO_STAGES, 0.0
+    )  # fmt: skip
+
+
+class RecordBatch:
+    """Collects records, and hands them on some times a second: one after the other would take four times as long.
+
+    Used on the event loop's thread only.
+
+    Args:
+        consumers: called with the records of a batch.
+    """
+
+    def __init__(self, consumers: Sequence[Callable[[Sequence[RequestRecord]], None]]) -> None:
+        self._consumers = consumers
+        self._records: list[RequestRecord] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, record: RequestRecord) -> None:
+        """Add the record of a request that has ended."""
+        self._records.append(record)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self.flush)
+        elif len(self._records) >= MOST_RECORDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what was collected; may be repeated."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        records, self._records = self._records, []
+        if records:
+            for consume in self._consumers:
+                consume(records)
 
 
 def observation_of(scope: Scope) -> Observation | None:

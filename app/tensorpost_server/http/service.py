@@ -18,7 +18,8 @@ from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access_log import AccessLog
 from .call_cache import BoundedCache, CallKey, PreparedCall
-from .request_record import RequestRecord, refused_record
+from .metrics import RequestMetrics
+from .request_record import RecordBatch, refused_record
 
 __all__ = ["Service", "router", "service_of"]
 
@@ -45,6 +46,8 @@ class Service:
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
         access_log: writes a line for each request that has ended; None if it is off.
+        metrics: counts the requests that have ended; None if they are off.
+        records: takes the record of each request that has ended, on every path; None if nobody wants them.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -57,6 +60,8 @@ class Service:
     )
     replays: bool = False
     access_log: AccessLog | None = None
+    metrics: RequestMetrics | None = None
+    records: RecordBatch | None = None
     end: Callable[[], None] = _stop_process
 
     @property
@@ -93,14 +98,20 @@ class Service:
             f"{setting_variable('shutdown_seconds')}); send it again to one that is ready"
         )
 
-    def observe(self, record: RequestRecord) -> None:
-        """Take note of a request that has ended; the one call that all paths share. On the event loop's thread."""
+    def observe_by(self, access_log: AccessLog | None) -> None:
+        """Let the metrics and this access log, where they are on, know of each request that ends from now on."""
+        if self.records is not None:
+            self.records.flush()
         if self.access_log is not None:
-            self.access_log.observe(record)
+            self.access_log.close()
+        self.access_log = access_log
+        consumers = [observer.observe for observer in (self.metrics, access_log) if observer is not None]
+        self.records = RecordBatch(consumers) if consumers else None
 
     def observe_refusal(self, status: int) -> None:
-        """As `observe`, of a request that the protocol class refused with this status."""
-        self.observe(refused_record(status))
+        """Take note of a request that the protocol class refused with this status."""
+        if self.records is not None:
+            self.records.add(refused_record(status))
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""
