@@ -167,6 +167,12 @@ class Settings(BaseSettings):
         "timeout; then the connection is closed, so that no caller holds memory for hours with a byte now and then. "
         "16 KiB/s is a quarter of a slow mobile line; 0 asks only that something moves.",
     )
+    stuck_seconds: float = Field(
+        default=900,
+        gt=0,
+        description="How long a thread of a device may be in one call, most often a slice, before /v2/health/live "
+        "answers 503, so that the process is started again, seconds. More than your largest slice takes.",
+    )
     inline_bytes: int = Field(
         default=1 << 20,
         ge=0,

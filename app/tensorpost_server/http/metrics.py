@@ -77,6 +77,9 @@ METRICS: Mapping[str, Metric] = {
     "tensorpost_ready": Metric("gauge", (), "1 if requests are served, else 0."),
     "tensorpost_device_up": Metric("gauge", _DEVICE, "1 if the device can be used; 0 if it failed for good."),
     "tensorpost_device_queue_bytes": Metric("gauge", _DEVICE, "Input and output bytes of the calls in its queue."),
+    "tensorpost_device_busy_seconds": Metric(
+        "gauge", _DEVICE, "How long the longest call of the device that has not returned has been running."
+    ),
     "tensorpost_device_memory_bytes": Metric("gauge", _DEVICE, "Memory of the device."),
     "tensorpost_device_memory_limit_bytes": Metric("gauge", _DEVICE, "Memory that this server may take there."),
     "tensorpost_device_memory_free_bytes": Metric("gauge", _DEVICE, "Memory that nobody uses there."),

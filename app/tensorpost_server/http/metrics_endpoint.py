@@ -55,7 +55,13 @@ def _state(service: Service) -> Iterator[Sample]:
     for name, value in numbers.items():
         yield Sample(name, (), value)
     yield Sample("tensorpost_build_info", (version("tensorpost"), platform.python_version()), 1)
-    for status in [] if service.pool is None else service.pool.status():
+    pool = service.pool
+    if pool is None:
+        return
+    for worker in pool.workers.values():
+        labels = worker.backend.name, str(worker.backend.index)
+        yield Sample("tensorpost_device_busy_seconds", labels, round(worker.busy_seconds, 3))
+    for status in pool.status():
         if status.index is None or status.device is None:
             continue  # it was never there
         labels = status.name, str(status.index)

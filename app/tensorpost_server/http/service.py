@@ -163,13 +163,16 @@ async def list_limits(request: Request) -> JSONResponse:
 
 # The paths are those of the Open Inference Protocol's health endpoints.
 @router.get("/v2/health/live", summary="Is the process alive?", tags=["health"])
-async def live() -> JSONResponse:
-    """200 as long as the event loop answers."""
-    return JSONResponse({"live": True})
+async def live(request: Request) -> JSONResponse:
+    """200 as long as the event loop answers and every device works; 503 with a `reason` if only a restart helps."""
+    service = service_of(request)
+    fault = None if service.pool is None else service.pool.fault(service.settings.stuck_seconds)
+    return JSONResponse({"live": True} if fault is None else {"live": False, "reason": fault}, 503 if fault else 200)
 
 
 @router.get("/v2/health/ready", summary="Will requests be served?", tags=["health"])
 async def ready(request: Request) -> JSONResponse:
     """200 if requests will be served; 503 while starting or draining."""
-    is_ready = service_of(request).ready
-    return JSONResponse({"live": True, "ready": is_ready}, 200 if is_ready else 503)
+    service = service_of(request)
+    is_ready, is_live = service.ready, service.pool is None or service.pool.lost is None
+    return JSONResponse({"live": is_live, "ready": is_ready}, 200 if is_ready else 503)
