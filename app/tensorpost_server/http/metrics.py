@@ -97,6 +97,7 @@ METRICS: Mapping[str, Metric] = {
     "process_cpu_seconds_total": Metric("counter", (), "Processor time of the process."),
     "process_resident_memory_bytes": Metric("gauge", (), "Memory of the process that is in RAM (Linux)."),
     "process_open_fds": Metric("gauge", (), "Open descriptors, connections among them (Linux)."),
+    "process_max_fds": Metric("gauge", (), "Descriptors that may be open (not on Windows)."),
 }  # fmt: skip
 """Every metric there is, by name, in the order in which they are written."""
 

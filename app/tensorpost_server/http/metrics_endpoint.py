@@ -20,6 +20,11 @@ from ..settings import setting_variable
 from .metrics import CONTENT_TYPE, METRICS, Sample, exposition
 from .service import Service, service_of
 
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None
+
 __all__ = ["router"]
 
 router = APIRouter()
@@ -80,3 +85,5 @@ def _process() -> Iterator[Sample]:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
         yield Sample("process_resident_memory_bytes", (), pages * os.sysconf("SC_PAGE_SIZE"))
         yield Sample("process_open_fds", (), len([*Path("/proc/self/fd").iterdir()]))
+    if resource is not None:
+        yield Sample("process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -13,11 +13,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.problems import NotReady, ServerFault, TensorpostError
+from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
 
 from .call_cache import whole_messages
 from .dialects import DIALECTS
-from .error_responses import answer_error
+from .error_responses import STATUS, answer_error
 from .execution import Execution
 from .headers import header_fields, request_id
 from .parse_call import Dialect
@@ -54,9 +54,10 @@ class OperatorDispatch:
         try:
             await self._answer(scope, receive, send, fields, id_, observation)
         except Exception as error:  # the application answers it outside of here, or the connection breaks
+            kind = Unavailable if isinstance(error, MemoryError) else ServerFault
+            observation.reason = error.code if isinstance(error, TensorpostError) else kind.code
             if observation.status is None:
-                observation.status = 503 if isinstance(error, MemoryError) else 500
-            observation.reason = error.code if isinstance(error, TensorpostError) else ServerFault.code
+                observation.status = STATUS[kind]
             raise
         finally:
             if self._service.records is not None:
