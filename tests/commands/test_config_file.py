@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 from tests.support.http_app import app_settings
+from typer.testing import CliRunner
 
+from tensorpost._cli import app
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands, settings
 from tensorpost_server.settings import Settings
@@ -114,3 +116,10 @@ def test_secrets_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert WithSecret().password.get_secret_value() == "s3cret"
     assert row["origin"] == "TENSORPOST_PASSWORD_FILE"
     assert set(str(row["value"])) == {"*"}
+
+
+def test_workers_are_refused_with_the_reason() -> None:
+    said = CliRunner().invoke(app, ["serve", "--workers", "2"])
+
+    assert said.exit_code == 2
+    assert "owns its devices" in said.output

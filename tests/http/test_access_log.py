@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from tests.support.http_app import (
     NPY,
     Serving,
     eventually,
+    http_app,
     npy_array,
     npy_bytes,
     request_bytes,
@@ -212,3 +215,50 @@ def test_a_reader_that_is_gone_is_counted():
     log.close()
 
     assert log.dropped == 2
+
+
+CHOICES = [("info", "json", 2), ("info", "off", 0), ("warning", "json", 0)]
+
+
+@pytest.mark.parametrize(("level", "choice", "count"), CHOICES)
+def test_serve_writes_it_to_standard_error(level: str, choice: str, count: int):
+    code = (
+        "import os, sys, urllib.request\n"
+        "os.environ['TENSORPOST_ACCESS_LOG'] = sys.argv[2]\n"
+        "import tensorpost_server.serving as serving, threading\n"
+        "from tensorpost_server.commands import serve\n"
+        "class Server(serving.Server):\n"
+        "    async def startup(self, sockets=None):\n"
+        "        await super().startup(sockets)\n"
+        "        def ask():\n"
+        "            for _ in range(2):\n"
+        "                urllib.request.urlopen(self._address + '/v2/health/live').close()\n"
+        "            self.should_exit = True\n"
+        "        threading.Thread(target=ask).start()\n"
+        "import tensorpost_server.commands as commands\n"
+        "commands.Server = Server\n"
+        "serve(host='127.0.0.1', port=0, log_level=sys.argv[1])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, level, choice], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    found = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert [line["path"] for line in found] == ["/v2/health/live"] * count
+
+
+def test_a_fault_of_the_server_is_logged_with_its_status(monkeypatch: pytest.MonkeyPatch):
+    batches: list[str] = []
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    with http_app() as app:
+        app.service.observe_by(AccessLog(json_line, batches.append))
+        monkeypatch.setattr("tensorpost_server.http.execution.make_plan", broken)
+        answer = app.post(TILE, npy_bytes([1]))
+        app.service.observe_by(None)
+
+    assert answer.status_code == 503
+    (line,) = lines(batches)
+    assert (line["status"], line["operator"], line["reason"]) == (503, None, "unavailable")
