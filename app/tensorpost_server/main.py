@@ -23,7 +23,13 @@ from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import examples, metrics_endpoint, operator_routes
 from .http import service as service_routes
 from .http.access_log import AccessLog, console_line, json_line
-from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
+from .http.error_responses import (
+    answer_disconnected,
+    answer_error,
+    answer_http_exception,
+    answer_out_of_memory,
+    answer_unexpected,
+)
 from .http.metrics import RequestMetrics
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
@@ -85,7 +91,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = Settings() if settings is None else settings
     buffers = BufferPool(settings.pool_bytes)
-    admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers)
+    admission = Admission(
+        settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers,
+        caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
+    )  # fmt: skip
     service = Service(settings, admission, metrics=RequestMetrics() if settings.metrics else None)
 
     @asynccontextmanager
@@ -95,6 +104,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
+            worker.costs.max_seconds = settings.max_seconds
         service.observe_by(_access_log(settings))
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
@@ -121,6 +131,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(MemoryError, answer_out_of_memory)
     app.add_exception_handler(ClientDisconnected, answer_disconnected)
     app.add_exception_handler(Exception, answer_unexpected)
     app.add_middleware(OperatorDispatch, service=service)

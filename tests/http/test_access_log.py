@@ -261,4 +261,4 @@ def test_a_fault_of_the_server_is_logged_with_its_status(monkeypatch: pytest.Mon
 
     assert answer.status_code == 503
     (line,) = lines(batches)
-    assert (line["status"], line["operator"], line["reason"]) == (503, None, "unavailable")
+    assert (line["status"], line["operator"], line["reason"]) == (503, "TILE", "unavailable")

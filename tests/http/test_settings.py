@@ -18,7 +18,7 @@ OTHER_VALUES = {
     "host": "0.0.0.0", "port": 1234, "backend": "null", "http_protocol": "h11",
     "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
     "uds": Path("tensorpost.sock"),
-    "cuda_memory_bytes": 7_777_777, "directml_debug": True,
+    "caller_share": 0.5, "cuda_memory_bytes": 7_777_777, "directml_debug": True,
 }  # fmt: skip
 
 

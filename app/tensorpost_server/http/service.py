@@ -19,6 +19,7 @@ from ..settings import Settings, setting_variable
 from .access_log import AccessLog
 from .call_cache import BoundedCache, CallKey, PreparedCall
 from .metrics import RequestMetrics
+from .parse_threads import ParseThreads
 from .request_record import RecordBatch, refused_record
 
 __all__ = ["Service", "router", "service_of"]
@@ -48,6 +49,7 @@ class Service:
         access_log: writes a line for each request that has ended; None if it is off.
         metrics: counts the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
+        parsing: threads for large JSON and heads.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -62,6 +64,7 @@ class Service:
     access_log: AccessLog | None = None
     metrics: RequestMetrics | None = None
     records: RecordBatch | None = None
+    parsing: ParseThreads = field(default_factory=ParseThreads)
     end: Callable[[], None] = _stop_process
 
     @property
@@ -139,7 +142,7 @@ async def list_devices(request: Request) -> JSONResponse:
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
 async def list_limits(request: Request) -> JSONResponse:
-    """Each limit's value, the variable that sets it and its reason; beside it, the memory in use and kept for reuse."""
+    """Each limit with its variable and reason; beside it, the memory in use, and each device's seconds per element."""
     service = service_of(request)
     values = service.settings.model_dump()
     limits = [
@@ -158,7 +161,10 @@ async def list_limits(request: Request) -> JSONResponse:
     }
     buffers = service.admission.buffers
     memory = {"lent_bytes": buffers.allocated_bytes, "kept_bytes": buffers.kept_bytes}
-    return JSONResponse({"limits": limits, "in_use": in_use, "large_blocks": memory})
+    workers = {} if service.pool is None else service.pool.workers
+    rates = {key: dict(worker.costs.seconds_per_element) for key, worker in workers.items()}
+    found = {"limits": limits, "in_use": in_use, "large_blocks": memory, "seconds_per_element": rates}
+    return JSONResponse(found)
 
 
 # The paths are those of the Open Inference Protocol's health endpoints.
