@@ -30,7 +30,7 @@ from .serving import (
     library_version,
     uvicorn_config,
 )
-from .settings import ENVIRONMENT_PREFIX, Settings, setting_variable
+from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_variable
 
 __all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables", "warmup"]
 
@@ -176,19 +176,20 @@ def config() -> list[dict[str, object]]:
     """The settings a server started here and now would have.
 
     Returns:
-        One row per setting: `name`; `value`; `origin`, which is `default` or `environment`; `variable`, the one that
-        sets it; `description`, with the unit and the reason.
+        One row per setting: `name`; `value`, in which secrets are masked; `origin`, which is `default`,
+        `environment`, a variable that names a file, or the path of the config file; `variable`, the one that sets it;
+        `description`, with the unit and the reason.
 
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
     settings = _settings()
-    values = settings.model_dump(mode="json")
+    values, found = settings.model_dump(mode="json"), origins()
     return [
         {
             "name": name,
             "value": values[name],
-            "origin": "environment" if name in settings.model_fields_set else "default",
+            "origin": found[name],
             "variable": setting_variable(name),
             "description": field.description,
         }
@@ -201,11 +202,12 @@ def unknown_variables() -> list[str]:
 
     They are no error: Kubernetes, for one, sets such variables for a service of our name (`TENSORPOST_SERVICE_HOST`).
     """
-    known = [*map(setting_variable, Settings.model_fields), *_NO_SETTINGS]
+    variables = [*map(setting_variable, Settings.model_fields), *_NO_SETTINGS]
+    known = [*variables, ENVIRONMENT_PREFIX + CONFIG_FILE, *[f"{name}_FILE" for name in variables]]
     sentences: list[str] = []
     for name in sorted(os.environ):
         if name.upper().startswith(ENVIRONMENT_PREFIX) and name.upper() not in known:
-            guess = nearest(name, known)
+            guess = nearest(name, variables)
             hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
             sentences.append(f"the environment variable {name[:80]} sets nothing; {hint}")
     return sentences
@@ -218,8 +220,16 @@ def _settings(**arguments: Any) -> Settings:
         sentences: list[str] = []
         for line in error.errors(include_url=False):
             name = str(line["loc"][0])
-            what = f"--{name}" if name in arguments else setting_variable(name)
-            sentences.append(f"{what} is {str(line['input'])[:80]!r}: {line['msg'][0].lower()}{line['msg'][1:]}")
+            origin, value = origins()[name], repr(str(line["input"])[:80])
+            if name in arguments:
+                where = f"--{name}"
+            elif origin in ("environment", "default"):
+                where = setting_variable(name)
+            elif origin.startswith(ENVIRONMENT_PREFIX):
+                where, value = origin, "the content of its file"  # which may be a secret
+            else:
+                where = f"{name} in {origin}"
+            sentences.append(f"{where} is {value}: {line['msg'][0].lower()}{line['msg'][1:]}")
         raise InvalidParameter("; ".join(sentences)) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -19,8 +20,9 @@ from tensorpost.problems import TensorpostError
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, operator_routes
+from .http import examples, metrics_endpoint, operator_routes
 from .http import service as service_routes
+from .http.access_log import AccessLog, console_line, json_line
 from .http.error_responses import (
     answer_disconnected,
     answer_error,
@@ -28,8 +30,10 @@ from .http.error_responses import (
     answer_out_of_memory,
     answer_unexpected,
 )
+from .http.metrics import RequestMetrics
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
+from .http.request_record import OBSERVE_REFUSAL
 from .http.service import Service
 from .settings import Settings
 
@@ -91,25 +95,27 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers,
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
-    service = Service(settings, admission)
+    service = Service(settings, admission, metrics=RequestMetrics() if settings.metrics else None)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
+        service.observe_by(_access_log(settings))
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
-            yield
+            yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
             service.draining = True
             trimming.cancel()
             buffers.trim(0)
             service.pool.close()
             service.pool = None
+            service.observe_by(None)
 
     app = FastAPIOffline(
         title="tensorpost",
@@ -121,7 +127,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
     )
     app.state.service = service
-    for module in (operator_routes, examples, service_routes):
+    for module in (operator_routes, examples, service_routes, metrics_endpoint):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -131,6 +137,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(OperatorDispatch, service=service)
     ours = len(app.user_middleware)
     return app
+
+
+def _access_log(settings: Settings) -> AccessLog | None:
+    """The access log as the settings say, on standard error; None if it is off."""
+    choice = settings.access_log
+    if choice == "off" or not logging.getLogger(__name__).isEnabledFor(logging.INFO):
+        return None
+    if choice == "auto":
+        choice = "console" if sys.stderr.isatty() else "json"
+
+    def write(lines: str) -> None:
+        sys.stderr.write(lines)
+        sys.stderr.flush()
+
+    return AccessLog(console_line if choice == "console" else json_line, write)
 
 
 async def _trim(buffers: BufferPool) -> None:

@@ -1,18 +1,30 @@
-"""Every limit and choice of the service, by environment variable. Each has a name, a unit and a reason."""
+"""Every limit and choice of the service. Each has a name, a unit and a reason.
+
+A value comes from the first of these that has one: an argument; the variable `TENSORPOST_NAME`; the file that
+`TENSORPOST_NAME_FILE` names, for secrets; the TOML file that `TENSORPOST_CONFIG_FILE` names; the default.
+"""
 
 from __future__ import annotations
 
+import os
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tensorpost.problems import InvalidParameter, nearest
 
 from . import machine
 
-__all__ = ["ENVIRONMENT_PREFIX", "Settings", "setting_variable"]
+__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Settings", "origins", "setting_variable"]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
+CONFIG_FILE = "CONFIG_FILE"
+"""Name, after the prefix, of the variable that names a TOML file with settings."""
+_FILE = "_FILE"
 _MIB = 1 << 20
 _GIB = 1 << 30
 
@@ -27,9 +39,24 @@ class Settings(BaseSettings):
 
     Raises:
         pydantic.ValidationError: a variable has a value that its setting cannot take.
+        InvalidParameter: a file that a variable names cannot be read, or sets what is no setting.
     """
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, variables, then files; see the module."""
+        del dotenv_settings, file_secret_settings
+        files = {name: value for name, (value, _) in _in_files(cls, getattr(env_settings, "env_prefix", "")).items()}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, files)
 
     host: str = Field(
         default="127.0.0.1",
@@ -61,6 +88,15 @@ class Settings(BaseSettings):
         description="How HTTP is read. direct: large bodies go straight into their memory, and heads, slow callers and "
         "unread bodies are bounded; it needs httptools. httptools, h11: uvicorn's own, without those bounds. "
         "auto: direct if httptools is installed, else h11.",
+    )
+    access_log: Literal["auto", "json", "console", "off"] = Field(
+        default="auto",
+        description="A line on standard error for each request that has ended. json: an object in a line; console: for "
+        "people; auto: console on a terminal, else json. A log level above info turns it off too.",
+    )
+    metrics: bool = Field(
+        default=True,
+        description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
     )
     numpy_threads: int = Field(
         default_factory=lambda: min(machine.cores(), 256),
@@ -208,6 +244,12 @@ class Settings(BaseSettings):
         "timeout; then the connection is closed, so that no caller holds memory for hours with a byte now and then. "
         "16 KiB/s is a quarter of a slow mobile line; 0 asks only that something moves.",
     )
+    stuck_seconds: float = Field(
+        default=900,
+        gt=0,
+        description="How long a thread of a device may be in one call, most often a slice, before /v2/health/live "
+        "answers 503, so that the process is started again, seconds. More than your largest slice takes.",
+    )
     inline_bytes: int = Field(
         default=1 << 20,
         ge=0,
@@ -244,3 +286,55 @@ class Settings(BaseSettings):
     def threads_by_backend(self) -> dict[str, int]:
         """How many slices each backend computes at the same time; 1 for a backend that is not named."""
         return {"numba": self.numpy_threads, "numpy": self.numpy_threads}
+
+
+def origins(settings_class: type[BaseSettings] = Settings) -> Mapping[str, str]:
+    """Where the value of each setting comes from: `default`, `environment`, or a variable or file by its name.
+
+    Raises:
+        InvalidParameter: as `Settings`.
+    """
+    found = {name: origin for name, (_, origin) in _in_files(settings_class, ENVIRONMENT_PREFIX).items()}
+    environment = _environment()
+    return {
+        name: "environment" if setting_variable(name) in environment else found.get(name, "default")
+        for name in settings_class.model_fields
+    }
+
+
+def _environment() -> Mapping[str, str]:
+    """Environment variables by their names in upper case, as pydantic-settings reads them."""
+    return {name.upper(): value for name, value in os.environ.items()}
+
+
+def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tuple[Any, str]]:
+    """By setting: its value in a file, and where that is."""
+    environment, names = _environment(), settings_class.model_fields
+    found: dict[str, tuple[Any, str]] = {}
+    if path := environment.get(f"{prefix}{CONFIG_FILE}".upper()):
+        for name, value in _toml(path).items():
+            if name not in names:
+                guess = nearest(name, [*names])
+                hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
+                raise InvalidParameter(f"{path} sets {name[:80]!r}, which is no setting; {hint}")
+            found[name] = value, path
+    for name in names:
+        variable = f"{prefix}{name}{_FILE}".upper()
+        if variable not in environment or variable == f"{prefix}{CONFIG_FILE}":
+            continue
+        if (other := variable.removesuffix(_FILE)) in environment:
+            raise InvalidParameter(f"{other} and {variable} are both set; leave out one of them")
+        try:
+            found[name] = Path(environment[variable]).read_text("utf-8").strip(), variable
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidParameter(f"{variable} names {environment[variable]}, which cannot be read: {error}") from None
+    return found
+
+
+def _toml(path: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidParameter(
+            f"{ENVIRONMENT_PREFIX}{CONFIG_FILE} names {path}, which cannot be read: {error}"
+        ) from None

@@ -192,12 +192,19 @@ def serve(
         ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "info",
+    workers: Annotated[int, typer.Option(help="Must be 1: a process owns its devices and its memory budget.")] = 1,
 ) -> None:
     """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
     commands = _server_commands()
     if log_level not in commands.LOG_LEVELS:
         known = ", ".join(commands.LOG_LEVELS)
         raise typer.BadParameter(f"{log_level[:40]!r} does not exist; there are {known}", param_hint="--log-level")
+    if workers != 1:
+        raise typer.BadParameter(
+            "one process owns its devices, its memory budget and its metrics, and uses every core by itself; start one "
+            "server for each port or container instead, behind a load balancer",
+            param_hint="--workers",
+        )
     commands.serve(host=host, port=port, uds=uds, log_level=log_level)
 
 

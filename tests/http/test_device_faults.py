@@ -129,8 +129,9 @@ def test_a_lost_device_fails_readiness_refuses_the_rest_and_ends_the_process(at:
 
         eventually(lambda: ended == ["ended"], "the process is told to end")
         ready = server.ask(request_bytes("GET", "/v2/health/ready"))
-        assert (ready.status, ready.json()) == (503, {"live": True, "ready": False})
-        assert server.ask(request_bytes("GET", "/v2/health/live")).status == 200
+        assert (ready.status, ready.json()) == (503, {"live": False, "ready": False})
+        live = server.ask(request_bytes("GET", "/v2/health/live"))
+        assert (live.status, live.json()) == (503, {"live": False, "reason": reason})
         refused = post(server)
         detail = assert_problem(refused, 503, "not-ready")["detail"]
         assert detail == f"this server ends, and another one should start: {reason}"

@@ -18,6 +18,7 @@ from tests.support.structure import picture, structure_table
 from tensorpost import _cli
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
 from tensorpost_server.http.error_responses import status_of
+from tensorpost_server.http.metrics import METRICS
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
@@ -70,12 +71,22 @@ def commands_table() -> str:
     return _table(("Command", "Arguments and options", "What it does"), rows)
 
 
+def metrics_table() -> str:
+    """Every metric, with its kind and labels."""
+    rows = [
+        (f"`{name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+        for name, metric in METRICS.items()
+    ]
+    return _table(("Metric", "Kind", "Labels", "Meaning"), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_table,
     "errors.md": problems_table,
     "http.md": endpoints_table,
     "command-line.md": commands_table,
     "architecture.md": structure_table,
+    "operations.md": metrics_table,
 }
 """The page with each table."""
 

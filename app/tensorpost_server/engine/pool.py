@@ -201,6 +201,28 @@ class Pool:
                 )  # fmt: skip
         return found
 
+    def fault(self, stuck_seconds: float) -> str | None:
+        """Why a device does not work any more; None if all of them do. Also gives each a tiny Tile to run.
+
+        It does not wait for that: a failure is seen at the next question, and a thread that does not come back is seen
+        when it has computed for too long. So a device that was spoilt while nobody called is found too.
+
+        Args:
+            stuck_seconds: how long a thread may compute before it counts as stuck.
+        """
+        if self.lost is not None:
+            return self.lost
+        plan, row = _tile(4), [memoryview(bytes(1024))]
+        for key, worker in self.workers.items():
+            failed = worker.beat(plan, row)
+            if worker.lost is not None:
+                return worker.lost
+            if failed is not None:
+                return f"{key} failed a Tile of 4 KiB: {failed}"
+            if (busy := worker.busy_seconds) > stuck_seconds:
+                return f"a thread of {key} has computed for {busy:.0f} s, longer than {stuck_seconds:g} s"
+        return None
+
     def close(self) -> None:
         """Close every worker."""
         for worker in self.workers.values():
@@ -230,12 +252,15 @@ class Pool:
         return {key: f"there is no device {device} of {name} here; there {known_devices}"}
 
     def _try_devices(self, minimum_work: int | None) -> None:
-        """Run a small Tile on every device with memory of its own, and measure from which size on plans pay there.
+        """Run a small Tile on every device; for one with memory of its own measure from which size on plans pay there.
 
         One that fails is closed and refused: it would fail the first request as well.
         """
-        for key, worker in [(key, worker) for key, worker in self.workers.items() if not worker.backend.inline]:
+        for key, worker in [*self.workers.items()]:
             try:
+                if worker.backend.inline:
+                    worker.run_now(_tile(4), [memoryview(bytes(1024))])
+                    continue
                 measured = self._measured_minimum(worker)
             except Exception as error:  # noqa: BLE001 # CuPy's, ONNX Runtime's, ours: no reason to stop the others
                 self.refused[key] = f"it opened, but failed its first Tile: {_sentence(error)}"

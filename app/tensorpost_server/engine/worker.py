@@ -32,6 +32,7 @@ T = TypeVar("T")
 _CALL_WORK = 1 << 14  # elements that are added up in the time of a hop to a thread and back
 _BYTES_PER_ELEMENT = 4
 
+BEAT_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 1
 
@@ -97,6 +98,9 @@ class Worker:
         self._full_until = 0.0
         self._requests = 0
         self._trimming: asyncio.TimerHandle | None = None
+        self._computing: dict[int, float] = {}  # by thread: since when
+        self._beat: Future[bytes] | None = None
+        self._beat_due = 0.0
         # Where the event loop's thread may compute small plans, so may one thread more.
         self._threads = WorkerThreads(backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline)
 
@@ -244,6 +248,8 @@ class Worker:
         """Call the backend on this thread; if it fails, note whether the device is lost or out of memory."""
         if self.lost is not None:
             raise DeviceLost(self.lost, extra=self._retry_after)
+        thread = threading.get_ident()
+        self._computing[thread] = time.monotonic()
         try:
             return call(*args)
         except OutOfDeviceMemory as error:
@@ -256,6 +262,8 @@ class Worker:
                 self.lost = error.detail
                 self._when_lost(error.detail)
             raise
+        finally:
+            del self._computing[thread]
 
     @property
     def _retry_after(self) -> dict[str, Any]:
@@ -264,6 +272,29 @@ class Worker:
     def time_once(self, plan: Plan, inputs: Sequence[memoryview]) -> float:
         """Seconds that the plan takes on a thread of this worker, the hop there and back included. Blocks."""
         return timed(lambda: self._threads.submit_first(self._watched, self.run_now, plan, inputs).result())
+
+    # ---- whether it works --------------------------------------------------------------------------------------------
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the longest call of the device that has not returned has been running; 0 if there is none."""
+        begun = [*self._computing.values()]  # threads add to it and remove from it meanwhile
+        return time.monotonic() - min(begun) if begun else 0.0
+
+    def beat(self, plan: Plan, inputs: Sequence[memoryview]) -> str | None:
+        """Begin to run a tiny plan on a thread, at most once a second and once at a time; does not wait for it.
+
+        Returns:
+            Why the last one failed; None if it did not, or if the device only had no memory left.
+        """
+        beat = self._beat
+        if beat is not None and not beat.done():
+            return None
+        if self.lost is None and time.monotonic() >= self._beat_due:
+            self._beat_due = time.monotonic() + BEAT_SECONDS
+            self._beat = self._threads.submit_first(self._watched, self.run_now, plan, inputs)
+        error = None if beat is None or beat.cancelled() else beat.exception()
+        return None if error is None or isinstance(error, OutOfDeviceMemory) else f"{type(error).__name__}: {error}"
 
     def close(self) -> None:
         """Wait for running computations, then close the device."""

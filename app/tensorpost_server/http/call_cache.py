@@ -20,6 +20,7 @@ removes it.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -34,6 +35,7 @@ from ..planning import Plan
 from .headers import request_id
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, RunOptions
+from .request_record import RequestRecord
 
 if TYPE_CHECKING:
     from .service import Service
@@ -202,12 +204,14 @@ class Replay:
         service: of the application that answered.
         key: of the request that was answered.
         sent_id: the X-Request-ID in the HTTP head; None if there is none.
+        scope: of the request that was answered: its path and caller are those of the others too.
     """
 
-    __slots__ = ("_key", "_sent_id", "_service")
+    __slots__ = ("_caller", "_key", "_path", "_sent_id", "_service")
 
-    def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None) -> None:
+    def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
+        self._path, self._caller = scope["path"], scope.get("tensorpost.caller")
 
     def __call__(self, body: bytes) -> tuple[bytes, bytes] | None:
         """Compute the response to a request with this body.
@@ -244,7 +248,14 @@ class Replay:
         except (TensorpostError, MemoryError):
             return None  # the application meets the same error, and answers it
         stages.done("compute")
-        return head.lines + changing_field_lines(request_id(self._sent_id), stages), output
+        id_, took = request_id(self._sent_id), stages.milliseconds
+        if service.records is not None:
+            record = RequestRecord(
+                time.time(), id_, self._caller, "POST", self._path, prepared.plan.operator, worker.backend.name, 200,
+                None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
+            )  # fmt: skip
+            service.records.add(record)
+        return head.lines + changing_field_lines(id_, stages), output
 
 
 def field_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

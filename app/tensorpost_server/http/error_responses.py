@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from tensorpost import problems as p
 
 from .browser_requests import NO_SNIFFING
+from .request_record import observation_of
 
 __all__ = [
     "MEDIA_TYPE",
@@ -82,6 +83,8 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
         headers["Accept"] = str(error.extra["accept"])
     if isinstance(error, p.UnsupportedMediaType) and "accept_encoding" in error.extra:
         headers["Accept-Encoding"] = str(error.extra["accept_encoding"])
+    if (observation := observation_of(request.scope)) is not None:
+        observation.reason = error.code
     problem = error.to_problem(status)
     if request_id := request.scope.get("tensorpost.request_id"):
         problem["request_id"] = headers["X-Request-ID"] = request_id

@@ -31,6 +31,7 @@ from .parse_call import Dialect, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .receive_into import arrived_bytes, receive_into
 from .request_body import ClientDisconnected, RequestBody
+from .request_record import CLIENT_DISCONNECTED, Observation
 from .responses import (
     JSON_BYTES_PER_ELEMENT,
     ResponseSender,
@@ -57,20 +58,21 @@ class Execution:
         dialect: of the path.
         operator: name in the path.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
+        observation: takes note of what becomes known.
     """
 
     __slots__ = (
-        "_body", "_caller", "_dialect", "_fields", "_limit", "_operator", "_queue_slot", "_scope", "_service",
-        "_ticket", "_upload_ended", "_wait", "_whole", "sender",
+        "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_queue_slot", "_scope",
+        "_service", "_ticket", "_upload_ended", "_wait", "_whole", "sender",
     )  # fmt: skip
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
-        whole: WholeMessages | None,
+        whole: WholeMessages | None, observation: Observation,
     ) -> None:  # fmt: skip
         self._service, self._scope, self._fields = service, scope, fields
         self._dialect, self._operator = dialect, operator
-        self._whole = whole
+        self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
         self._wait = wait_seconds(fields.get(b"prefer"))
         self._limit = asyncio.timeout(self._wait)
@@ -96,11 +98,12 @@ class Execution:
                 with CallerWatch(receive) as watch:
                     await self._run(receive, send, watch)
         except ClientDisconnected:
-            return
+            self._observation.reason = CLIENT_DISCONNECTED
         except TimeoutError:
             if not self._limit.expired():
                 raise
             if self.begun:
+                self._observation.reason = DeadlineExceeded.code
                 return  # a response that is not complete makes the server close the connection
             raise self._too_late() from None
         except (MemoryError, OSError, RuntimeError) as error:
@@ -109,14 +112,25 @@ class Execution:
             _log.warning("request %s: %r", self._scope["tensorpost.request_id"], error)
             raise out_of_memory(self._service.settings.retry_after_seconds) from error
         finally:
+            self._observe()
             if self._queue_slot is not None:
                 self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
 
+    def _observe(self) -> None:
+        observation, sender = self._observation, self.sender
+        if self._body is not None:
+            observation.received_bytes = self._body.received
+        if sender is not None and sender.begun:
+            observation.status, observation.sent_bytes, observation.slices = 200, sender.sent_bytes, sender.slices
+            if not sender.complete:
+                observation.reason = observation.reason or CLIENT_DISCONNECTED
+
     async def _run(self, receive: Receive, send: Send, watch: CallerWatch) -> None:
         service, stages = self._service, Stages()
         settings, fields = service.settings, self._fields
+        self._observation.stages = stages.milliseconds
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = RequestFormat.of(fields, length)
@@ -131,8 +145,9 @@ class Execution:
             body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages, watch)
         if self._whole is not None and format_.request is not MediaType.JSON:
-            sender.replay = Replay(service, key, fields.get(b"x-request-id"))
+            sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
+        self._observation.operator = plan.operator
         worker = pool.choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
@@ -249,6 +264,7 @@ class Execution:
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""
+        self._observation.backend = worker.backend.name
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()

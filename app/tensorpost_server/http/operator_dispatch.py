@@ -1,4 +1,4 @@
-"""The way of a request into the application: an id for every one, and operators run before FastAPI's routing.
+"""The way of a request into the application: an id and a record for each, operators before FastAPI's routing.
 
 FastAPI's routing and dependency injection take longer than a small operator (benchmarks/small.py). Its routes for
 operators exist for the OpenAPI document only.
@@ -14,15 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.problems import TensorpostError
+from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
 
 from .browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .call_cache import whole_messages
 from .dialects import DIALECTS
-from .error_responses import answer_error, answer_http_exception
+from .error_responses import STATUS, answer_error, answer_http_exception
 from .execution import Execution
 from .headers import header_fields, request_framing, request_id
 from .parse_call import Dialect
+from .request_record import Observation, operator_name
 from .service import Service
 
 __all__ = ["OperatorDispatch"]
@@ -31,7 +32,8 @@ __all__ = ["OperatorDispatch"]
 class OperatorDispatch:
     """ASGI middleware that runs `POST {path of a dialect}/{operator}` and passes everything else on.
 
-    It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response.
+    It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response, and reports each request
+    that has ended to `Service.records`.
 
     Args:
         app: the application inside.
@@ -51,24 +53,47 @@ class OperatorDispatch:
             return
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
+        observation = Observation(scope, id_)
+        try:
+            await self._answer(scope, receive, send, fields, id_, observation)
+        except Exception as error:  # the application answers it outside of here, or the connection breaks
+            kind = Unavailable if isinstance(error, MemoryError) else ServerFault
+            observation.reason = error.code if isinstance(error, TensorpostError) else kind.code
+            if observation.status is None:
+                observation.status = STATUS[kind]
+            raise
+        finally:
+            if self._service.records is not None:
+                self._service.records.add(observation.record())
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, fields: Mapping[bytes, bytes], id_: str,
+        observation: Observation,
+    ) -> None:  # fmt: skip
+
+        async def send_observed(message: Message) -> None:
+            observation.sending(message)
+            await send(message)
+
+        request = Request(scope)
         try:
             request_framing(fields, scope["http_version"])
         except TensorpostError as error:
-            response = answer_error(Request(scope), error)
+            response = answer_error(request, error)
             response.headers["Connection"] = "close"  # where the next request begins is not known
-            await response(scope, receive, send)
+            await response(scope, receive, send_observed)
             return
         try:
             self._browsers.check(scope, fields)
         except HTTPException as error:
-            await answer_http_exception(Request(scope), error)(scope, receive, send)
+            await answer_http_exception(request, error)(scope, receive, send_observed)
             return
         if scope["method"] == "POST":
             path, root = scope["path"], scope.get("root_path", "")
             path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")
             dialect = DIALECTS.get(path)
             if dialect is not None and name:
-                await _run_operator(self._service, dialect, name, fields, scope, receive, send)
+                await _run_operator(self._service, dialect, name, fields, scope, receive, send, observation)
                 return
 
         async def send_with_id(message: Message) -> None:
@@ -76,17 +101,18 @@ class OperatorDispatch:
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = id_
                 headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
-            await send(message)
+            await send_observed(message)
 
         await self._app(scope, receive, send_with_page_policy(send_with_id))
 
 
 async def _run_operator(
     service: Service, dialect: Dialect, name: str, fields: Mapping[bytes, bytes],
-    scope: Scope, receive: Receive, send: Send,
+    scope: Scope, receive: Receive, send: Send, observation: Observation,
 ) -> None:  # fmt: skip
     """Run an operator, and answer errors that are refusals; unexpected ones are the application's to answer."""
-    execution = Execution(service, scope, fields, dialect, name, whole_messages(scope) if service.replays else None)
+    whole = whole_messages(scope) if service.replays else None
+    execution = Execution(service, scope, fields, dialect, name, whole, observation)
     try:
         await execution.run(receive, send)
         return
@@ -95,6 +121,7 @@ async def _run_operator(
         if not service.draining:
             raise
         if execution.begun:
+            observation.reason = NotReady.code
             return
         response = answer_error(Request(scope), service.stopped())
         response.headers["Connection"] = "close"
@@ -102,4 +129,6 @@ async def _run_operator(
         if execution.begun:
             raise  # the status has been sent; the connection breaks instead
         response = answer_error(Request(scope), error)
+    observation.operator = observation.operator or operator_name(name)
+    observation.status, observation.sent_bytes = response.status_code, len(response.body)
     await response(scope, receive, send)

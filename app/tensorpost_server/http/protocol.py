@@ -59,6 +59,7 @@ from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .error_responses import MEDIA_TYPE, status_of
 from .headers import header_fields, request_framing, request_id
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
+from .request_record import OBSERVE_REFUSAL
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
 __all__ = ["DirectProtocol", "protocol_class"]
@@ -588,6 +589,8 @@ class DirectProtocol(HttpToolsProtocol):
     def _refuse(self, error: TensorpostError, status: int | None = None) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
         self._refusal = (status or status_of(error), error)
+        if (observe := self.app_state.get(OBSERVE_REFUSAL)) is not None:
+            observe(self._refusal[0])
         self._change(Event.REFUSE)
         self._answer_refusal()
 

@@ -158,10 +158,16 @@ class ResponseSender:
 
     Attributes:
         begun: whether the response has begun; from then on its status cannot change.
+        complete: whether all of it was handed to the server.
+        sent_bytes: of the body, until now.
+        slices: of the output that were sent, until now.
         replay: handed to the server with a small response; None if it cannot be replayed.
     """
 
-    __slots__ = ("_request_id", "_send", "_stages", "_timeout", "_watch", "_whole", "begun", "replay")
+    __slots__ = (
+        "_request_id", "_send", "_stages", "_timeout", "_watch", "_whole", "begun", "complete", "replay", "sent_bytes",
+        "slices",
+    )  # fmt: skip
 
     def __init__(
         self, send: Send, request_id: str, stages: Stages, timeout: float, whole: WholeMessages | None,
@@ -169,7 +175,8 @@ class ResponseSender:
     ) -> None:  # fmt: skip
         self._send, self._request_id, self._stages, self._timeout = send, request_id, stages, timeout
         self._whole, self._watch = whole, watch
-        self.begun = False
+        self.begun = self.complete = False
+        self.sent_bytes = self.slices = 0
         self.replay: ReplayFunction | None = None
 
     async def whole(self, head: PreparedHead, body: bytes) -> None:
@@ -184,8 +191,10 @@ class ResponseSender:
         if self._whole is not None:
             lines = head.lines + changing_field_lines(self._request_id, self._stages)
             if self._whole.send(lines, body, self.replay):
+                self.sent_bytes, self.slices, self.complete = len(body), 1, True
                 return
         await self._send(self._start(head))
+        self.slices = 1
         await self._send_part(body, more=False)
 
     async def stream(self, head: PreparedHead, slices: AsyncGenerator[memoryview]) -> None:
@@ -208,6 +217,7 @@ class ResponseSender:
             await self._send_part(head.body_head)
             while block is not None:
                 await self._send_part(block)
+                self.slices += 1
                 block = await anext(slices, None)
             self._watch.stop()
             await self._send_part(b"", more=False)
@@ -220,5 +230,7 @@ class ResponseSender:
         try:
             async with asyncio.timeout(self._timeout):
                 await self._send({"type": "http.response.body", "body": part, "more_body": more})
+                self.sent_bytes += len(part)
+                self.complete = not more
         except TimeoutError:
             raise ClientDisconnected from None  # a response that is not complete makes the server close the connection

@@ -16,8 +16,11 @@ from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
+from .access_log import AccessLog
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .metrics import RequestMetrics
 from .parse_threads import ParseThreads
+from .request_record import RecordBatch, refused_record
 
 __all__ = ["Service", "router", "service_of"]
 
@@ -43,6 +46,9 @@ class Service:
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        access_log: writes a line for each request that has ended; None if it is off.
+        metrics: counts the requests that have ended; None if they are off.
+        records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: threads for large JSON and heads.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
@@ -55,6 +61,9 @@ class Service:
         default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
     )
     replays: bool = False
+    access_log: AccessLog | None = None
+    metrics: RequestMetrics | None = None
+    records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
     end: Callable[[], None] = _stop_process
 
@@ -91,6 +100,21 @@ class Service:
             f"the server was told to stop and waited {seconds} s for this request (setting "
             f"{setting_variable('shutdown_seconds')}); send it again to one that is ready"
         )
+
+    def observe_by(self, access_log: AccessLog | None) -> None:
+        """Let the metrics and this access log, where they are on, know of each request that ends from now on."""
+        if self.records is not None:
+            self.records.flush()
+        if self.access_log is not None:
+            self.access_log.close()
+        self.access_log = access_log
+        consumers = [observer.observe for observer in (self.metrics, access_log) if observer is not None]
+        self.records = RecordBatch(consumers) if consumers else None
+
+    def observe_refusal(self, status: int) -> None:
+        """Take note of a request that the protocol class refused with this status."""
+        if self.records is not None:
+            self.records.add(refused_record(status))
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""
@@ -145,13 +169,16 @@ async def list_limits(request: Request) -> JSONResponse:
 
 # The paths are those of the Open Inference Protocol's health endpoints.
 @router.get("/v2/health/live", summary="Is the process alive?", tags=["health"])
-async def live() -> JSONResponse:
-    """200 as long as the event loop answers."""
-    return JSONResponse({"live": True})
+async def live(request: Request) -> JSONResponse:
+    """200 as long as the event loop answers and every device works; 503 with a `reason` if only a restart helps."""
+    service = service_of(request)
+    fault = None if service.pool is None else service.pool.fault(service.settings.stuck_seconds)
+    return JSONResponse({"live": True} if fault is None else {"live": False, "reason": fault}, 503 if fault else 200)
 
 
 @router.get("/v2/health/ready", summary="Will requests be served?", tags=["health"])
 async def ready(request: Request) -> JSONResponse:
     """200 if requests will be served; 503 while starting or draining."""
-    is_ready = service_of(request).ready
-    return JSONResponse({"live": True, "ready": is_ready}, 200 if is_ready else 503)
+    service = service_of(request)
+    is_ready, is_live = service.ready, service.pool is None or service.pool.lost is None
+    return JSONResponse({"live": is_live, "ready": is_ready}, 200 if is_ready else 503)

@@ -1,0 +1,171 @@
+"""`GET /metrics`: what is counted is what was sent, in a text that a reader written from the format's page takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.http_app import NPY, Serving, assert_problem, eventually, http_app, npy_bytes, request_bytes, serving
+
+from tensorpost_server.http.metrics import BOUNDS, METRICS, RequestMetrics, Sample, exposition
+from tensorpost_server.http.request_record import RequestRecord
+
+TILE = "/v1/operators/tile?repeats=2&backend=numpy"
+CALL = {"operator": "TILE", "backend": "numpy"}
+Labels = frozenset[tuple[str, str]]
+
+_LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
+_LINE = re.compile(r"([a-z_:]+)(?:\{(.*)\})? ([0-9.e+-]+|\+Inf)")
+
+
+def read(text: str) -> dict[str, dict[Labels, float]]:
+    """Every sample by its name and labels; asserts what the format asks for: HELP, TYPE, no line twice, order."""
+    found: dict[str, dict[Labels, float]] = {}
+    current = ""
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("#"):
+            _, word, current, rest = line.split(" ", 3)
+            assert word in ("HELP", "TYPE")
+            assert word == "HELP" or rest in ("counter", "gauge", "histogram")
+            continue
+        matched = _LINE.fullmatch(line)
+        assert matched is not None, line
+        name, labels, value = matched[1], frozenset(_LABEL.findall(matched[2] or "")), float(matched[3])
+        assert name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") == current or name == current
+        assert len(labels) == (matched[2] or "").count('="'), line
+        assert labels not in found.setdefault(name, {}), line
+        found[name][labels] = value
+    return found
+
+
+def at(**labels: str) -> Labels:
+    return frozenset(labels.items())
+
+
+def scrape(server: Serving) -> dict[str, dict[Labels, float]]:
+    answer = server.ask(request_bytes("GET", "/metrics"))
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return read(answer.body.decode())
+
+
+def test_requests_of_every_path_are_counted():
+    small, large = npy_bytes([1, 2]), npy_bytes(np.zeros(1 << 20, "float32"))
+    with serving() as server:
+        scrape(server)
+        with server.wire() as wire:
+            for _ in range(5):  # parsed, prepared, then replayed
+                wire.send(request_bytes("POST", TILE, small, NPY))
+                assert wire.answer().status == 200
+        streamed = server.ask(request_bytes("POST", TILE, large, NPY))
+        server.ask(request_bytes("POST", "/v1/operators/tile?repeats=x", small, NPY))
+        server.ask(request_bytes("POST", "/v1/operators/DML_OPERATOR_TILE?repeats=x", small, NPY))
+        server.ask(request_bytes("POST", "/v1/operators/tiel", small, NPY))
+        server.ask(b"this is no request\r\n\r\n")
+        found = scrape(server)
+
+    requests = found["tensorpost_requests_total"]
+    assert requests[at(**CALL, status="200")] == 6
+    assert requests[at(operator="TILE", backend="none", status="422")] == 2
+    assert requests[at(operator="none", backend="none", status="404")] == 1
+    assert requests[at(operator="none", backend="none", status="400")] == 1
+    assert requests[at(operator="none", backend="none", status="200")] == 1  # the first scrape
+    assert found["tensorpost_refusals_total"] == {
+        at(reason="invalid-descriptor"): 2, at(reason="unknown-operator"): 1, at(reason="invalid-request"): 1,
+    }  # fmt: skip
+    assert found["tensorpost_received_bytes_total"][at(**CALL)] == 5 * len(small) + len(large)
+    assert found["tensorpost_sent_bytes_total"][at(**CALL)] == 5 * len(npy_bytes([1] * 4)) + len(streamed.body)
+    assert found["tensorpost_slices_total"][at(**CALL)] == 5 + 4  # 8 MiB in slices of 2 MiB
+    assert found["tensorpost_request_seconds_count"][at(**CALL)] == 6
+    for stage in ("head", "plan", "admit", "receive", "compute"):
+        assert found["tensorpost_stage_seconds_count"][at(stage=stage, backend="numpy")] == 6
+    assert found["tensorpost_device_up"][at(backend="numpy", device="0")] == 1
+    assert found["tensorpost_ready"][at()] == 1
+
+
+def test_callers_that_leave_are_cancellations():
+    with serving() as server:
+        with server.wire() as wire:
+            wire.send(request_bytes("POST", TILE, b"", {**NPY, "content-length": 1000}))
+        eventually(lambda: scrape(server)["tensorpost_cancellations_total"][at()] == 1, "it is counted")
+        requests = scrape(server)["tensorpost_requests_total"]
+
+    assert sum(count for labels, count in requests.items() if ("status", "none") in labels) == 1
+
+
+def test_no_caller_makes_up_a_label():
+    with http_app() as app:
+        for index in range(50):
+            app.post(f"/v1/operators/made-up-{index}", npy_bytes([1]))
+            app.post(f"/v1/operators/tile?repeats=2&backend=made-up-{index}", npy_bytes([1]))
+            app.get(f"/made-up-{index}", headers={"x-request-id": f"made-up-{index}"})
+        text = app.get("/metrics").text
+
+    assert "made-up" not in text
+    assert read(text)["tensorpost_requests_total"] == {
+        at(operator="none", backend="none", status="404"): 100,
+        at(operator="TILE", backend="none", status="400"): 50,
+    }
+
+
+def test_two_applications_count_apart():
+    with http_app() as one, http_app() as other:
+        one.post(TILE, npy_bytes([1]))
+
+        assert at(**CALL, status="200") in read(one.get("/metrics").text)["tensorpost_requests_total"]
+        assert "tensorpost_requests_total" not in read(other.get("/metrics").text)
+
+
+def test_they_can_be_turned_off():
+    with http_app(metrics=False) as app:
+        assert app.post(TILE, npy_bytes([1])).status_code == 200
+        assert_problem(app.get("/metrics"), 404, "not-found")
+
+
+def test_a_histogram_counts_what_is_at_most_its_upper_ends():
+    metrics = RequestMetrics()
+    seconds = [0.0, BOUNDS[0], BOUNDS[0] * 1.001, 0.0009, 70.0]
+    for took in seconds:
+        metrics.observe([RequestRecord(0, "", None, "POST", "/", "TILE", "numpy", 200, None, 1, 2, 1, {}, took)])
+    found = read(exposition(metrics.samples()))
+
+    buckets = {float(dict(labels)["le"]): n for labels, n in found["tensorpost_request_seconds_bucket"].items()}
+    assert buckets == {upper: sum(took <= upper for took in seconds) for upper in (*BOUNDS, float("inf"))}
+    assert found["tensorpost_request_seconds_sum"][at(**CALL)] == pytest.approx(sum(seconds))
+
+
+def test_labels_are_escaped():
+    sample = Sample("tensorpost_build_info", ('a"b\\c\nd', "3"), 1)
+
+    assert 'tensorpost_build_info{version="a\\"b\\\\c\\nd",python="3"} 1' in exposition([sample]).splitlines()
+
+
+BACKENDS = "app/tensorpost_server/backends"
+GAUGES = {"cuda": f"{BACKENDS}/cuda/backend.py", "directml": f"{BACKENDS}/directml/backend.py"}
+
+
+@pytest.mark.parametrize("path", GAUGES.values(), ids=GAUGES)
+def test_every_gauge_of_a_device_is_a_metric(path: str):
+    text = (Path(__file__).parents[2] / path).read_text()
+    _, _, body = text.partition("def gauges(self)")
+    names = re.findall(r'^ +"(\w+)":', body.partition("\n    def ")[0], re.MULTILINE)
+
+    assert len(names) >= 4
+    assert {f"tensorpost_{name}" for name in names} <= METRICS.keys()
+
+
+def test_devices_with_memory_of_their_own_show_it(monkeypatch: pytest.MonkeyPatch):
+    gauges: Mapping[str, Any] = {"device_memory_bytes": 7, "not_in_the_table": 8}
+    with http_app() as app:
+        assert app.service.pool is not None
+        backend = app.service.pool.workers["numpy"].backend
+        monkeypatch.setattr(type(backend), "gauges", lambda _: gauges)
+        found = read(app.get("/metrics").text)
+
+    assert found["tensorpost_device_memory_bytes"][at(backend="numpy", device="0")] == 7
+    assert not [name for name in found if "not_in" in name]
