@@ -21,6 +21,7 @@ from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import examples, operator_routes
 from .http import service as service_routes
+from .http.access import AccessControl
 from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
@@ -81,11 +82,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = Settings() if settings is None else settings
     buffers = BufferPool(settings.pool_bytes)
     admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers)
-    service = Service(settings, admission)
+    access = AccessControl(settings)
+    service = Service(settings, admission, access)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
+        access.open()
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():

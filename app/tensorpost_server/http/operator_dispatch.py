@@ -1,4 +1,4 @@
-"""The way of a request into the application: an id for every one, and operators run before FastAPI's routing.
+"""The way of a request into the application: an id and a caller for every one; operators run before FastAPI's routing.
 
 FastAPI's routing and dependency injection take longer than a small operator (benchmarks/small.py). Its routes for
 operators exist for the OpenAPI document only.
@@ -29,7 +29,8 @@ __all__ = ["OperatorDispatch"]
 class OperatorDispatch:
     """ASGI middleware that runs `POST {path of a dialect}/{operator}` and passes everything else on.
 
-    It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response.
+    It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response, and refuses callers that
+    `AccessControl` does not let in.
 
     Args:
         app: the application inside.
@@ -48,9 +49,15 @@ class OperatorDispatch:
             return
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
+        path, root = scope["path"], scope.get("root_path", "")
+        path = path[len(root) :] if path.startswith(f"{root}/") else path
+        try:
+            send = self._service.access.admit(scope, fields, path, send)
+        except TensorpostError as error:
+            await answer_error(Request(scope), error)(scope, receive, send)
+            return
         if scope["method"] == "POST":
-            path, root = scope["path"], scope.get("root_path", "")
-            path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")
+            path, _, name = path.rpartition("/")
             dialect = DIALECTS.get(path)
             if dialect is not None and name:
                 await _run_operator(self._service, dialect, name, fields, scope, receive, send)

@@ -16,12 +16,16 @@ from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
+from .access import AccessControl
 from .call_cache import BoundedCache, CallKey, PreparedCall
 
 __all__ = ["Service", "router", "service_of"]
 
 _MOST_CALLS = 512
-_NOT_LIMITS = ("host", "port", "backend", "http_protocol")
+_NOT_LIMITS = (
+    "host", "port", "uds", "backend", "http_protocol",
+    "keys_file", "allow_anonymous", "tls_certificate", "tls_key", "tls_client_ca",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class Service:
     Attributes:
         settings: the limits.
         admission: the memory budget.
+        access: who may call.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
@@ -47,6 +52,7 @@ class Service:
 
     settings: Settings
     admission: Admission
+    access: AccessControl
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(
