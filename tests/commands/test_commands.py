@@ -29,7 +29,7 @@ from tensorpost_server.main import create_app
 from tensorpost_server.serving import GuardedApplication, Listener, choose_protocol, is_loopback, uvicorn_config
 from tensorpost_server.settings import Settings
 
-ADDRESS = re.compile(r"tensorpost \S+ listens on (http://(\S+):(\d+)|unix:.+)\n")
+ADDRESS = re.compile(r"tensorpost \S+ listens on (https?://(\S+):(\d+)|unix:.+)\n")
 PATIENCE = 30  # seconds; a busy machine is slow, not wrong
 
 
