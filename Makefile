@@ -8,7 +8,7 @@ ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test check fuzz bench bench-quick bench-peers size gpu serve image requirements
+.PHONY: demo test check fuzz bench bench-quick bench-peers size gpu directml directml-check serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -43,6 +43,15 @@ gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: ever
 	$(RUN)python -m pytest -n $(JOBS) tests/backends/cuda tests/conformance -k cuda
 	$(RUN)python -m benchmarks.gpu --json build/gpu.json
 	$(RUN)python -m benchmarks.gpu_service --json build/gpu-service.json
+
+directml: .venv/.dev  ## DirectML itself on Linux, by Windows Python under Wine: probes, vectors, validation; needs root, 3 GB, half an hour
+	tools/directml setup
+	tools/directml probes
+	tools/directml conformance
+	tools/directml validation
+
+directml-check:  ## a few vectors of it, where it can be set up; says what is missing where not
+	tools/directml check
 
 serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup

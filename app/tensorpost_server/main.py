@@ -58,6 +58,7 @@ def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], objec
         threads=settings.threads_by_backend(),
         cuda_memory_bytes=settings.cuda_memory_bytes,
         cuda_pinned_bytes=settings.cuda_pinned_bytes,
+        directml_debug=settings.directml_debug,
     )
     return Pool.open(
         backend,

@@ -93,6 +93,11 @@ class Settings(BaseSettings):
         description="Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold "
         "travel at about half the speed. Default: 1 GiB, or an eighth of the memory we may use if that is less.",
     )
+    directml_debug: bool = Field(
+        default=False,
+        description="Turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors. Needs "
+        "Windows' Graphics Tools, and DirectML.Debug.dll beside DirectML.dll.",
+    )
     auto_minimum_work: int | None = Field(
         default=None,
         ge=0,

@@ -192,15 +192,15 @@ def test_a_redirect_to_another_origin_takes_no_key_along(kind: Any, *, own_httpx
     with listening() as other:
         moved = f"HTTP/1.1 307 Moved\r\nLocation: {other.url}/v1/limits\r\nContent-Length: 0\r\n\r\n"
         with listening(moved.encode()) as first:
-            made = httpx.Client if kind is Client else httpx.AsyncClient
-            options = {"http_client": made(follow_redirects=True, trust_env=False)} if own_httpx else {}
-            if own_httpx:
-                ask(kind, first.url, api_key=KEY, **options)
+            if own_httpx and kind is Client:
+                with httpx.Client(follow_redirects=True, trust_env=False) as http:
+                    ask(kind, first.url, api_key=KEY, http_client=http)
+            elif own_httpx:
+                http = httpx.AsyncClient(follow_redirects=True, trust_env=False)
+                ask(kind, first.url, api_key=KEY, http_client=http)
             else:
                 with pytest.raises(TensorpostError):
                     ask(kind, first.url, api_key=KEY)
-            if own_httpx and kind is Client:
-                options["http_client"].close()
 
     assert KEY.lower() in first.heads[0]
     assert len(other.heads) == (1 if own_httpx else 0)

@@ -32,11 +32,16 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that fail as a whole; a strict mark, so that an entry that starts to pass is a failure."""
+    """Mark the tests of DirectML, and those that fail as a whole.
+
+    The latter by a strict mark, so that an entry that starts to pass is a failure.
+    """
     for item in items:
         if not isinstance(item, pytest.Function) or HERE not in item.path.parents:
             continue
         callspec = getattr(item, "callspec", None)
+        if callspec and callspec.params.get("backend") == "directml":
+            item.add_marker(pytest.mark.directml_device)
         reason = known_failures(callspec.params.get("backend", "")).get(item.originalname) if callspec else None
         if reason is not None:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

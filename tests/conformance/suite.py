@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import itertools
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,8 @@ DO_NOT_COMPUTE = frozenset({"null"})  # answers zeros by design; tests/backends/
 COMPUTING = tuple(name for name in BACKENDS if name not in DO_NOT_COMPUTE)
 ORACLES: Mapping[type[OperatorDesc], Callable[[Any, bytes], bytes]] = {TileOperatorDesc: oracles.tile_oracle}
 HERE = Path(__file__).parent
+WINE = sys.platform == "win32" and hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
+"""Whether Windows is Wine."""
 
 
 def vectors(*operators: str) -> list[Case]:
@@ -136,9 +140,10 @@ _ENTRY = re.compile(r"(?P<case>test_\w+|[\w/]+ \[.+\]): (?P<reason>\S.{9,})")
 
 
 def known_failures(backend: str) -> Mapping[str, str]:
-    """The entries of the backend's list `<backend>-xfails.txt`, if it has one."""
+    """The entries of the backend's list `<backend>-xfails.txt`, if it has one; those of Wine only where Wine is."""
     path = HERE / f"{backend}-xfails.txt"
-    return expected_failures(path.read_text()) if path.is_file() else {}
+    entries = expected_failures(path.read_text("utf-8")) if path.is_file() else {}
+    return {entry: reason for entry, reason in entries.items() if WINE or not reason.startswith("under Wine")}
 
 
 def expected_failures(text: str) -> dict[str, str]:

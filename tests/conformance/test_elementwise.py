@@ -36,6 +36,7 @@ def test_numbers_of_every_type_and_rank(backend: Backend, operator: str):
         packed_case(operator, data_type, attributes, rank=1 + (number + place) % 8)
         for number, data_type in enumerate(types_of(operator))
         for place, attributes in enumerate(FORMULAS[operator].attributes)
+        if not ("scale_bias" in attributes and data_type.endswith("64"))  # which DirectML refuses
     ]
     all_hold(cases, lambda case: check_bytes(backend, case))
 

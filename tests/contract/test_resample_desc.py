@@ -413,7 +413,7 @@ def test_a_gradient_is_completed_from_both_tensors() -> None:
     }
     desc = ResampleGradOperatorDesc.completed({**tensors, "InterpolationMode": "LINEAR"})
     assert desc.scales == (1.5,)  # the forward operator's: its output is the gradient that comes in
-    assert (desc.input_pixel_offsets, desc.output_pixel_offsets) == ((-0.5,), (0.5,))
+    assert (desc.input_pixel_offsets, desc.output_pixel_offsets) == ((-0.5,), (0.5,)), "the adjoint of 0.5 and -0.5"
     for name in tensors:
         fields = {key: value for key, value in tensors.items() if key != name}
         with pytest.raises(InvalidDescriptor) as error:

@@ -130,8 +130,9 @@ def test_no_slice_is_much_work_however_few_bytes_it_has(columns: int):
     assert len(held) <= 3 * plan.work // SLICE_WORK + 1
 
 
-def test_what_cannot_be_cut_is_one_element():
-    plan = make_plan(means_of_columns(1 << 30, 3), 2 << 20)
+def test_what_cannot_be_cut_is_one_element(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tensorpost_server.planning.plan.SLICE_WORK", 1 << 20)
+    plan = make_plan(means_of_columns(1 << 23, 3), 2 << 20)
 
     assert [piece.computed for piece in plan.slices] == [1, 1, 1]
 

@@ -486,12 +486,10 @@ def test_a_constant_picture_does_not_lose_1_to_rounding(constant: int) -> None:
 def test_the_gradient_is_the_adjoint(case: tuple[Any, NDArray[Any]]) -> None:
     """<g, R x> = <R* g, x>, but for float32: each side is a sum of the same products."""
     desc, g = case
-    attributes = {name: getattr(desc, name) for name in type(desc).fields_of_kind("attribute")}
-    attributes |= {
-        "input_pixel_offsets": desc.output_pixel_offsets, "output_pixel_offsets": desc.input_pixel_offsets,
-    }  # fmt: skip
+    fields = {name: getattr(desc, name) for name in type(desc).fields_of_kind("attribute")}
+    fields["input_pixel_offsets"], fields["output_pixel_offsets"] = desc.output_pixel_offsets, desc.input_pixel_offsets
     forward = (Resample2OperatorDesc if isinstance(desc, ResampleGrad1OperatorDesc) else Resample1OperatorDesc)(
-        input_tensor=desc.output_gradient_tensor, output_tensor=desc.input_gradient_tensor, **attributes
+        input_tensor=desc.output_gradient_tensor, output_tensor=desc.input_gradient_tensor, **fields
     )
     x = np.random.default_rng(3).standard_normal(desc.output_gradient_tensor.sizes).astype(np.float32)
     y, back = run(forward, x), run(desc, g)

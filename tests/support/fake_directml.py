@@ -24,7 +24,7 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import operator_class
 from tensorpost.descriptors.catalogue import OperatorFacts, facts_of, operator_names
 from tensorpost.problems import TensorpostError
-from tensorpost_server.backends.directml.library import Libraries
+from tensorpost_server.backends.directml.directml_dll import Libraries
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
 
@@ -86,6 +86,7 @@ class FakeWindows:
         dispatches_left: after so many the device is removed.
         ties_go_down: nearest takes the lower neighbour.
         said: what the debug layer says when an operator is refused.
+        bound: the bytes of every input of every dispatch.
         wrong: what was done wrongly; must stay empty.
     """
 
@@ -105,6 +106,7 @@ class FakeWindows:
     objects: dict[int, FakeObject] = field(default_factory=dict[int, FakeObject])
     released: list[str] = field(default_factory=list[str])
     calls: list[str] = field(default_factory=list[str])
+    bound: list[bytes] = field(default_factory=list[bytes])
     debug: list[str] = field(default_factory=list[str])
     messages: list[bytes] = field(default_factory=list[bytes])
     pending: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
@@ -542,6 +544,7 @@ class FakeWindows:
             assert [one and one[1] for one in bound.get(f"{kind}s", [])] == sizes, f"what is bound as {kind}s"
         plan = make_plan(desc, 1 << 20)
         given = [bytes(_memory(one))[: one[1]] for one in bound.get("inputs", []) if one]
+        self.bound += given
         run = NumpyBackend().start(plan, [memoryview(data) for data in given])
         places = [one for one in bound["outputs"] if one]
         for index, piece in enumerate(plan.slices):

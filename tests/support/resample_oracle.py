@@ -119,8 +119,8 @@ def axes_of(desc: OperatorDesc) -> list[OracleAxis]:
         scales = fields["Scales"]
     inputs = fields.get("InputPixelOffsets", [0.5] * rank)
     outputs = fields.get("OutputPixelOffsets", [-0.5] * rank)
-    if backward:
-        inputs, outputs = outputs, inputs  # each belongs to the gradient of its name, as DirectML has it
+    if backward:  # each offset is of the gradient operator's own tensor
+        inputs, outputs = outputs, inputs
     if fields["InterpolationMode"] == "LINEAR":
         how = ["triangle" if fields.get("Antialiased") and np.float32(s) < 0.5 else "linear" for s in scales]
     else:

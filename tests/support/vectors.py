@@ -315,7 +315,7 @@ def load(path: Path) -> VectorsFile:
     except (ValueError, KeyError, TypeError, AssertionError, InvalidDescriptor) as error:
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
     name = path.resolve().relative_to(VECTORS) if VECTORS in path.resolve().parents else Path(path.name)
-    return VectorsFile(str(name.with_suffix("")), operator, tuple(cases), tuple(rejected))
+    return VectorsFile(name.with_suffix("").as_posix(), operator, tuple(cases), tuple(rejected))
 
 
 def _in(case: Mapping[str, Any], read: Callable[[Mapping[str, Any], str], Any], operator: str) -> Any:

@@ -282,6 +282,6 @@ def _sentence(error: Exception) -> str:
 
 
 def _tile(rows: int) -> Plan:
-    """So many copies of a row of 1 KiB, in the four dimensions that every feature level of DirectML takes."""
+    """The plan of a Tile of so many rows of 1 KiB, in the four dimensions that every DirectML level takes."""
     row = BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 256))
     return make_plan(TileOperatorDesc.of(row, (1, 1, rows, 1)), InlineLimits().bytes)

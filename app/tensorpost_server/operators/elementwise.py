@@ -104,7 +104,10 @@ def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
     wide = "float64" if base.kind in "iu" or exponent.name.endswith("int32") else "float32"
     x, power = operands(desc)
     whole = call("equal", call("trunc", power), power)
-    return pointwise(desc, where((x < 0.0) & ~whole, math.nan, call("power", x, power)), wide)
+    result = call("power", x, power)
+    if base.kind in "iu" and desc.scale_bias is None:  # a whole number, from which the device's function may be off
+        result = where(whole & (power >= 0.0), call("rint", result), result)
+    return pointwise(desc, where((x < 0.0) & ~whole, math.nan, result), wide)
 
 
 @form_of_class(dml.ElementWiseConstantPowOperatorDesc)

@@ -59,7 +59,8 @@ def resample_form(desc: ResampleDesc) -> Separable:
     gradient = isinstance(desc, ResampleGradient)
     if gradient:
         sizes, output_sizes = desc.output_gradient_tensor.sizes, desc.input_gradient_tensor.sizes
-        input_offsets, output_offsets = output_offsets, input_offsets  # each belongs to the gradient of its name
+        # The input offset is that of the gradient operator's own input, which is the forward operator's output.
+        input_offsets, output_offsets = output_offsets, input_offsets
     else:
         sizes, output_sizes = desc.input_tensor.sizes, desc.output_tensor.sizes
     antialiased = isinstance(desc, Resample3OperatorDesc) and desc.antialiased

@@ -102,16 +102,16 @@ class ResampleFamily(OperatorDesc):
         """See `OperatorDesc.inferred`; as DirectMLX does.
 
         An output tensor gets the sizes floor(input size * scale), exact for the 32-bit scale. Scales become output size
-        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output), for a gradient the reverse. A
-        gradient operator cannot know the size of the forward input from that of the forward output, so no tensor is
-        inferred.
+        / input size, rounded to 32 bits; offsets become 0.5 (input) and -0.5 (output), or the reverse for a gradient,
+        which is the adjoint then. A gradient operator cannot know the size of the forward input from that of the
+        forward output, so no tensor is inferred.
         """
         source, target = (given.structure(BufferTensorDesc, name) for name in cls.forward_tensors)
         known = source or target
         if known is not None and issubclass(cls, PixelOffsets):
-            offset = 0.5 if issubclass(cls, ForwardResample) else -0.5
-            yield "input_pixel_offsets", [offset] * len(known.sizes)
-            yield "output_pixel_offsets", [-offset] * len(known.sizes)
+            input_offset = 0.5 if issubclass(cls, ForwardResample) else -0.5
+            yield "input_pixel_offsets", [input_offset] * len(known.sizes)
+            yield "output_pixel_offsets", [-input_offset] * len(known.sizes)
         if given.has("scales"):
             scales = given.floats("scales")
         elif source is not None and target is not None:

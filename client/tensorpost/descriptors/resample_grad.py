@@ -1,10 +1,13 @@
 """The Resample family's gradients: RESAMPLE_GRAD and RESAMPLE_GRAD1, the adjoints of RESAMPLE1 and RESAMPLE2.
 
-They have the attributes of their forward operators, read in the opposite direction: the input is shaped like the
-forward operator's output. The two offsets change places: as DirectML computes it, InputPixelOffsets belong to the input
-gradient and OutputPixelOffsets to the output gradient, so that the adjoint of offsets 0.5 and -0.5 has -0.5 and 0.5.
-The pages do not say so. Sources: the DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, "DirectML feature
-level history", and DirectML's own answers (tests/directml_device).
+Their input is shaped like the forward operator's output, and each offset belongs to the gradient's own tensor: with o
+an index of the input gradient, `x = (o - InputPixelOffset) / Scale - OutputPixelOffset` in the output gradient. That is
+the forward operator with its two offsets exchanged; the Scale stays the forward one's. The pages say that the offsets
+are the forward operator's, but DirectML 1.15.4 computes this (114 probes of both operators, nearest and linear), and
+TensorFlow's plugin relies on it: half-pixel centers, forward 0.5 and -0.5, are -0.5 and 0.5 here.
+
+Sources: DirectML itself; the DML_RESAMPLE_GRAD and DML_RESAMPLE_GRAD1 pages, `DirectML.h`, and "DirectML feature level
+history".
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class ResampleGradient(ResampleFamily):
 
 
 class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
-    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the same scales, and its offsets exchanged.
+    """`DML_OPERATOR_RESAMPLE_GRAD`: the adjoint of RESAMPLE1 with the two offsets exchanged.
 
     Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
 
@@ -43,15 +46,15 @@ class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
     """
 
     operator_type = "RESAMPLE_GRAD"
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint, with the two offsets exchanged."
+    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint, with the offsets exchanged."
 
 
 class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient):
-    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with its offsets exchanged.
+    """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the two offsets exchanged.
 
     Raises:
         InvalidDescriptor: with every rule that is broken.
     """
 
     operator_type = "RESAMPLE_GRAD1"
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint, with the two offsets exchanged."
+    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint, with the offsets exchanged."

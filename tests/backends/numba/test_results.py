@@ -116,7 +116,7 @@ def cases(
         fields["Antialiased"] = draw(st.booleans())
     desc = cls.completed(fields)
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    _, source = next(desc.tensors())  # of a gradient, InputGradientTensor
+    _, source = desc.tensors()[0]  # of a gradient, InputGradientTensor
     shape = source.layout.size_in_bytes // dtype.itemsize
     if dtype.kind != "f":
         limits = np.iinfo(dtype)

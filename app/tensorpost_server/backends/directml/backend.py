@@ -15,8 +15,8 @@ from ..numpy_ import new_block
 from . import d3d12
 from .com import ComError
 from .device import Device, adapters
-from .library import Libraries, open_libraries
-from .memory import Buffer
+from .device_buffers import Buffer
+from .directml_dll import Libraries, open_libraries
 from .operators import CompiledOperators, Descriptors, dispatch
 
 __all__ = ["DirectmlBackend", "DirectmlRun"]

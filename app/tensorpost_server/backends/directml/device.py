@@ -15,8 +15,8 @@ from tensorpost.descriptors.feature_levels import FeatureLevel
 from . import d3d12
 from .c_structs import OperatorStruct, array_of
 from .com import ComError, ComObject, at, create, guid
-from .library import Libraries
-from .memory import BufferPool
+from .device_buffers import DeviceBuffers
+from .directml_dll import Libraries
 from .queue import Queue
 
 __all__ = ["Adapter", "Device", "adapters", "binding_properties"]
@@ -143,7 +143,7 @@ class Device:
         self.level = self._highest_level()
         self.data_types = frozenset([kind for kind in TensorDataType if kind and self._has(kind)])
         self.queue = Queue(self._d3d, self._dml)
-        self.buffers = BufferPool(self._d3d, self.queue.retire, self.queue.drain)
+        self.buffers = DeviceBuffers(self._d3d, self.queue.retire, self.queue.drain)
 
     # ---- what the device says ----------------------------------------------------------------------------------------
 

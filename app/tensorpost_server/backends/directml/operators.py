@@ -17,7 +17,7 @@ from .c_structs import OperatorStruct
 from .com import ComObject
 from .d3d12 import BindingProperties
 from .device import Device, binding_properties
-from .memory import Buffer
+from .device_buffers import Buffer
 from .queue import Binding
 
 __all__ = ["CompiledOperator", "CompiledOperators", "Descriptors", "bindings", "dispatch"]

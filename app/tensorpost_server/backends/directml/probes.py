@@ -26,7 +26,7 @@ from .c_structs import OperatorStruct
 from .com import ComError
 from .d3d12 import BindingProperties
 from .device import Device, binding_properties
-from .library import Libraries, open_libraries
+from .directml_dll import Libraries, open_libraries
 from .operators import CompiledOperators, dispatch
 
 __all__ = ["PROBES", "Probe", "compute", "run_probes"]
@@ -333,8 +333,8 @@ PROBES: tuple[Probe, ...] = (
         "half pixel", _OneOf((("half pixel", [0, 1, 3, 4]), ("top left", [0, 2, 4, 4]))), ask=_upsample,
     ),
     Probe(
-        6, "the sign of the offsets of RESAMPLE_GRAD", "1 2 3 4 nearest, Scale 2, offsets 0.5 and -0.5: 3 7 if forward",
-        "forward meaning", _OneOf((("forward meaning", [3, 7]),)), ask=_gradient,
+        6, "whose tensors the offsets of RESAMPLE_GRAD belong to", "1 2 3 4 nearest, Scale 2, offsets 0.5 and -0.5",
+        "its own", _OneOf((("its own", [1, 9]), ("the forward operator's", [3, 7]))), ask=_gradient,
     ),
     Probe(
         7, "whether an operator is created with a Scale of 0, -1, NaN or infinity", "RESAMPLE1, CreateOperator",

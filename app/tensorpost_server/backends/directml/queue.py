@@ -19,7 +19,7 @@ import numpy as np
 from . import d3d12
 from .c_structs import TypedDesc, array_of
 from .com import ComError, ComObject, at
-from .memory import Buffer, make_staging
+from .device_buffers import Buffer, make_staging
 
 __all__ = ["STAGING_BYTES", "Binding", "Queue", "Recording"]
 
@@ -240,8 +240,9 @@ class Recording:
         queue.queue.check(d3d12.QUEUE_SIGNAL, "Signal", queue.fence.at, c_uint64(queue.submitted))
 
     def upload(self, source: memoryview, target: Buffer) -> None:
-        """Copy memory into a buffer; it was read when this returns.
+        """Copy memory into a buffer, with zeros up to a multiple of 4 bytes; it was read when this returns.
 
+        The zeros are for operators that read there: an index outside the tensor must not find somebody else's bytes.
         What finds no room in the staging memory is submitted in several parts.
 
         Raises:
@@ -257,11 +258,12 @@ class Recording:
                 queue.wait(queue.upload_halves[0].done)
                 queue.upload_halves[0].used = 0
                 self.open()
-            half = queue.upload_halves[0]
+            half, padded = queue.upload_halves[0], -(-size // 4) * 4
             begin = half.begin + half.used
             ctypes.memmove(queue.upload.mapped + begin, address + offset, size)
+            ctypes.memset(queue.upload.mapped + begin + size, 0, padded - size)
             half.used += -(-size // 16) * 16
-            self.copy(queue.upload, begin, target, offset, size)
+            self.copy(queue.upload, begin, target, offset, padded)
         self._written.append(target)
 
     def copy(self, source: Buffer, begin: int, target: Buffer, offset: int, size: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from . import d3d12
 from .com import ComError, ComObject, at
 
-__all__ = ["KEPT_BYTES", "Buffer", "BufferPool", "make_buffer", "make_staging"]
+__all__ = ["KEPT_BYTES", "Buffer", "DeviceBuffers", "make_buffer", "make_staging"]
 
 KEPT_BYTES = 256 << 20
 """Device memory that is kept for the next request."""
@@ -32,7 +32,7 @@ class Buffer:
     mapped: int = 0
 
 
-class BufferPool:
+class DeviceBuffers:
     """Buffers in device memory, lent and kept. What uses them is submitted to one queue, which runs it in order.
 
     Args:
