@@ -22,7 +22,13 @@ from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import examples, operator_routes
 from .http import service as service_routes
 from .http.access import AccessControl
-from .http.error_responses import answer_disconnected, answer_error, answer_http_exception, answer_unexpected
+from .http.error_responses import (
+    answer_disconnected,
+    answer_error,
+    answer_http_exception,
+    answer_out_of_memory,
+    answer_unexpected,
+)
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -82,18 +88,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = Settings() if settings is None else settings
     buffers = BufferPool(settings.pool_bytes)
-    admission = Admission(settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers)
-    access = AccessControl(settings)
-    service = Service(settings, admission, access)
+    admission = Admission(
+        settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers,
+        caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
+    )  # fmt: skip
+    service = Service(settings, admission, AccessControl(settings))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
-        access.open()
+        service.access.open()
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
+            worker.costs.max_seconds = settings.max_seconds
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
             yield
@@ -118,6 +127,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(MemoryError, answer_out_of_memory)
     app.add_exception_handler(ClientDisconnected, answer_disconnected)
     app.add_exception_handler(Exception, answer_unexpected)
     app.add_middleware(OperatorDispatch, service=service)

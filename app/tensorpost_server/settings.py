@@ -151,6 +151,13 @@ class Settings(BaseSettings):
         description="Most elements that one request may have read and added up. A small tensor can ask for much: "
         "an antialiased or gradient axis reads up to its whole input for each output.",
     )
+    max_seconds: float = Field(
+        default=600,
+        gt=0,
+        description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
+        "while it runs, its pauses not counted. POST /v1/validate tells the estimate. Ten minutes are the largest "
+        "output on two cores several times over.",
+    )
     memory_bytes: int = Field(
         default_factory=lambda: machine.memory() // 2,
         ge=1,
@@ -164,6 +171,20 @@ class Settings(BaseSettings):
     )
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
+    )
+    caller_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may "
+        "hold with more than one request, of what the others left; then 429. So there is always room for another "
+        "caller. 1 where all callers come through one proxy.",
+    )
+    slow_upload_seconds: float = Field(
+        default=10,
+        gt=0,
+        description="When there is no room for a request, the slowest body that has been arriving for so long, and "
+        "would take as long again, is ended with 408 to make room, seconds.",
     )
     slice_bytes: int = Field(
         default=2 * _MIB,

@@ -118,6 +118,16 @@ class PieceReader(ABC, Generic[Head]):
             self._step()
         return taken
 
+    @property
+    def wanted(self) -> int:
+        """Length in bytes of what has to be collected before the next step, as far as is known."""
+        return self._wanted
+
+    @property
+    def missing(self) -> int:
+        """How many of them have not been fed, at least 1 until there is a head."""
+        return self._wanted - len(self._collected)
+
     def finish(self) -> Head:
         """The head, once the input has ended.
 

@@ -67,6 +67,15 @@ class Deadline:
             raise RequestTimeout(said, extra={"phase": "total"})
         return left if seconds is None else min(seconds, left)
 
+    def wait_field(self) -> tuple[tuple[str, str], ...]:
+        """The header field that tells the server how long it is waited for, in whole seconds; none without an end.
+
+        Source: RFC 7240, section 4.3.
+        """
+        if self._total is None:
+            return ()
+        return (("prefer", f"wait={max(0, math.ceil(self._end - time.monotonic() - _SLACK_SECONDS))}"),)
+
     def allows(self, seconds: float) -> bool:
         """Whether a wait of so many seconds ends before the call's time does."""
         return time.monotonic() + seconds < self._end

@@ -118,8 +118,9 @@ class Transport:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
         deadline = Deadline(self.origin.timeout.total)
-        retry, waited = 1, 0.0
+        retry, waited, fields = 1, 0.0, request.fields
         while True:
+            request.fields = fields + deadline.wait_field()
             try:
                 reader = ResponseReader(await self._own_sender().send(request, deadline), request)
                 await reader.require_success()

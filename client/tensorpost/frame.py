@@ -46,7 +46,7 @@ from .datatypes import DATA_TYPES, DataType
 from .json_tensor import tensor_from_json, tensor_to_json
 from .npy import NPY_MEDIA_TYPE, NpyHead, NpyHeadReader, encode_npy_head
 from .problems import BodyMismatch, InvalidFrame, InvalidJson, InvalidParameter, LimitExceeded, nearest
-from .strict_json import read_json
+from .strict_json import count_objects, read_json
 
 __all__ = [
     "ALSO_READ",
@@ -214,6 +214,7 @@ class HeadReader(PieceReader[FrameHead]):
     Args:
         max_head_bytes: longest JSON text accepted. Default 1 MiB, room for some 10,000 tensors.
         content_length: length of the whole body, if it is known; the head must agree with it.
+        max_tensors: most tensors accepted, which are counted before any entry is read. Default: no limit.
 
     Example:
         >>> from tensorpost.datatypes import data_type
@@ -224,8 +225,11 @@ class HeadReader(PieceReader[FrameHead]):
         3
     """
 
-    def __init__(self, *, max_head_bytes: int = 1 << 20, content_length: int | None = None) -> None:
+    def __init__(
+        self, *, max_head_bytes: int = 1 << 20, content_length: int | None = None, max_tensors: int | None = None
+    ) -> None:
         super().__init__(8, max_head_bytes, content_length)
+        self._max_tensors = max_tensors
 
     def _step(self) -> None:
         if len(self._collected) == 8:
@@ -237,7 +241,17 @@ class HeadReader(PieceReader[FrameHead]):
         else:
             if self._collected[8] != ord("{"):
                 refuse_other_containers(self._collected)
+            if self._max_tensors is not None:
+                self._refuse_more_tensors(self._max_tensors)
             self._accept(_read_head(bytes(self._collected[8:]), len(self._collected)))
+
+    def _refuse_more_tensors(self, most: int) -> None:
+        # Besides the tensors there are the head and its metadata; braces inside texts are not counted.
+        if self._collected.count(b"{", 8) > most + 2 and (found := count_objects(self._collected[8:]) - 1) > most + 1:
+            raise InvalidFrame(
+                f"the frame's head has {found:,} entries; at most {most:,} tensors are read here",
+                extra={"limit": most, "actual": found},
+            )
 
 
 @remember_small

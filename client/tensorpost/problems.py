@@ -26,7 +26,8 @@ The tree::
     |   |-- NoBackend                        no device here can run it, with each device's reason
     |   |-- OutOfDeviceMemory                no room on the device now, even in small slices; try again
     |   |-- DeviceLost                       the device failed for good; the server's process ends
-    |   `-- ReceiveTimeout                   the body stopped arriving
+    |   |-- ReceiveTimeout                   the body stopped arriving, or came too slowly while others waited
+    |   `-- DeadlineExceeded                 the caller's time ended before the answer began
     |-- ServerFault                          our mistake, or a device's
     `-- ConnectionProblem                    the SDK got no whole answer
         |-- ConnectFailed                    no server there
@@ -51,6 +52,7 @@ __all__ = [
     "BodyMismatch",
     "ConnectFailed",
     "ConnectionProblem",
+    "DeadlineExceeded",
     "DeviceLost",
     "Forbidden",
     "IncompleteBody",
@@ -471,10 +473,17 @@ class DeviceLost(Unavailable):
 
 
 class ReceiveTimeout(Unavailable):
-    """The body stopped arriving before it was complete."""
+    """The body stopped arriving before it was complete, or was the slowest one when others needed its memory."""
 
     code = "receive-timeout"
     title = "The body stopped arriving"
+
+
+class DeadlineExceeded(Unavailable, TimeoutError):
+    """The caller's time (`Prefer: wait`, sent for `Timeout(total=...)`) ended before the answer began."""
+
+    code = "deadline-exceeded"
+    title = "The caller's time is over"
 
 
 class ServerFault(TensorpostError):

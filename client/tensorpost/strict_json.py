@@ -18,7 +18,7 @@ import numpy as np
 
 from .problems import InvalidJson
 
-__all__ = ["read_json"]
+__all__ = ["count_objects", "read_json"]
 
 _MOST_INTEGER_DIGITS = 40  # 2^128 has 39; int() takes time quadratic in the digits
 _MOST_REAL_CHARACTERS = 1_100  # the longest exact float64, the smallest subnormal, has 1,076 characters
@@ -43,6 +43,7 @@ def read_json(
     *,
     max_bytes: int | None = None,
     max_depth: int = 64,
+    max_containers: int | None = None,
     allow_non_finite: bool = False,
 ) -> Any:
     """Read UTF-8 JSON, refusing whatever two readers could understand differently.
@@ -55,6 +56,8 @@ def read_json(
         text: the whole document; white space around it is allowed.
         max_bytes: longest text that is looked at. Default: no limit.
         max_depth: how many arrays and objects may be open at once.
+        max_containers: how many arrays and objects there may be in all; brackets inside texts count as well. Default:
+            no limit.
         allow_non_finite: read the words NaN, Infinity and -Infinity, which Triton's clients write in tensor data.
 
     Example:
@@ -79,7 +82,14 @@ def read_json(
         raise InvalidJson(
             f"the JSON is not UTF-8: {error.reason} at byte {error.start}", extra={"position": error.start}
         ) from None
-    if raw.count(b"[") + raw.count(b"{") > max_depth and _depth(raw) > max_depth:
+    containers = raw.count(b"[") + raw.count(b"{")
+    if max_containers is not None and containers > max_containers:
+        raise InvalidJson(
+            f"the JSON has {containers:,} opening brackets; at most {max_containers:,} are read here, so send the "
+            "elements of a tensor in one flat array",
+            extra={"limit": max_containers, "actual": containers},
+        )
+    if containers > max_depth and _depth(raw) > max_depth:
         raise InvalidJson(f"the JSON nests deeper than {max_depth} levels", extra={"limit": max_depth})
     try:
         value = _decoder(allow_non_finite).decode(characters)
@@ -96,6 +106,11 @@ def read_json(
     if "\\u" in characters:
         _refuse_lone_surrogates(characters)
     return value
+
+
+def count_objects(text: bytes | bytearray) -> int:
+    """How many objects open in a JSON text, those inside strings left out; nothing is built."""
+    return _TEXT.sub(b"", text).count(b"{")
 
 
 def _depth(raw: bytes) -> int:

@@ -146,3 +146,42 @@ def test_no_server_is_a_failed_connection_and_not_the_end_of_time(connect: Conne
         port = listener.getsockname()[1]
     with pytest.raises(problems.ConnectFailed):
         connect(f"http://127.0.0.1:{port}", timeout=Timeout(total=5), retries=0).run(DESC, X)
+
+
+def heads_of(connect: Connect, timeout: Timeout, calls: int = 1, retries: int = 0) -> list[bytes]:
+    """The request heads that a server gets."""
+    heads: list[bytes] = []
+
+    def handle(connection: socket.socket, _number: int) -> None:
+        while (request := read_request(connection))[0]:
+            heads.append(request[0])
+            connection.sendall(LATER if len(heads) <= retries else ANSWER)
+
+    with raw_server(handle) as server:
+        tp = connect(server.url, timeout=timeout, retries=retries)
+        for _ in range(calls):
+            tp.run(DESC, X)
+    return heads
+
+
+LATER = http_answer("503 Busy", b"", "text/plain", headers="retry-after: 1\r\n")
+
+
+def test_the_server_is_told_how_long_it_is_waited_for(connect: Connect) -> None:
+    first, second = heads_of(connect, Timeout(total=30), calls=2)
+
+    assert b"\r\nprefer: wait=30" in first.lower()
+    assert first == second, "a server that answers identical calls from its cache would not know the second"
+
+
+def test_a_retry_tells_what_is_left(connect: Connect) -> None:
+    first, second = heads_of(connect, Timeout(total=2.5), retries=1)
+
+    assert b"prefer: wait=3" in first.lower()
+    assert b"prefer: wait=2" in second.lower()
+
+
+def test_without_an_end_nothing_is_told(connect: Connect) -> None:
+    (head,) = heads_of(connect, Timeout())
+
+    assert b"prefer" not in head.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -180,3 +181,168 @@ class Counting(RuleBasedStateMachine):
 
 TestCounting = Counting.TestCase
 TestCounting.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+# ---- callers ---------------------------------------------------------------------------------------------------------
+
+
+def admitted(admission: Admission, caller: str, size: int = 0) -> list[Ticket]:
+    """Tickets for this caller until it is refused."""
+    tickets: list[Ticket] = []
+    with suppress(TooBusy):
+        while True:
+            tickets.append(admission.admit(size, caller))
+    return tickets
+
+
+def test_one_caller_leaves_room_for_others():
+    admission = Admission(1000, 256, 1, caller_share=0.75)
+
+    counts = [len(admitted(admission, caller)) for caller in "abc"]
+
+    assert counts == [192, 48, 12]  # three quarters of 256, of 64, of 16
+
+
+def test_the_refusal_names_the_setting():
+    admission = Admission(1000, 4, 1, caller_share=0.5)
+    tickets = admitted(admission, "a")
+
+    with pytest.raises(TooBusy, match="2 requests of this caller") as caught:
+        admission.admit(0, "a")
+
+    assert (len(tickets), caught.value.extra["setting"]) == (2, "TENSORPOST_CALLER_SHARE")
+
+
+def test_one_caller_leaves_memory_for_others():
+    admission = Admission(1000, 256, 1, caller_share=0.75)
+
+    assert len(admitted(admission, "a", 10)) == 75
+    with pytest.raises(TooBusy, match="needs 11 bytes, and 750 of 750 that this caller may have now") as caught:
+        admission.admit(11, "a")
+
+    assert caught.value.extra["setting"] == "TENSORPOST_CALLER_SHARE"
+    admission.admit(250, "b").release()
+
+
+def test_an_only_request_may_have_all_the_memory():
+    admission = Admission(1000, 9, 1, caller_share=0.5)
+
+    with admission.admit(600, "a") as ticket:
+        ticket.grow(400)
+        assert lent_out(admission) == (1000, 1)
+
+    assert not admission.held
+
+
+def test_what_a_caller_releases_it_may_have_again():
+    admission = Admission(1000, 4, 1, caller_share=0.5)
+    first, _second = admitted(admission, "a")
+
+    first.release()
+
+    admission.admit(0, "a")
+    with pytest.raises(TooBusy):
+        admission.admit(0, "a")
+
+
+# ---- slow uploads ----------------------------------------------------------------------------------------------------
+
+
+class Uploads:
+    """An admission with a clock that stands still, and uploads in it."""
+
+    def __init__(self, max_requests: int, caller_share: float = 1) -> None:
+        self.now = 0.0
+        self.ended: list[str] = []
+        self.admission = Admission(
+            1000, max_requests, 1, caller_share=caller_share, slow_upload_seconds=10, clock=lambda: self.now
+        )
+
+    def begin(self, name: str, received: int, caller: str = "a") -> Ticket:
+        ticket = self.admission.admit(10, caller)
+        ticket.uploading(100, lambda: received, lambda: self.ended.append(name))
+        return ticket
+
+
+def test_the_slowest_upload_makes_room():
+    uploads = Uploads(3)
+    for name, received in (("some", 20), ("slowest", 3), ("fast", 60)):
+        uploads.begin(name, received)
+    uploads.now = 10
+
+    new = uploads.admission.admit(10, "b")
+
+    assert uploads.ended == ["slowest"]
+    assert lent_out(uploads.admission) == (30, 3)
+    new.release()
+
+
+def test_uploads_are_not_ended_while_there_is_room():
+    uploads = Uploads(3)
+    uploads.begin("slow", 0)
+    uploads.now = 1000
+
+    uploads.admission.admit(10, "b")
+
+    assert not uploads.ended
+
+
+@pytest.mark.parametrize(
+    ("seconds", "received"),
+    [(9.9, 0), (10, 50), (10, 100)],
+    ids=["young", "done in the same time again", "complete"],
+)
+def test_an_upload_that_is_not_slow_is_kept(seconds: float, received: int):
+    uploads = Uploads(1)
+    uploads.begin("only", received)
+    uploads.now = seconds
+
+    with pytest.raises(TooBusy):
+        uploads.admission.admit(10, "b")
+
+    assert not uploads.ended
+
+
+def test_a_complete_body_is_no_upload():
+    uploads = Uploads(1)
+    uploads.begin("only", 0).uploaded()
+    uploads.now = 1000
+
+    with pytest.raises(TooBusy):
+        uploads.admission.admit(10, "b")
+
+
+def test_a_caller_with_more_requests_pushes_nobody_out():
+    uploads = Uploads(3)
+    uploads.begin("patient", 1, "b")
+    uploads.admission.admit(20, "a")
+    uploads.admission.admit(20, "a")
+    uploads.now = 1000
+
+    with pytest.raises(TooBusy):
+        uploads.admission.admit(10, "a")
+
+    assert not uploads.ended
+
+
+def test_a_caller_above_its_share_loses_its_own_slow_upload():
+    uploads = Uploads(4, caller_share=0.5)
+    uploads.begin("other", 0, "b")
+    uploads.begin("own", 1, "a")
+    uploads.begin("own, faster", 2, "a")
+    uploads.now = 20
+
+    uploads.admission.admit(10, "a")
+
+    assert uploads.ended == ["own"]
+
+
+def test_memory_is_taken_from_a_slow_upload_as_well():
+    uploads = Uploads(9)
+    uploads.begin("slow", 0).grow(900)
+    uploads.now = 20
+
+    uploads.admission.admit(500, "b")
+
+    assert uploads.ended == ["slow"]
+    assert lent_out(uploads.admission) == (500, 1)

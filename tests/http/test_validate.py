@@ -17,7 +17,7 @@ from tensorpost.descriptors.catalogue import facts_of
 TILE = {"InputTensor": {"DataType": "INT16", "Sizes": [2, 3]}, "Repeats": [1, 2]}
 MEMBERS = {
     "valid", "feature_level", "violations", "lowest_feature_level", "op", "output", "inputs", "outputs",
-    "input_bytes", "output_bytes",
+    "input_bytes", "output_bytes", "cost",
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_every_violation_is_listed_and_the_answer_is_200(app: AppClient):
         ("count-disagrees", "$.desc.RepeatsCount"),
         ("repeat-zero", "$.desc.Repeats[1]"),
     } == {(violation["code"], violation["path"]) for violation in found["violations"]}
-    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 7
+    assert tuple(found[key] for key in sorted(MEMBERS - {"valid", "feature_level", "violations"})) == (None,) * 8
 
 
 def test_a_level_that_does_not_take_it(app: AppClient):

@@ -42,6 +42,7 @@ CODES = {
     "OutOfDeviceMemory": "out-of-device-memory",
     "DeviceLost": "device-lost",
     "ReceiveTimeout": "receive-timeout",
+    "DeadlineExceeded": "deadline-exceeded",
     "ServerFault": "internal-error",
     "ConnectionProblem": "connection-problem",
     "ConnectFailed": "connect-failed",

@@ -38,6 +38,7 @@ __all__ = [
     "Answer",
     "AppClient",
     "Controlled",
+    "ControlledRun",
     "Wire",
     "app_settings",
     "assert_problem",

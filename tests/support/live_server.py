@@ -26,7 +26,14 @@ serve(host="127.0.0.1", port=0, log_level="warning")
 
 @contextlib.contextmanager
 def live_server(**env: object) -> Iterator[str]:
-    """Start the real server and yield its base URL, for instance `http://127.0.0.1:40123`.
+    """As `live_process`; yields the base URL only."""
+    with live_process(**env) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def live_process(**env: object) -> Iterator[tuple[str, int]]:
+    """Start the real server and yield its base URL, for instance `http://127.0.0.1:40123`, and its process id.
 
     Args:
         env: environment variables for the server, for instance `TENSORPOST_MAX_BODY_BYTES=1000`. Variables of that
@@ -54,7 +61,7 @@ def live_server(**env: object) -> Iterator[str]:
                 process.wait(10)
                 log.seek(0)
                 raise RuntimeError(f"the server did not start:\n{announcement}{log.read().decode(errors='replace')}")
-            yield url
+            yield url, process.pid
         finally:
             process.stdin.close()
             try:

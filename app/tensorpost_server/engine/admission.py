@@ -2,10 +2,17 @@
 
 A refused request costs a few hundred bytes, and an admitted one always has the memory it needs. Used from the event
 loop's thread only.
+
+Nobody gets everything: a caller that has requests in flight gets another one only while all of its requests together
+keep to a share of what the others left (dynamic thresholds after Choudhury and Hahne, "Dynamic queue length thresholds
+for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998). So there is room for one more
+caller, whatever one caller does. When there is none, the slowest upload makes room.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,9 +28,10 @@ __all__ = ["Admission", "Ticket"]
 class Ticket:
     """A request's share of the budget, from `Admission.admit` until `release`; also a context manager."""
 
-    def __init__(self, admission: Admission, reserved: int) -> None:
+    def __init__(self, admission: Admission, reserved: int, caller: str = "") -> None:
         self._admission: Admission | None = admission
         self.reserved = reserved
+        self.caller = caller
 
     def memory(self, size_in_bytes: int, source: Callable[[int], memoryview | None] | None = None) -> memoryview:
         """Writable bytes out of the share, in use for as long as a view of them exists; their content is undefined.
@@ -44,13 +52,29 @@ class Ticket:
             TooBusy: more than is free now. The ticket keeps what it had.
         """
         assert self._admission is not None, "released"
-        self._admission.reserve(size_in_bytes, self.reserved + size_in_bytes)
+        self._admission.reserve(size_in_bytes, self.reserved + size_in_bytes, self.caller, self)
         self.reserved += size_in_bytes
+
+    def uploading(self, length: int, received: Callable[[], int], end: Callable[[], object]) -> None:
+        """The request's body is arriving, from now until `uploaded`; a slow one may be ended.
+
+        Args:
+            length: of the body, bytes.
+            received: says how many of them have arrived.
+            end: called if the upload is ended, after the ticket was released.
+        """
+        if self._admission is not None:
+            self._admission.uploads[self] = Upload(self._admission.clock(), length, received, end)
+
+    def uploaded(self) -> None:
+        """The body is complete."""
+        if self._admission is not None:
+            self._admission.uploads.pop(self, None)
 
     def release(self) -> None:
         """Release the share; a second call does nothing."""
         if self._admission is not None:
-            self._admission.release(self.reserved)
+            self._admission.release(self)
             self._admission = None
 
     def __enter__(self) -> Self:
@@ -62,6 +86,40 @@ class Ticket:
         self.release()
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A body that is arriving.
+
+    Attributes:
+        began: when it began, by the admission's clock.
+        length: bytes of the body.
+        received: says how many of them have arrived.
+        end: called if the upload is ended.
+    """
+
+    began: float
+    length: int
+    received: Callable[[], int]
+    end: Callable[[], object]
+
+    def bytes_per_second(self, now: float) -> float:
+        """Its rate from its beginning."""
+        return self.received() / max(now - self.began, 1e-9)
+
+    def is_slow(self, now: float, seconds: float) -> bool:
+        """Whether it takes so long already, and as long again at its rate."""
+        missing = self.length - self.received()
+        return now - self.began >= seconds and missing > self.bytes_per_second(now) * seconds
+
+
+@dataclass(slots=True)
+class Held:
+    """What one caller holds: requests, and their bytes."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
 @dataclass(slots=True)
 class Admission:
     """Counts bytes and requests in flight.
@@ -71,6 +129,11 @@ class Admission:
         max_requests: requests that may be in flight.
         retry_after_seconds: what a refused caller is told to wait.
         buffers: the pool that the memory comes from.
+        caller_share: part, up to 1, of what the others left, that one caller may hold with more than one request.
+        slow_upload_seconds: how long a body may arrive before it may be ended to make room.
+        clock: seconds, ascending.
+        held: by caller; those that hold nothing are left out.
+        uploads: by ticket; the oldest first.
     """
 
     memory_bytes: int
@@ -79,45 +142,117 @@ class Admission:
     bytes_in_flight: int = 0
     requests_in_flight: int = 0
     buffers: BufferPool = field(default_factory=lambda: BufferPool(0))
+    caller_share: float = 1.0
+    slow_upload_seconds: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+    held: dict[str, Held] = field(default_factory=dict[str, Held])
+    uploads: dict[Ticket, Upload] = field(default_factory=dict[Ticket, Upload])
 
-    def admit(self, size_in_bytes: int) -> Ticket:
+    def admit(self, size_in_bytes: int, caller: str = "") -> Ticket:
         """Reserve a slot and bytes for one request.
+
+        Args:
+            size_in_bytes: memory that it needs.
+            caller: whose request it is.
 
         Raises:
             LimitExceeded: more than the whole budget; waiting will not help.
             TooBusy: more than is free now, or too many requests; `extra["retry_after_seconds"]` says when to come back.
         """
         self._refuse_larger_than_budget(size_in_bytes)
-        if self.requests_in_flight >= self.max_requests:
-            raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
-        self.reserve(size_in_bytes, size_in_bytes)
+        while self.requests_in_flight >= self.max_requests:
+            if not self._end_slow_upload(caller, None):
+                raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
+        while (held := self.held.get(caller)) is not None:
+            most = math.ceil(self.caller_share * (self.max_requests - self.requests_in_flight + held.requests))
+            if held.requests < most:
+                break
+            if not self._end_slow_upload(caller, caller):
+                raise self._busy(f"{held.requests} requests of this caller are in flight", "TENSORPOST_CALLER_SHARE")
+        self.reserve(size_in_bytes, size_in_bytes, caller)
         self.requests_in_flight += 1
-        return Ticket(self, size_in_bytes)
+        self.held[caller].requests += 1
+        return Ticket(self, size_in_bytes, caller)
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether `admit` would admit such a request now."""
         return self.requests_in_flight < self.max_requests and self.bytes_in_flight + size_in_bytes <= self.memory_bytes
 
-    def reserve(self, size_in_bytes: int, whole: int) -> None:
+    def reserve(self, size_in_bytes: int, whole: int, caller: str = "", ticket: Ticket | None = None) -> None:
         """Count bytes for a request that then has `whole`; called by its ticket.
+
+        Args:
+            size_in_bytes: how many.
+            whole: bytes of the request together.
+            caller: whose request it is.
+            ticket: of the request, if it has one.
 
         Raises:
             LimitExceeded: `whole` is more than the budget.
             TooBusy: as `admit`.
         """
         self._refuse_larger_than_budget(whole)
-        free = self.memory_bytes - self.bytes_in_flight
-        if size_in_bytes > free:
-            raise self._busy(
-                f"this request needs {size_in_bytes:,} bytes and {free:,} of {self.memory_bytes:,} are free now",
-                "TENSORPOST_MEMORY_BYTES",
-            )
+        while size_in_bytes > (free := self.memory_bytes - self.bytes_in_flight):
+            if not self._end_slow_upload(caller, None, ticket):
+                raise self._busy(
+                    f"this request needs {size_in_bytes:,} bytes and {free:,} of {self.memory_bytes:,} are free now",
+                    "TENSORPOST_MEMORY_BYTES",
+                )
+        only = 0 if ticket is None else 1  # a caller's only request may have any size
+        while (held := self.held.get(caller)) is not None and held.requests > only:
+            most = math.ceil(self.caller_share * (free + held.bytes))
+            if held.bytes + size_in_bytes <= most:
+                break
+            if not self._end_slow_upload(caller, caller, ticket):
+                raise self._busy(
+                    f"this request needs {size_in_bytes:,} bytes, and {held.bytes:,} of {most:,} that this caller may "
+                    "have now are in use",
+                    "TENSORPOST_CALLER_SHARE",
+                )
+            free = self.memory_bytes - self.bytes_in_flight
         self.bytes_in_flight += size_in_bytes
+        self.held.setdefault(caller, Held()).bytes += size_in_bytes
 
-    def release(self, size_in_bytes: int) -> None:
+    def release(self, ticket: Ticket) -> None:
         """Return a ticket's bytes; called by the ticket."""
-        self.bytes_in_flight -= size_in_bytes
+        self.uploads.pop(ticket, None)
+        self.bytes_in_flight -= ticket.reserved
         self.requests_in_flight -= 1
+        held = self.held[ticket.caller]
+        held.bytes -= ticket.reserved
+        held.requests -= 1
+        if not held.requests:
+            del self.held[ticket.caller]
+
+    def _end_slow_upload(self, caller: str, of: str | None, but: Ticket | None = None) -> bool:
+        """End the slowest upload to make room for a request of this caller; False if none may be ended.
+
+        An upload of another caller is ended only if that caller holds more than this one: nobody can push out a caller
+        by coming back again and again.
+
+        Args:
+            caller: whose request wants room.
+            of: whose upload to end; None for anybody's.
+            but: the ticket that wants room.
+        """
+        now, mine = self.clock(), self.held.get(caller, Held())
+        slow = [
+            (upload.bytes_per_second(now), index, ticket, upload)
+            for index, (ticket, upload) in enumerate(self.uploads.items())
+            if ticket is not but
+            and (ticket.caller == caller if of is not None else self._may_push_out(mine, caller, ticket))
+            and upload.is_slow(now, self.slow_upload_seconds)
+        ]
+        if not slow:
+            return False
+        _, _, ticket, upload = min(slow)
+        ticket.release()
+        upload.end()
+        return True
+
+    def _may_push_out(self, mine: Held, caller: str, ticket: Ticket) -> bool:
+        theirs = self.held[ticket.caller]
+        return ticket.caller == caller or theirs.requests > mine.requests or theirs.bytes > mine.bytes
 
     def _refuse_larger_than_budget(self, whole: int) -> None:
         if whole > self.memory_bytes:

@@ -56,6 +56,9 @@ class BufferPool:
         """Writable memory with undefined content, in use for as long as this view or any view made from it exists.
 
         It may hold bytes of another request: it must be written before it is read.
+
+        Raises:
+            MemoryError: the system has not so much memory now.
         """
         if size_in_bytes < SMALLEST or not self.keep_bytes:
             return np.empty(size_in_bytes, np.uint8).data
@@ -69,7 +72,12 @@ class BufferPool:
                 self.reused += 1
             self._allocated_bytes += size
         if block is None:
-            block = mmap.mmap(-1, size)
+            try:
+                block = mmap.mmap(-1, size)
+            except OSError as error:
+                with self._lock:
+                    self._allocated_bytes -= size
+                raise MemoryError(f"the system has no {size:,} bytes: {error}") from error
             if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux; NumPy asks for the same
                 block.madvise(mmap.MADV_HUGEPAGE)
         # Arrays that are made of the view refer to the view, and it to this array, of which there is no other view.

@@ -1,8 +1,8 @@
 """A worker: one device and the threads that alone run plans on it, slice by slice.
 
 The unit of work is a slice, not a request: a device is busy only while it computes, never while a slow caller sends or
-receives, and the slices of several requests alternate. Each request may have a few slices computed ahead of what has
-been sent.
+receives, and the slices of several callers and requests take turns by their cost (`fair_queue.py`). Each request may
+have a few slices computed ahead of what has been sent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -22,10 +22,15 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ..backends import Backend, Run
 from ..forms.base import stoppable
 from ..planning import Plan
+from .cost import CostMeter
+from .worker_threads import Calls, WorkerThreads
 
 __all__ = ["IDLE_SECONDS", "RETRY_AFTER_SECONDS", "InlineLimits", "QueueSlot", "Worker", "ignore_loss", "timed"]
 
 T = TypeVar("T")
+
+_CALL_WORK = 1 << 14  # elements that are added up in the time of a hop to a thread and back
+_BYTES_PER_ELEMENT = 4
 
 IDLE_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 1
@@ -67,6 +72,7 @@ class Worker:
         minimum_work: elements that a plan must read for the transfer to this device and back to pay.
         lost: why the device can never be used again by this process; None while it can.
         queued_bytes: input and output bytes of all requests in its queue.
+        costs: how long plans take here.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class Worker:
         self.inline = InlineLimits()
         self.minimum_work = 0
         self.lost: str | None = None
+        self.costs = CostMeter(backend.threads, processor=backend.inline)
         self.queued_bytes = 0
         self._idle_seconds = idle_seconds
         self._retry_after_seconds = retry_after_seconds
@@ -90,7 +97,8 @@ class Worker:
         self._full_until = 0.0
         self._requests = 0
         self._trimming: asyncio.TimerHandle | None = None
-        self._threads = ThreadPoolExecutor(backend.threads, thread_name_prefix=f"tensorpost-{backend.name}")
+        # Where the event loop's thread may compute small plans, so may one thread more.
+        self._threads = WorkerThreads(backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline)
 
     # ---- the choice of a worker --------------------------------------------------------------------------------------
 
@@ -146,28 +154,53 @@ class Worker:
         finally:
             run.close()
 
-    async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
-        """As `run_now`, on a thread of this worker. If the caller is cancelled, the computation is awaited first."""
-        running = self._threads.submit(self._watched, self.run_now, plan, inputs, head)
-        try:
-            return await asyncio.wrap_future(running)
-        except asyncio.CancelledError:
-            await _shielded(_ended(running))
-            raise
+    async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "") -> bytes:
+        """As `run_now`, on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
 
-    async def run(self, plan: Plan, inputs: Sequence[memoryview]) -> AsyncGenerator[memoryview]:
+        Args:
+            plan: what to run.
+            inputs: as for `run_now`.
+            head: as for `run_now`.
+            caller: whose request it is; callers take turns.
+        """
+        calls, stop = self._threads.open(caller, small=self.is_small(plan)), threading.Event()
+        try:
+            running = self._threads.submit(
+                calls, _cost(plan.work), self._watched, _until, stop, self.run_now, plan, inputs, head
+            )
+            try:
+                return await asyncio.wrap_future(running)
+            except asyncio.CancelledError:
+                stop.set()
+                await _shielded(_ended(running))
+                raise
+        finally:
+            self._threads.close(calls)
+
+    async def run(self, plan: Plan, inputs: Sequence[memoryview], *, caller: str = "") -> AsyncGenerator[memoryview]:
         """The output's bytes in order, computed while earlier ones are being sent.
 
         Close the generator to stop early: slices that have not begun are dropped, and the slices being computed are
         awaited; a computation in NumPy ends at its next block.
+
+        Args:
+            plan: what to run.
+            inputs: of the plan, in binding order.
+            caller: whose request it is; callers take turns.
         """
-        run = await self._start(plan, inputs)
+        calls = self._threads.open(caller)
+        try:
+            run = await self._start(calls, plan, inputs)
+        except BaseException:
+            self._threads.close(calls)
+            raise
         ahead: deque[Future[memoryview]] = deque()
-        asked, count, stop = 0, len(plan.slices), threading.Event()
+        compute = self.costs.timed(plan, run.compute)
+        asked, count, stop, cost = 0, len(plan.slices), threading.Event(), _cost(plan.slice_work)
         try:
             for index, piece in enumerate(plan.slices):
                 while asked < min(count, index + 1 + self.slices_ahead):
-                    ahead.append(self._threads.submit(self._watched, _compute, run, asked, stop))
+                    ahead.append(self._threads.submit(calls, cost, self._watched, _until, stop, compute, asked))
                     asked += 1
                 yield await asyncio.wrap_future(ahead[0])
                 ahead.popleft()
@@ -175,11 +208,13 @@ class Worker:
                     yield zeros
         finally:
             stop.set()
+            self._threads.close(calls)
             await _shielded(self._finish(run, ahead))
 
-    async def _start(self, plan: Plan, inputs: Sequence[memoryview]) -> Run:
+    async def _start(self, calls: Calls, plan: Plan, inputs: Sequence[memoryview]) -> Run:
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
-        starting = self._threads.submit(self._watched, self.backend.start, plan, inputs)
+        moved = 0 if self.backend.inline else plan.input_bytes // _BYTES_PER_ELEMENT  # to the memory of the device
+        starting = self._threads.submit(calls, _cost(moved), self._watched, self.backend.start, plan, inputs)
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:
@@ -192,21 +227,18 @@ class Worker:
             return
         with suppress(Exception):  # a run that could not start has nothing to close, and its caller was cancelled
             run = await asyncio.wrap_future(starting)
-            await self._on_thread(run.close)
+            await asyncio.wrap_future(self._threads.submit_first(run.close))
 
     async def _finish(self, run: Run, ahead: Sequence[Future[memoryview]]) -> None:
-        """Drop the slices that have not begun, await the others, then close the run."""
+        """Await the slices that have begun, then close the run."""
         # A slice that is being computed reads the inputs until it ends.
-        running = [asyncio.wrap_future(future) for future in ahead if not future.cancel()]
+        running = [asyncio.wrap_future(future) for future in ahead if not future.cancelled()]
         await asyncio.gather(*running, return_exceptions=True)
-        await self._on_thread(run.close)
-
-    def _on_thread(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+        await asyncio.wrap_future(self._threads.submit_first(run.close))
 
     def _trim(self) -> None:
         self._trimming = None
-        self._threads.submit(self._watched, self.backend.trim)
+        self._threads.submit_first(self._watched, self.backend.trim)
 
     def _watched(self, call: Callable[..., T], *args: Any) -> T:
         """Call the backend on this thread; if it fails, note whether the device is lost or out of memory."""
@@ -231,13 +263,13 @@ class Worker:
 
     def time_once(self, plan: Plan, inputs: Sequence[memoryview]) -> float:
         """Seconds that the plan takes on a thread of this worker, the hop there and back included. Blocks."""
-        return timed(lambda: self._threads.submit(self._watched, self.run_now, plan, inputs).result())
+        return timed(lambda: self._threads.submit_first(self._watched, self.run_now, plan, inputs).result())
 
     def close(self) -> None:
         """Wait for running computations, then close the device."""
         if self._trimming is not None:
             self._trimming.cancel()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.stop()
         self.backend.close()
 
 
@@ -261,9 +293,15 @@ class QueueSlot:
         self._worker.dequeue(self._size_in_bytes)
 
 
-def _compute(run: Run, index: int, stop: threading.Event) -> memoryview:
+def _cost(work: int) -> int:
+    """What the fair queue counts for this work, in elements: beside it, every call costs a little."""
+    return work + _CALL_WORK
+
+
+def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
+    """Call it; what NumPy computes ends at its next block once `stop` is set."""
     with stoppable(stop):
-        return run.compute(index)
+        return call(*args)
 
 
 async def _ended(running: Future[Any]) -> None:

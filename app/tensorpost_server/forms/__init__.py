@@ -1,6 +1,7 @@
 """The closed set of ways to compute: operators are made of forms, and backends implement forms. See `base.py`."""
 
 from .arrays import Array, BoxFunction, Lines
+from .axes import AxesForm
 from .base import Box, BoxForm, Form, Reads, extents, whole_box
 from .copies import Copies
 from .copy_loops import Copy, Loop
@@ -9,6 +10,7 @@ from .separable import Separable
 
 __all__ = [
     "Array",
+    "AxesForm",
     "Box",
     "BoxForm",
     "BoxFunction",

@@ -12,6 +12,7 @@ from tensorpost.datatypes import DATA_TYPES
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.operator_desc import TensorPath
+from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
 from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
@@ -20,6 +21,9 @@ from tensorpost.strict_json import read_json
 from .parse_call import AnnouncedTensor, Dialect, RunOptions, match_names, parse_document, parse_query, query_number
 
 __all__ = ["DIALECTS", "DirectmlParser", "OnnxParser"]
+
+_MOST_ITEMS = 256
+"""Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
 
 
 class DirectmlParser:
@@ -67,7 +71,7 @@ class DirectmlParser:
         desc = {} if members is None else _described(cls, members)
         for field in cls.facts.fields_by_kind["attribute"]:
             if field.attribute_name in sent:
-                desc[field.name] = _query_value(sent[field.attribute_name], array=field.is_array)
+                desc[field.name] = _query_value(field.attribute_name, sent[field.attribute_name], array=field.is_array)
         _describe_inputs(cls, desc, tensors)
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
@@ -133,7 +137,12 @@ def _describe_outputs(
 
     What the query leaves out of a description is that of the first tensor in the body.
     """
-    sizes = [_query_value(text, array=True) for text in sent.get("output_sizes", "").split(";") if text]
+    for name in ("output_sizes", "output_data_type"):
+        if (count := sent.get(name, "").count(";")) >= MOST_TENSORS:
+            raise InvalidParameter(
+                f"{name} describes {count + 1:,} tensors; at most {MOST_TENSORS:,} are read", extra={"parameter": name}
+            )
+    sizes = [_query_value("output_sizes", text, array=True) for text in sent.get("output_sizes", "").split(";") if text]
     types = [text.strip() for text in sent.get("output_data_type", "").split(";") if text]
     found: list[dict[str, Any]] = []
     for index in range(max(len(sizes), len(types))):
@@ -154,15 +163,23 @@ def _describe_outputs(
         desc[field.name] = found[len(fields) - 1 :] if field.is_array else output
 
 
-def _query_value(text: str, *, array: bool) -> Any:
-    """A value from the query: numbers, objects and bracketed arrays as in JSON, names as text, arrays with commas."""
+def _query_value(name: str, text: str, *, array: bool) -> Any:
+    """A value from the query: numbers, objects and bracketed arrays as in JSON, names as text, arrays with commas.
+
+    Raises:
+        InvalidParameter: an array has more entries than any operator takes.
+    """
+    if array and (count := text.count(",") + 1) > _MOST_ITEMS:
+        raise InvalidParameter(
+            f"{name} has {count:,} entries; at most {_MOST_ITEMS} are read from the query", extra={"parameter": name}
+        )
     if array and not text.lstrip().startswith("["):
         items = text.split(",")
         with suppress(InvalidJson):
             values = read_json(f"[{text}]".encode())
             if len(values) == len(items):  # no comma is inside an item
                 return values
-        return [_query_value(item.strip(), array=False) for item in items]
+        return [_query_value(name, item.strip(), array=False) for item in items]
     try:
         return read_json(text.encode())
     except InvalidJson:
@@ -245,6 +262,12 @@ class OnnxParser:
         match_names(tensors, [data], sorted(self.value_names))
         announced = next(tensor for tensor in tensors if tensor.name == data)
         tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
+        for parameter, value in parameters.items():
+            if (count := value.count(",") + 1) > _MOST_ITEMS:
+                raise InvalidParameter(
+                    f"{parameter[:60]} has {count:,} entries; at most {_MOST_ITEMS} are read from the query",
+                    extra={"parameter": parameter[:60]},
+                )
         if members is None:
             node = OnnxNode.from_query(name, NEWEST_OPSET if opset is None else opset, parameters, tensor, values)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections.abc import Mapping
@@ -20,7 +21,10 @@ __all__ = [
     "answer_disconnected",
     "answer_error",
     "answer_http_exception",
+    "answer_out_of_memory",
     "answer_unexpected",
+    "is_out_of_memory",
+    "out_of_memory",
     "status_of",
 ]
 
@@ -54,6 +58,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.OutOfDeviceMemory: 503,
     p.DeviceLost: 503,
     p.ReceiveTimeout: 408,
+    p.DeadlineExceeded: 504,
     p.ServerFault: 500,
 }
 
@@ -128,15 +133,36 @@ def answer_disconnected(request: Request, error: Exception) -> Response:
     return _NoResponse()
 
 
+def out_of_memory(retry_after_seconds: int) -> p.Unavailable:
+    """The error for a request that the machine had no memory for, or no thread, which needs memory as well."""
+    return p.Unavailable(
+        "the machine has no memory left for this now; try again later, or with less (setting TENSORPOST_MEMORY_BYTES "
+        "says how much the server may lend out)",
+        extra={"retry_after_seconds": retry_after_seconds},
+    )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was refused: an allocation, a mapping, or a new thread with its stack."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and "can't start new thread" in str(error))
+    )
+
+
+def answer_out_of_memory(request: Request, error: Exception) -> Response:
+    """503 with Retry-After; the server goes on, and the connection stays."""
+    _log.warning("request %s: %r", request.scope.get("tensorpost.request_id"), error)
+    return answer_error(request, out_of_memory(request.app.state.service.settings.retry_after_seconds))
+
+
 def answer_unexpected(request: Request, error: Exception) -> Response:
     """A fault of the server or of the machine, as 500 or 503 without details, which are in the log."""
     # The server logs the traceback; this line ties it to the request.
     _log.error("request %s failed: %r", request.scope.get("tensorpost.request_id"), error)
-    if isinstance(error, MemoryError):
-        fault = p.Unavailable(
-            "the machine has no memory left for this; try again later, or with less (setting TENSORPOST_MEMORY_BYTES "
-            "says how much the server may lend out)"
-        )
+    if is_out_of_memory(error):
+        fault = out_of_memory(request.app.state.service.settings.retry_after_seconds)
     else:
         fault = p.ServerFault("the server failed; its log has the details under this request id")
     answer = answer_error(request, fault)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.problems import NoBackend
+from tensorpost.problems import DeadlineExceeded, NoBackend, ReceiveTimeout, TensorpostError
 
 from ..engine import QueueSlot, Stages, Ticket, Worker
 from ..planning import Plan, make_plan
@@ -21,15 +23,28 @@ from .call_cache import (
     body_head_length,
     tensors_in_place,
 )
-from .headers import content_length
+from .caller_watch import CallerWatch
+from .error_responses import is_out_of_memory, out_of_memory
+from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .parse_call import Dialect, ReadCall, read_call
-from .receive_into import receive_into
+from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
+from .receive_into import arrived_bytes, receive_into
 from .request_body import ClientDisconnected, RequestBody
-from .responses import ResponseSender, check_output, json_response, response_head
+from .responses import (
+    JSON_BYTES_PER_ELEMENT,
+    ResponseSender,
+    check_output,
+    json_elements,
+    json_response,
+    response_head,
+    slices_bytes,
+)
 from .service import Service
 
 __all__ = ["Execution"]
+
+_log = logging.getLogger(__name__)
 
 
 class Execution:
@@ -44,7 +59,10 @@ class Execution:
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
     """
 
-    __slots__ = ("_dialect", "_fields", "_operator", "_queue_slot", "_scope", "_service", "_ticket", "_whole", "sender")
+    __slots__ = (
+        "_body", "_caller", "_dialect", "_fields", "_limit", "_operator", "_queue_slot", "_scope", "_service",
+        "_ticket", "_upload_ended", "_wait", "_whole", "sender",
+    )  # fmt: skip
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], dialect: Dialect, operator: str,
@@ -53,6 +71,11 @@ class Execution:
         self._service, self._scope, self._fields = service, scope, fields
         self._dialect, self._operator = dialect, operator
         self._whole = whole
+        self._caller = caller_of(scope)
+        self._wait = wait_seconds(fields.get(b"prefer"))
+        self._limit = asyncio.timeout(self._wait)
+        self._upload_ended = False  # to make room for others
+        self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
         self.sender: ResponseSender | None = None
@@ -66,36 +89,52 @@ class Execution:
         """Answer the request with 200, or raise before the first byte of a response.
 
         Raises:
-            TensorpostError: the call is refused.
+            TensorpostError: the call is refused, or the machine has no memory for it now.
         """
         try:
-            await self._run(receive, send)
+            async with self._limit:
+                with CallerWatch(receive) as watch:
+                    await self._run(receive, send, watch)
         except ClientDisconnected:
             return
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            if self.begun:
+                return  # a response that is not complete makes the server close the connection
+            raise self._too_late() from None
+        except (MemoryError, OSError, RuntimeError) as error:
+            if self.begun or not is_out_of_memory(error):
+                raise
+            _log.warning("request %s: %r", self._scope["tensorpost.request_id"], error)
+            raise out_of_memory(self._service.settings.retry_after_seconds) from error
         finally:
             if self._queue_slot is not None:
                 self._queue_slot.release()
             if self._ticket is not None:
                 self._ticket.release()
 
-    async def _run(self, receive: Receive, send: Send) -> None:
+    async def _run(self, receive: Receive, send: Send, watch: CallerWatch) -> None:
         service, stages = self._service, Stages()
         settings, fields = service.settings, self._fields
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = RequestFormat.of(fields, length)
         sender = self.sender = ResponseSender(
-            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole
+            send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
         )
         key = RequestKey(self._dialect, self._operator, format_, self._scope["query_string"], length)
-        body = RequestBody(receive, length, settings.receive_timeout_seconds, receive_into(self._scope))
+        body = self._body = RequestBody(
+            receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
+        )
         if self._whole is not None:
             body.supply(self._whole.receive())
-        prepared, memory = await self._prepare(key, body, stages)
+        prepared, memory = await self._prepare(key, body, stages, watch)
         if self._whole is not None and format_.request is not MediaType.JSON:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"))
         plan, options = prepared.plan, prepared.options
         worker = pool.choose(plan, options.backend, options.device)
+        worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
         stages.done("plan")
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
@@ -106,11 +145,17 @@ class Execution:
         if memory is None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
             await body.receive_into(memory)
+        ticket.uploaded()
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
+        head = prepared.heads.get(worker)
+        if head is not None and head.inline:
+            await sender.whole(head, worker.run_now(plan, inputs, head.body_head))
+            return
+        watch.start()
         while True:
             try:
-                await _respond(sender, receive, prepared, format_.response, worker, inputs)
+                await self._respond(prepared, format_.response, worker, inputs)
                 return
             except NoBackend:
                 # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
@@ -120,10 +165,11 @@ class Execution:
                 if other is worker:
                     raise
                 worker = other
+                worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
                 self._enqueue(worker, plan)
 
     async def _prepare(
-        self, key: RequestKey, body: RequestBody, stages: Stages
+        self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
     ) -> tuple[PreparedCall, list[memoryview] | None]:
         """The planned call, from the call cache if it is there; and the tensors' bytes if parsing it read them."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
@@ -138,23 +184,68 @@ class Execution:
                 body.skip(length)
                 stages.done("head")
                 return prepared, None
+        threads = self._service.parsing
+        large = (not length and body.length > INLINE_TEXT_BYTES) or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
-            body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve,
-            head_has_arrived=length > 0,
+            body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
+            head_has_arrived=length > 0, large=large,
         )  # fmt: skip
         stages.done("head")
-        prepared = _plan(read, format_.response, settings)
+        prepared = await threads.run(large, _plan, read, format_.response, settings)
         if length and read.memory is None and len(key.query) + length <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
         return prepared, read.memory
 
+    async def _respond(
+        self, prepared: PreparedCall, media_type: MediaType, worker: Worker, inputs: Sequence[memoryview]
+    ) -> None:
+        """Compute the outputs on this worker and send them; until then, the caller is watched."""
+        plan, sender = prepared.plan, self.sender
+        assert sender is not None
+        if media_type is MediaType.JSON:
+            # `check_output` has limited it, so it fits in memory.
+            output = b"".join([block async for block in worker.run(plan, inputs, caller=self._caller)])
+            large = json_elements(plan) > INLINE_JSON_ELEMENTS
+            await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
+            return
+        head = prepared.heads.get(worker)
+        if head is None:
+            head = prepared.heads[worker] = response_head(prepared, worker, media_type)
+        if head.inline:
+            # The first time, backends make tables and compile, which may take long, so a thread does it.
+            await sender.whole(head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller))
+            return
+        await sender.stream(head, worker.run(plan, inputs, caller=self._caller))
+
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
+        if self._upload_ended:
+            raise self._too_late()
         if self._ticket is None:
-            self._ticket = self._service.admission.admit(size_in_bytes)
+            self._ticket = self._service.admission.admit(size_in_bytes, self._caller)
+            body = self._body
+            if body is not None and body.arrived() < body.length:
+                self._ticket.uploading(body.length, body.arrived, self._end_upload)
         else:
             self._ticket.grow(size_in_bytes)
         return self._ticket
+
+    def _end_upload(self) -> None:
+        """End the request, whose body came too slowly; admission has taken its ticket."""
+        self._upload_ended = True
+        self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def _too_late(self) -> TensorpostError:
+        """Why the request was ended before its response began."""
+        body = self._body
+        if self._upload_ended and body is not None:
+            return ReceiveTimeout(
+                f"others needed the memory of this request, and its body came slowest: {body.arrived():,} of "
+                f"{body.length:,} bytes (setting TENSORPOST_SLOW_UPLOAD_SECONDS)"
+            )
+        return DeadlineExceeded(
+            f"the answer did not begin within the {self._wait} s that the request would wait for it (Prefer: wait)"
+        )
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""
@@ -175,33 +266,10 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
-    slices = min(len(plan.slices), settings.slices_ahead + 2)
-    memory_bytes = min(plan.output_bytes, slices * settings.slice_bytes) + (0 if read.memory else sum(sizes))
+    memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
+    if response is MediaType.JSON:
+        memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
     order = tuple([index_of[slot.name] for slot in plan.inputs])
     starts = [*itertools.accumulate(sizes, initial=0)]
     aligned = not any(starts[at] % slot.layout.data_type.item_size for at, slot in zip(order, plan.inputs, strict=True))
     return PreparedCall(plan, read.options, read.id, sizes, order, aligned, memory_bytes)
-
-
-async def _respond(
-    sender: ResponseSender, receive: Receive, prepared: PreparedCall, media_type: MediaType, worker: Worker,
-    inputs: Sequence[memoryview],
-) -> None:  # fmt: skip
-    """Compute the outputs on this worker and send them."""
-    plan = prepared.plan
-    if media_type is MediaType.JSON:
-        # `check_output` has limited it, so it fits in memory.
-        output = b"".join([block async for block in worker.run(plan, inputs)])
-        await sender.whole(*json_response(prepared, worker, output))
-        return
-    head = prepared.heads.get(worker)
-    if head is not None and head.inline:
-        await sender.whole(head, worker.run_now(plan, inputs, head.body_head))
-        return
-    if head is None:
-        head = prepared.heads[worker] = response_head(prepared, worker, media_type)
-    if head.inline:
-        # The first time, backends make tables and compile, which may take long, so a thread does it.
-        await sender.whole(head, await worker.run_once(plan, inputs, head.body_head))
-        return
-    await sender.stream(head, worker.run(plan, inputs), receive)

@@ -1,15 +1,20 @@
-"""Header fields of a request: by name, the length of the body, and the request's id."""
+"""Header fields of a request: by name, the length of the body, the caller and its patience, the request's id."""
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from starlette.types import Scope
 
 from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
-__all__ = ["content_length", "header_fields", "request_id"]
+__all__ = ["caller_of", "content_length", "header_fields", "request_id", "wait_seconds"]
 
+_WAIT = re.compile(rb"(?:^|[,;])[ \t]*wait[ \t]*=[ \t]*\"?([0-9]{1,9})\"?[ \t]*(?=$|[,;])", re.IGNORECASE)
 _HARMLESS_ID = re.compile(rb"[A-Za-z0-9._~-]{1,128}")
 
 
@@ -56,6 +61,33 @@ def content_length(value: bytes | None, limit: int) -> int:
     if length > limit:
         raise LimitExceeded.of("the request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
     return length
+
+
+def wait_seconds(prefer: bytes | None) -> int | None:
+    """How long the caller waits for its answer, seconds: `wait` of the field `Prefer`; None if it does not say.
+
+    What cannot be understood is no preference (RFC 7240, sections 2 and 4.3).
+    """
+    found = None if prefer is None else _WAIT.search(prefer)
+    return None if found is None else int(found[1])
+
+
+def caller_of(scope: Scope) -> str:
+    """Whose request it is, for turns and budgets: what access control says, else the peer's address.
+
+    Addresses of one IPv6 network of 64 bits are one caller, since a host has as many as it likes (RFC 6177).
+    """
+    client: tuple[str, int] | None = scope.get("client")
+    caller: str = scope.get("tensorpost.caller") or (client[0] if client else "local")
+    return _network(caller) if ":" in caller else caller
+
+
+@lru_cache(maxsize=1024)
+def _network(address: str) -> str:
+    try:
+        return str(ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False))
+    except ValueError:  # no address
+        return address
 
 
 def request_id(sent: bytes | None) -> str:

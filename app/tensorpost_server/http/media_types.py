@@ -31,6 +31,7 @@ _MEDIA_TYPES: Mapping[str, MediaType] = {
     **dict.fromkeys(frame.ALSO_READ, MediaType.FRAME),
 }
 _EXACT: Mapping[bytes | None, MediaType] = {name.encode(): media_type for name, media_type in _MEDIA_TYPES.items()}
+_MOST_RANGES = 64  # media types in Accept; browsers send 8
 _KNOWN = ", ".join(media_type.value for media_type in MediaType)
 
 
@@ -83,6 +84,8 @@ def _response_type(accept: str, request: MediaType) -> MediaType:
     """The writer for an Accept header (RFC 9110, section 12.5.1); a wildcard selects the request's media type."""
     if accept == "*/*":
         return request
+    if (count := accept.count(",") + 1) > _MOST_RANGES:
+        raise InvalidParameter(f"Accept names {count:,} media types; at most {_MOST_RANGES} are read")
     ranked: list[tuple[float, int, MediaType]] = []
     excluded: set[MediaType] = set()
     for order, item in enumerate(accept.split(",")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 from fastapi import APIRouter
@@ -14,15 +13,19 @@ from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
-from tensorpost.problems import InvalidDescriptor, Violation
+from tensorpost.problems import InvalidDescriptor, Unavailable, Violation
 from tensorpost.strict_json import read_json
 
+from ..planning import Plan, make_plan
 from . import examples
+from .caller_watch import CallerWatch
 from .headers import content_length, header_fields
 from .media_types import refuse_content_encoding
-from .parse_call import parse_query
+from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
+from .parse_threads import INLINE_TEXT_BYTES
 from .request_body import RequestBody
-from .service import service_of
+from .responses import slices_bytes
+from .service import Service, service_of
 
 __all__ = ["catalogue_entry", "router"]
 
@@ -146,7 +149,10 @@ _VALIDATE_OPENAPI = {
     "/v1/validate", summary="Validate an operator document", tags=["operators"], openapi_extra=_VALIDATE_OPENAPI
 )
 async def validate(request: Request) -> JSONResponse:
-    """The verdict, every violation, the bytes of each tensor, the output's description, and the lowest feature level.
+    """The verdict, every violation, the bytes and cost of the call, the output's description, the lowest feature level.
+
+    `cost` is about what the call would take on the device that would be chosen now: seconds of computing, and bytes of
+    memory. It is null for a document that is not valid.
 
     The body is an operator document, `{"type": ..., "desc": {...}}`, or an ONNX node document, `{"op_type": ...,
     "opset": ..., "inputs": {...}, "attributes": {...}}`; for a node, `lowering` says how well one DirectML operator of
@@ -161,16 +167,44 @@ async def validate(request: Request) -> JSONResponse:
     refuse_content_encoding(fields)
     length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
     body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
-    document: Any = read_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"))
-    if _is_node(document):
-        # In a thread, and counted as a request: every coordinate of every axis is compared, which can take a second.
-        with service.admission.admit(length):
-            return JSONResponse(await asyncio.to_thread(_node_verdict, level, document))
+    with service.admission.admit(0) as ticket, CallerWatch(request.receive) as watch:
+        text = await whole_json(body, settings, ticket.grow)
+        watch.start()
+        large = length > INLINE_TEXT_BYTES
+        document = await service.parsing.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
+        # Every coordinate of every axis of a node is compared, which can take a second.
+        verdict = _node_verdict if _is_node(document) else _descriptor_verdict
+        found, operation = await service.parsing.run(large or _is_node(document), verdict, level, document)
+        plan = None
+        if operation is not None and found["valid"]:
+            plan = await service.parsing.run(large, make_plan, operation, settings.slice_bytes)
+        return JSONResponse(found | {"cost": None if plan is None else _cost(service, plan)})
+
+
+def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
+    """About what the plan would take on the device that would be chosen now; None if there is none for it."""
+    try:
+        worker = service.workers().choose(plan)
+    except Unavailable:
+        return None
+    seconds = worker.costs.seconds(plan)
+    memory = plan.input_bytes + slices_bytes(plan, service.settings) + worker.backend.held_bytes(plan)
+    return {
+        "backend": worker.backend.name,
+        "device": worker.backend.device,
+        "work": plan.work,
+        "seconds": float(f"{seconds:.2g}"),
+        "memory_bytes": memory,
+        "summary": f"this would take about {seconds:.2g} s and {memory / 2**20:,.3g} MiB",
+    }
+
+
+def _descriptor_verdict(level: FeatureLevel, document: Any) -> tuple[dict[str, Any], Operation | None]:
     try:
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
-        return JSONResponse(_verdict(level, error.violations))
-    return JSONResponse(_verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc))
+        return _verdict(level, error.violations), None
+    return _verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc), desc
 
 
 def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = None) -> dict[str, Any]:
@@ -225,15 +259,15 @@ def _is_node(document: object) -> bool:
     return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
 
 
-def _node_verdict(level: FeatureLevel, document: object) -> dict[str, Any]:
+def _node_verdict(level: FeatureLevel, document: object) -> tuple[dict[str, Any], Operation | None]:
     try:
         node = OnnxNode.from_json(document)
     except InvalidDescriptor as error:
-        return _verdict(level, error.violations) | {"lowering": None, "warnings": []}
+        return _verdict(level, error.violations) | {"lowering": None, "warnings": []}, None
     lowering = lower(node, level)
     descriptor = lowering.descriptor
     lowest = None if descriptor is None else descriptor.lowest_feature_level()
-    return _verdict(level, []) | {
+    found = _verdict(level, []) | {
         "lowest_feature_level": None if lowest is None else str(lowest),
         "op": node.to_json(),
         "output": node.output.to_json(),
@@ -245,3 +279,4 @@ def _node_verdict(level: FeatureLevel, document: object) -> dict[str, Any]:
             "op": None if descriptor is None else descriptor.to_document(),
         },
     }
+    return found, node

@@ -13,6 +13,7 @@ from starlette.datastructures import QueryParams
 from tensorpost import frame
 from tensorpost.datatypes import DataType, data_type
 from tensorpost.descriptors import FeatureLevel
+from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
 from tensorpost.operation import Operation
@@ -21,6 +22,7 @@ from tensorpost.problems import (
     InvalidFrame,
     InvalidJson,
     InvalidParameter,
+    LimitExceeded,
     Violation,
     json_path,
     nearest,
@@ -29,10 +31,13 @@ from tensorpost.strict_json import read_json
 
 from ..engine import Ticket
 from ..settings import Settings
+from .caller_watch import CallerWatch
 from .media_types import MediaType
+from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
 from .request_body import RequestBody
 
 __all__ = [
+    "MOST_JSON_CONTAINERS",
     "AnnouncedTensor",
     "CallParser",
     "Dialect",
@@ -43,8 +48,16 @@ __all__ = [
     "parse_query",
     "query_number",
     "read_call",
+    "whole_json",
 ]
 
+MOST_JSON_CONTAINERS = 16_384
+"""Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
+
+JSON_MEMORY_FACTOR = 24
+"""Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
+
+_MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
 _MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
 
 
@@ -134,7 +147,8 @@ class ReadCall(NamedTuple):
 
 async def read_call(
     body: RequestBody, media_type: MediaType, parser: CallParser, query: str, settings: Settings,
-    reserve: Callable[[int], Ticket], *, head_has_arrived: bool,
+    reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch, *, head_has_arrived: bool,
+    large: bool,
 ) -> ReadCall:  # fmt: skip
     """Read and parse a call up to its tensors' bytes; and those as well where the operation depends on them.
 
@@ -145,29 +159,32 @@ async def read_call(
         query: the query string, undecoded.
         settings: the limits.
         reserve: admits the request, or reserves more for it, in bytes.
+        threads: parse what is large.
+        watch: started as soon as the whole body has been received here.
         head_has_arrived: whether the head is short and already in memory, so that nothing is reserved for it.
+        large: whether the call is parsed on a thread.
 
     Raises:
         TensorpostError: the call is malformed, too large, or the memory is not there now.
     """
     if media_type is MediaType.JSON:
-        # The text and the arrays made of it are held from now on.
-        reserve(min(body.length, settings.max_json_bytes))
-        return _parse_json(await body.whole(settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"), parser, query)
+        text = await whole_json(body, settings, reserve)
+        watch.start()
+        return await threads.run(large, _parse_json, text, parser, query)
     if not head_has_arrived:
         reserve(min(body.length, settings.max_head_bytes))
     if media_type is MediaType.NPY:
         name = parser.npy_tensor
         if name is None:
             await body.receive_into([])  # refuses a body that is not empty
-            return ReadCall(*parser.parse(query, [], None, {}), None, [], [])
+            return ReadCall(*await threads.run(large, parser.parse, query, [], None, {}), None, [], [])
         npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
-        await body.feed(npy)
+        await body.feed(npy, threads)
         head = npy.finish()
         tensors = [AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes)]
-        return ReadCall(*parser.parse(query, tensors, None, {}), None, tensors, None)
-    reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
-    await body.feed(reader)
+        return ReadCall(*await threads.run(large, parser.parse, query, tensors, None, {}), None, tensors, None)
+    reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length, max_tensors=MOST_TENSORS)
+    await body.feed(reader, threads)
     frame_head = reader.finish()
     tensors = [AnnouncedTensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in frame_head.tensors]
     memory, values = None, {}
@@ -185,8 +202,25 @@ async def read_call(
         await body.receive_into(memory)
         values = _values(parser, tensors, memory)
     metadata = frame_head.metadata
-    call = parser.parse(query, tensors, metadata.get("op"), values)
+    call = await threads.run(large, parser.parse, query, tensors, metadata.get("op"), values)
     return ReadCall(*call, metadata.get("id"), tensors, memory)
+
+
+async def whole_json(body: RequestBody, settings: Settings, reserve: Callable[[int], object]) -> bytes:
+    """The text of a JSON body. Memory is reserved for it before it is received, and then for the values made of it.
+
+    Raises:
+        LimitExceeded: it is longer than the limit, or than the memory budget.
+        TooBusy: the memory is not there now.
+    """
+    limit, setting = settings.max_json_bytes, "TENSORPOST_MAX_JSON_BYTES"
+    if body.length > limit:
+        raise LimitExceeded.of("the JSON body", body.length, limit, setting)
+    reserve(body.length)
+    text = await body.whole(limit, setting)
+    if body.length > INLINE_TEXT_BYTES:
+        reserve(body.length * (JSON_MEMORY_FACTOR - 1))
+    return text
 
 
 def _values(
@@ -205,7 +239,7 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
     Raises:
         InvalidDescriptor: a member is missing, unknown or malformed; paths start at the root of this document.
     """
-    document: Any = read_json(text)
+    document: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
     expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
     members: Mapping[str, Any] = cast("Any", document) if isinstance(document, Mapping) else {}
     found = [
@@ -216,6 +250,10 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
     sent: Any = members.get("tensors")
     if not isinstance(sent, Mapping):
         found.append(Violation("document", ("tensors",), "tensors must be an object of named tensors", sent, expected))
+    elif len(cast("Mapping[str, Any]", sent)) > MOST_TENSORS:
+        count = len(cast("Mapping[str, Any]", sent))
+        message = f"has {count:,} tensors; at most {MOST_TENSORS:,} are read here"
+        found.append(Violation("tensor-count", ("tensors",), message, count, f"at most {MOST_TENSORS} tensors"))
     if not isinstance(members.get("id"), (str, type(None))):
         found.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
     if found:
@@ -256,6 +294,9 @@ def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tup
     Raises:
         InvalidParameter: a parameter that is unknown, sent twice, or an option with a value that it cannot have.
     """
+    count = query.count("&") + 1
+    if count > _MOST_PARAMETERS:
+        raise InvalidParameter(f"the query has {count:,} parameters; at most {_MOST_PARAMETERS} are read here")
     sent: dict[str, str] = {}
     for name, text in QueryParams(query).multi_items():
         if known and name not in known and name not in options:
@@ -308,7 +349,7 @@ def parse_document(text: str | None, repeated: Mapping[str, Any]) -> Mapping[str
         names = ", ".join(sorted(repeated))
         raise InvalidParameter(f"the operator document is sent, so the query must not repeat it: remove {names}")
     try:
-        document = read_json(text.encode())
+        document = read_json(text.encode(), max_containers=MOST_JSON_CONTAINERS)
     except InvalidJson as error:
         raise InvalidJson(f"{json_path(('op',))}: {error.detail}") from None
     if not isinstance(document, Mapping):

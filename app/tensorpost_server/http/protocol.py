@@ -237,7 +237,10 @@ class DirectProtocol(HttpToolsProtocol):
             self._active = cycle
         scope = cast("dict[str, Any]", self.scope)
         if request.into_memory:
-            extension = {"receive_into": partial(self._receive_into, cycle)}
+            extension = {
+                "receive_into": partial(self._receive_into, cycle),
+                "arrived_bytes": lambda: request.content_length - request.unread,
+            }
             scope.setdefault("extensions", {})[RECEIVE_INTO] = extension
         elif not (self.config.access_log and cycle.access_log):  # uvicorn writes its log where it sends
             whole = WholeMessages(partial(_receive_whole, cycle), partial(self._send_whole, cycle))

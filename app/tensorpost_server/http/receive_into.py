@@ -2,15 +2,15 @@
 
 ASGI's `receive` returns bytes that have already been copied. A server that can do better offers
 `scope["extensions"]["tensorpost.receive_into"] = {"receive_into": callable}` in the scope of a request (ASGI 3.0,
-"Extensions"); `protocol.py` is one. Where it is absent, `receive` does the same with more copies. Both may be used on
-one request, in any order: each byte of the body is delivered once.
+"Extensions"), and may add `"arrived_bytes": callable`; `protocol.py` is one. Where it is absent, `receive` does the
+same with more copies. Both may be used on one request, in any order: each byte of the body is delivered once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.types import Scope
@@ -18,7 +18,7 @@ from starlette.types import Scope
 if TYPE_CHECKING:  # other ASGI servers do without uvicorn
     from .protocol import DirectProtocol
 
-__all__ = ["RECEIVE_INTO", "MemoryReceiver", "ReceiveInto", "move_bytes", "receive_into"]
+__all__ = ["RECEIVE_INTO", "MemoryReceiver", "ReceiveInto", "arrived_bytes", "move_bytes", "receive_into"]
 
 RECEIVE_INTO = "tensorpost.receive_into"
 """The extension's name in `scope["extensions"]`."""
@@ -54,6 +54,12 @@ def receive_into(scope: Scope) -> ReceiveInto | None:
     """The extension of this request; None if its server has none, or sees no gain for this body."""
     extensions: dict[str, dict[str, Any]] = scope.get("extensions") or {}
     return extensions.get(RECEIVE_INTO, {}).get("receive_into")
+
+
+def arrived_bytes(scope: Scope) -> Callable[[], int] | None:
+    """What says how many bytes of this body have arrived; None without the extension."""
+    extensions: dict[str, dict[str, Any]] = scope.get("extensions") or {}
+    return extensions.get(RECEIVE_INTO, {}).get("arrived_bytes")
 
 
 class MemoryReceiver(asyncio.BufferedProtocol):

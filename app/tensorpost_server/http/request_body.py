@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Receive
 
 from tensorpost.frame import BodyWriter, HeadReader, NpyHeadReader
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
+from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
 from .receive_into import ReceiveInto
 
 __all__ = ["ClientDisconnected", "RequestBody"]
 
 _HEAD_BLOCK = 4096  # bytes; the head of a frame has a few hundred
+_LONG_HEAD_BLOCK = 64 * 1024  # bytes; memory that is taken before they have come
 _EMPTY = memoryview(b"")
 
 
@@ -30,13 +32,17 @@ class RequestBody:
         length: Content-Length in bytes.
         timeout: longest pause between two parts, seconds.
         extension: the server's way to receive straight into memory; None if it has none.
+        arrived: says how many bytes of the body have arrived, with the extension.
 
     Attributes:
         length: Content-Length in bytes.
         received: bytes that have been received.
     """
 
-    def __init__(self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None) -> None:
+    def __init__(
+        self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None,
+        arrived: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
         self._receive = receive
         self._extension = extension
         self._timeout = timeout
@@ -44,16 +50,24 @@ class RequestBody:
         self._more = True
         self.length = length
         self.received = 0
+        self._arrived = arrived
+
+    def arrived(self) -> int:
+        """Bytes that have arrived: those received, and those on their way to memory."""
+        return self.received if self._arrived is None else self._arrived()
 
     def supply(self, body: bytes | None) -> None:
         """Take the whole body from the server, if it has arrived; before anything else is received."""
         if body is not None:
             self._buffered, self._more, self.received = memoryview(body), False, len(body)
 
-    async def peek(self) -> memoryview:
+    async def peek(self, most_bytes: int = _HEAD_BLOCK) -> memoryview:
         """Some bytes, in whatever size they arrive, which stay unread; empty at the end of the body.
 
         With the server's extension they are few, so that little of what follows a head is copied twice.
+
+        Args:
+            most_bytes: how many to take at once with the extension.
 
         Raises:
             ClientDisconnected: the connection closed before the end.
@@ -62,7 +76,7 @@ class RequestBody:
         if self._extension is None or self._buffered or self.received == self.length:
             await self._receive_part()
         else:
-            block = memoryview(bytearray(min(_HEAD_BLOCK, self.length - self.received)))
+            block = memoryview(bytearray(min(most_bytes, self.length - self.received)))
             self._buffered = block[: await self._receive_with(self._extension, [block], 1)]
             self._more = self.received < self.length
         return self._buffered
@@ -76,10 +90,14 @@ class RequestBody:
         """All bytes that are unread, if no more will come; else None."""
         return None if self._more else self._buffered
 
-    async def feed(self, reader: HeadReader | NpyHeadReader) -> None:
-        """Feed a reader until it has its head; the bytes after the head stay unread."""
-        while reader.head is None and (part := await self.peek()):
-            self._buffered = part[reader.feed(part) :]
+    async def feed(self, reader: HeadReader | NpyHeadReader, threads: ParseThreads) -> None:
+        """Feed a reader until it has its head, a long one on a thread; the bytes after the head stay unread."""
+        while reader.head is None and (
+            part := await self.peek(max(_HEAD_BLOCK, min(reader.missing, _LONG_HEAD_BLOCK)))
+        ):
+            # At most one step: its first bytes tell how long the head is.
+            large = reader.wanted > INLINE_TEXT_BYTES and len(part) >= reader.missing
+            self._buffered = part[await threads.run(large, reader.feed, part[: reader.missing]) :]
 
     async def receive_into(self, views: Sequence[memoryview]) -> None:
         """Receive the rest of the body into memory.

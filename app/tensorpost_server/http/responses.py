@@ -9,9 +9,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Send
 
 from tensorpost import datatypes, frame
+from tensorpost.json_tensor import tensor_to_json_text
 from tensorpost.operation import Slot
 from tensorpost.problems import LimitExceeded, NotAcceptable
 
@@ -19,10 +20,22 @@ from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings
 from .call_cache import PreparedCall, PreparedHead, ReplayFunction, WholeMessages, changing_field_lines, field_lines
+from .caller_watch import CallerWatch
 from .media_types import MediaType
 from .request_body import ClientDisconnected
 
-__all__ = ["ResponseSender", "check_output", "json_response", "response_head"]
+__all__ = [
+    "JSON_BYTES_PER_ELEMENT",
+    "ResponseSender",
+    "check_output",
+    "json_elements",
+    "json_response",
+    "response_head",
+    "slices_bytes",
+]
+
+JSON_BYTES_PER_ELEMENT = 96
+"""Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
 
 _U8 = datatypes.data_type("U8")
 
@@ -62,13 +75,24 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
                 f"accept {MediaType.FRAME.value}"
             )
     if media_type is MediaType.JSON:
-        elements = sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
+        elements = json_elements(plan)
         if elements > settings.max_json_elements:
             raise LimitExceeded.of(
                 "the output as JSON numbers", elements, settings.max_json_elements,
                 "TENSORPOST_MAX_JSON_ELEMENTS",
                 f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it",
             )  # fmt: skip
+
+
+def slices_bytes(plan: Plan, settings: Settings) -> int:
+    """Memory of as many slices as may exist at the same time."""
+    count = min(len(plan.slices), settings.slices_ahead + 2)
+    return min(plan.output_bytes, count * settings.slice_bytes)
+
+
+def json_elements(plan: Plan) -> int:
+    """Elements of all outputs, which JSON writes one by one."""
+    return sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
 
 
 def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> PreparedHead:
@@ -90,14 +114,15 @@ def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
 
 def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[PreparedHead, bytes]:
     """Head and body of a JSON response; `outputs` holds the bytes of the outputs, one after the other."""
-    tensors: dict[str, Any] = {}
+    tensors: list[str] = []
     data = memoryview(outputs)
     for slot in prepared.plan.outputs:
-        tensors[slot.name] = frame.tensor_to_json(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        text = tensor_to_json_text(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        tensors.append(f"{json.dumps(slot.name)}: {text}")
         data = data[slot.layout.size_in_bytes :]
     metadata = _metadata(prepared, worker)
-    document = metadata | {"op": json.loads(metadata["op"]), "tensors": tensors}
-    body = json.dumps(document, allow_nan=False).encode()
+    document = json.dumps(metadata | {"op": json.loads(metadata["op"])}, allow_nan=False)
+    body = f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
     return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
 
 
@@ -127,19 +152,21 @@ class ResponseSender:
         stages: of the request; `compute` is added here.
         timeout: longest wait for the caller to take a part, seconds.
         whole: the server's extension; None if it has none, or middleware may want to see the messages.
+        watch: cancels the request's task when its caller disconnects.
 
     Attributes:
         begun: whether the response has begun; from then on its status cannot change.
         replay: handed to the server with a small response; None if it cannot be replayed.
     """
 
-    __slots__ = ("_request_id", "_send", "_stages", "_timeout", "_whole", "begun", "replay")
+    __slots__ = ("_request_id", "_send", "_stages", "_timeout", "_watch", "_whole", "begun", "replay")
 
     def __init__(
-        self, send: Send, request_id: str, stages: Stages, timeout: float, whole: WholeMessages | None
+        self, send: Send, request_id: str, stages: Stages, timeout: float, whole: WholeMessages | None,
+        watch: CallerWatch,
     ) -> None:  # fmt: skip
         self._send, self._request_id, self._stages, self._timeout = send, request_id, stages, timeout
-        self._whole = whole
+        self._whole, self._watch = whole, watch
         self.begun = False
         self.replay: ReplayFunction | None = None
 
@@ -149,6 +176,7 @@ class ResponseSender:
         Raises:
             ClientDisconnected: the caller did not take it in time.
         """
+        self._watch.stop()
         self._stages.done("compute")
         self.begun = True
         if self._whole is not None:
@@ -158,16 +186,14 @@ class ResponseSender:
         await self._send(self._start(head))
         await self._send_part(body, more=False)
 
-    async def stream(self, head: PreparedHead, slices: AsyncGenerator[memoryview], receive: Receive) -> None:
+    async def stream(self, head: PreparedHead, slices: AsyncGenerator[memoryview]) -> None:
         """Send a body slice by slice.
 
         The first slice is computed before the status line is sent, so that a failure until then gets its own status.
-        When the caller disconnects, no further slice is begun.
 
         Args:
             head: complete, with Content-Length.
             slices: the output.
-            receive: the ASGI channel in, which reports that the caller disconnected.
 
         Raises:
             ClientDisconnected: the caller did not take a part in time.
@@ -177,16 +203,12 @@ class ResponseSender:
             self._stages.done("compute")
             self.begun = True
             await self._send(self._start(head))
-            disconnected = asyncio.ensure_future(_disconnect(receive))
-            try:
-                await self._send_part(head.body_head)
-                while block is not None and not disconnected.done():
-                    await self._send_part(block)
-                    block = await anext(slices, None)
-                if not disconnected.done():
-                    await self._send_part(b"", more=False)
-            finally:
-                disconnected.cancel()
+            await self._send_part(head.body_head)
+            while block is not None:
+                await self._send_part(block)
+                block = await anext(slices, None)
+            self._watch.stop()
+            await self._send_part(b"", more=False)
 
     def _start(self, head: PreparedHead) -> Message:
         changing = [(b"x-request-id", self._request_id.encode()), (b"server-timing", str(self._stages).encode())]
@@ -198,8 +220,3 @@ class ResponseSender:
                 await self._send({"type": "http.response.body", "body": part, "more_body": more})
         except TimeoutError:
             raise ClientDisconnected from None  # a response that is not complete makes the server close the connection
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

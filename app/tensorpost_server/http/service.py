@@ -18,6 +18,7 @@ from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access import AccessControl
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .parse_threads import ParseThreads
 
 __all__ = ["Service", "router", "service_of"]
 
@@ -47,6 +48,7 @@ class Service:
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
         replays: whether responses may be replayed; False where middleware wants to see every response.
+        parsing: threads for large JSON and heads.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -59,6 +61,7 @@ class Service:
         default_factory=lambda: BoundedCache[CallKey, PreparedCall](_MOST_CALLS)
     )
     replays: bool = False
+    parsing: ParseThreads = field(default_factory=ParseThreads)
     end: Callable[[], None] = _stop_process
 
     @property
@@ -121,7 +124,7 @@ async def list_devices(request: Request) -> JSONResponse:
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
 async def list_limits(request: Request) -> JSONResponse:
-    """Each limit's value, the variable that sets it and its reason; beside it, the memory in use and kept for reuse."""
+    """Each limit with its variable and reason; beside it, the memory in use, and each device's seconds per element."""
     service = service_of(request)
     values = service.settings.model_dump()
     limits = [
@@ -140,7 +143,10 @@ async def list_limits(request: Request) -> JSONResponse:
     }
     buffers = service.admission.buffers
     memory = {"lent_bytes": buffers.allocated_bytes, "kept_bytes": buffers.kept_bytes}
-    return JSONResponse({"limits": limits, "in_use": in_use, "large_blocks": memory})
+    workers = {} if service.pool is None else service.pool.workers
+    rates = {key: dict(worker.costs.seconds_per_element) for key, worker in workers.items()}
+    found = {"limits": limits, "in_use": in_use, "large_blocks": memory, "seconds_per_element": rates}
+    return JSONResponse(found)
 
 
 # The paths are those of the Open Inference Protocol's health endpoints.

@@ -9,19 +9,22 @@ from functools import lru_cache
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import BoxFunction, Form, Lines, whole_box
+from ..forms import AxesForm, BoxFunction, Form, Lines, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
 __all__ = ["Plan", "make_plan"]
 
 SLICE_WORK = 1 << 26
-"""Elements read for one slice, beyond which slices are cut smaller.
+"""Work of one slice, beyond which slices are cut smaller: other requests wait for a slice to end.
 
-A second or two where the weights of wide filters and gradients are made as well, 10 to 40 ns each; far less elsewhere.
-One element is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; what NumPy computes can be stopped between
-two blocks (`stoppable`), so it ends soon after its caller has gone.
+In elements that are added up, of which a core adds one in 0.1 to 2 ns: at most a tenth of a second or so. One element
+of an output is never cut, however much it reads, up to `TENSORPOST_MAX_WORK`; what NumPy computes can be stopped
+between two blocks (`stoppable`), so it ends soon after its caller has gone.
 """
+
+WEIGHTED_WORK = 8
+"""What an element counts for where its weight is made as well, for wide filters and gradients: 4 to 40 ns each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Plan:
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
+        slice_work: work of the largest slice, in elements that are just added up (`SLICE_WORK`).
         input_bytes: bytes of all inputs together.
         output_bytes: bytes of all outputs together.
     """
@@ -50,6 +54,7 @@ class Plan:
     work: int
     held_bytes: int = 0
     scratch_bytes: int = 0
+    slice_work: int = 0
     input_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
 
@@ -93,7 +98,8 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
     operation = key.operation
     form, outputs = form_of(operation), operation.outputs
     cuts: list[Slices] = []
-    work = held = scratch = 0
+    work = slice_work = held = scratch = 0
+    weight = WEIGHTED_WORK if isinstance(form, AxesForm) else 1
     for index, slot in enumerate(outputs):
         layout = slot.layout
         read = form.work(whole_box(layout.sizes), index)
@@ -101,15 +107,17 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
             slices = cut(layout, slice_bytes, index)
             held += math.prod(layout.sizes) * layout.data_type.item_size
         else:
-            slices = _cut(layout, slice_bytes, read, index)
+            slices = _cut(layout, slice_bytes, weight * read, index)
         if count := len(slices):
             first = slices.piece(0).box
             scratch = max(scratch, form.scratch_bytes(first, index))
             # What lines and products read is read again for every slice.
-            work += count * form.work(first, index) if isinstance(form, (Lines, BoxFunction)) else read
+            again = count * form.work(first, index) if isinstance(form, (Lines, BoxFunction)) else read
+            work += again
+            slice_work = max(slice_work, weight * again // count)
         cuts.append(slices)
     all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
-    return Plan(operation, form, operation.inputs, outputs, all_slices, work, held, scratch)
+    return Plan(operation, form, operation.inputs, outputs, all_slices, work, held, scratch, slice_work)
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:

@@ -1,0 +1,136 @@
+"""Requests that compute for long: refused by their estimate, before a tensor is read, or ended between two slices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.costly import means_of_columns
+from tests.support.http_app import FRAME, JSON, assert_problem, frame_bytes, http_app, npy_bytes, request_bytes, serving
+
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.problems import LimitExceeded
+from tensorpost_server.engine import cost
+from tensorpost_server.engine.cost import CostMeter
+from tensorpost_server.planning import Plan, make_plan
+
+
+class Clock:
+    """`time`, for a computation that takes so many seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(cost, "time", found)
+    return found
+
+
+def tile(elements: int, slices: int = 4) -> Plan:
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (1, 1, 1, 1)), (1, 1, 1, elements))
+    return make_plan(desc, elements // slices)
+
+
+def takes(clock: Clock, seconds: float) -> Any:
+    def compute(_index: int) -> memoryview:
+        clock.now += seconds
+        return memoryview(b"")
+
+    return compute
+
+
+def test_an_element_costs_what_it_was_seen_to_cost(clock: Clock) -> None:
+    meter, plan = CostMeter(1, processor=True), tile(4 << 20)
+    assert meter.seconds(plan) == pytest.approx(5e-9 * plan.work)  # 87 minutes for 10^12
+
+    compute = meter.timed(plan, takes(clock, (1 << 20) * 2e-9))
+    for index in range(4):
+        compute(index)
+
+    assert meter.seconds_per_element == pytest.approx({"*": 5e-9, "TILE": 2e-9 * (4 << 20) / plan.work})
+    assert meter.seconds(plan) == pytest.approx(4 * (1 << 20) * 2e-9)
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(1000.0, 16 * 5e-9), (0.0, 5e-9 / 16)])
+def test_what_is_learnt_is_bounded(clock: Clock, seconds: float, rate: float) -> None:
+    meter, plan = CostMeter(1, processor=True), tile(4 << 20)
+
+    meter.timed(plan, takes(clock, seconds))(0)
+
+    assert meter.seconds_per_element["TILE"] == pytest.approx(rate)
+
+
+def test_threads_that_have_slices_share_the_time() -> None:
+    plan = tile(4 << 20)
+
+    assert [CostMeter(threads, processor=True).seconds(plan) / CostMeter(1, processor=True).seconds(plan)
+            for threads in (1, 2, 4, 8)] == [1, 1 / 2, 1 / 4, 1 / 4]  # fmt: skip
+
+
+def test_a_run_that_takes_longer_than_it_may_ends_between_two_slices(clock: Clock) -> None:
+    meter, plan = CostMeter(2, processor=True), tile(4 << 20)
+    meter.max_seconds = 10
+    compute = meter.timed(plan, takes(clock, 7.0))
+
+    for index in range(3):
+        compute(index)  # 21 s on one thread are 10.5 s on two
+    with pytest.raises(LimitExceeded, match="TENSORPOST_MAX_SECONDS"):
+        compute(3)
+
+    assert clock.now == 21
+
+
+def test_a_request_that_would_take_too_long_is_refused_before_its_tensor_is_read() -> None:
+    desc = means_of_columns(8_000_000, 500)
+    head = frame_bytes({"input": ("U8", [4], b"")}, {"op": json.dumps(desc.to_document())})
+    head = head.replace(
+        b'"data_offsets": [0, 0]', b'"data_offsets": [0, 4]'
+    )  # the four bytes are announced and never sent
+    with serving(max_seconds=1, numpy_threads=1) as server:
+        request = request_bytes("POST", "/v1/operators/resample3", head, FRAME | {"content-length": len(head) + 4})
+        refused = server.ask(request)
+        assert server.idle()
+
+    problem = assert_problem(refused, 413, "limit-exceeded")
+    assert (problem["setting"], problem["limit"], problem["unit"]) == ("TENSORPOST_MAX_SECONDS", 1, "seconds")
+
+
+def test_validate_says_what_a_call_would_cost() -> None:
+    desc = means_of_columns(8_000_000, 500)
+    with http_app(numpy_threads=1) as app:
+        long: Any = app.post("/v1/validate", json.dumps(desc.to_document()), JSON).json()["cost"]
+        node = {
+            "op_type": "Tile",
+            "opset": 13,
+            "inputs": {"input": {"data_type": "float", "shape": [2]}, "repeats": [3]},
+        }
+        short: Any = app.post("/v1/validate", json.dumps(node), JSON).json()["cost"]
+        invalid: Any = app.post("/v1/validate", "{}", JSON).json()
+        rates: Any = app.get("/v1/limits").json()["seconds_per_element"]
+
+    assert long["seconds"] == pytest.approx(long["work"] * 5e-9, rel=0.1)
+    assert long["summary"].startswith(f"this would take about {long['seconds']:.2g} s and ")
+    assert (short["work"], short["memory_bytes"]) == (6, 4 * 2 + 4 * 6)
+    assert "cost" not in invalid or invalid["cost"] is None
+    assert rates[long["backend"]]["*"] == 5e-9
+
+
+def test_the_bound_holds_for_calls_that_are_in_the_call_cache() -> None:
+    target = f"/v1/operators/tile?repeats={1 << 27}"
+    body = npy_bytes([1], "uint8")
+    with serving(max_seconds=60, numpy_threads=1) as server:
+        with server.wire() as wire:
+            wire.send(request_bytes("POST", target, body, {"content-type": "application/x-npy"}))
+            assert wire.head()[0] == 200
+        for worker in server.service.workers().workers.values():
+            worker.costs.max_seconds = 1e-6
+        refused = server.ask(request_bytes("POST", target, body, {"content-type": "application/x-npy"}))
+
+    assert_problem(refused, 413, "limit-exceeded")
