@@ -1,4 +1,5 @@
-# The server on the CPU. Build: docker build --tag tensorpost .   Run: docker run --publish 127.0.0.1:8000:8000 tensorpost
+# The server on the CPU. Build: docker build --tag tensorpost .
+# Run, for this machine only: docker run --publish 127.0.0.1:8000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1 tensorpost
 ARG PYTHON_IMAGE=python:3.13-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -26,6 +27,6 @@ ENV PATH=/opt/tensorpost/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 
 USER 10001:10001
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["tensorpost", "healthcheck"]
-# In a container loopback is the container's own, so it listens on every address; what can reach it is decided by what is
-# published, which is why the line above publishes on 127.0.0.1.
+# In a container loopback is the container's own, so it listens on every address, and what can reach it is decided by what
+# is published. The image cannot know that, so it starts with TENSORPOST_KEYS_FILE or TENSORPOST_ALLOW_ANONYMOUS only.
 ENTRYPOINT ["tensorpost", "serve", "--host", "0.0.0.0"]

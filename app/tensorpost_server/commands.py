@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -19,6 +21,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library
+from .http.access_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
 from .main import create_app, open_pool
 from .serving import (
     GuardedApplication,
@@ -32,10 +35,20 @@ from .serving import (
 )
 from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_variable
 
-__all__ = ["config", "doctor", "probe_directml", "serve", "unknown_variables", "warmup"]
+__all__ = [
+    "add_key",
+    "config",
+    "doctor",
+    "list_keys",
+    "probe_directml",
+    "revoke_key",
+    "serve",
+    "unknown_variables",
+    "warmup",
+]
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
-_NO_SETTINGS = ("TENSORPOST_URL",)
+_NO_SETTINGS = ("TENSORPOST_URL", "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE")
 """Variables that the command line reads itself."""
 
 _log = logging.getLogger(__name__)
@@ -47,8 +60,8 @@ def serve(
     """Run the server until it is told to stop (SIGINT, SIGTERM).
 
     When it takes requests it prints one line with its address to standard output. Everything else goes to standard
-    error: a warning if others than this machine can reach it, one for each environment variable that looks like a
-    setting but is none, and later errors.
+    error: a warning if others than this machine can reach it without keys or TLS, one for each environment variable
+    that looks like a setting but is none, and later errors.
 
     Args:
         host: address to listen on. Default: the setting `host`.
@@ -57,7 +70,8 @@ def serve(
         log_level: the least important messages to show: critical, error, warning, info or debug.
 
     Raises:
-        InvalidParameter: a setting or argument cannot be right, or the address cannot be listened on.
+        InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, or others could
+            reach it and anybody could call.
         NoBackend: the backend that the settings force cannot be opened.
         DeviceLost: a device failed for good; requests under way on others were finished. Start the server again.
     """
@@ -74,12 +88,35 @@ def serve(
     created = create_app(settings)
     app = GuardedApplication(created)
     with Listener(settings) as listener:
-        address = address_of(listener.socket)
+        address = address_of(listener.socket, tls=settings.tls_certificate is not None)
         if settings.uds is None and not is_loopback(address):
-            _log.warning("others can reach %s, and there is no authentication: put a proxy in front of it", address)
+            _check_access_from_outside(settings, address)
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
         server.run_until_stopped(listener)
+
+
+def _check_access_from_outside(settings: Settings, address: str) -> None:
+    """What has to be set before others than this machine can reach the server.
+
+    Raises:
+        InvalidParameter: anybody could call, and no setting says that this is meant.
+    """
+    keys, anonymous = setting_variable("keys_file"), setting_variable("allow_anonymous")
+    if settings.keys_file is not None:
+        if settings.tls_certificate is None:
+            _log.warning(
+                "others can reach %s, and their API keys travel unencrypted: set %s, or put a proxy in front of it",
+                address, setting_variable("tls_certificate"),
+            )  # fmt: skip
+    elif settings.allow_anonymous:
+        _log.warning("others can reach %s, and anybody may call (%s)", address, anonymous)
+    else:
+        raise InvalidParameter(
+            f"others could reach {address}, and anybody could call: make an API key (tensorpost keys add NAME "
+            f"--keys-file FILE) and set {keys}=FILE; or set {anonymous}=1 if something else decides who reaches it; "
+            "or listen on 127.0.0.1"
+        )
 
 
 def doctor() -> list[dict[str, object]]:
@@ -170,6 +207,93 @@ def warmup() -> dict[str, object]:
     except RuntimeError as error:
         raise NoBackend(f"the backend 'numba' cannot be made ready: {error}") from None
     return {"file": str(path), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
+
+
+def add_key(
+    path: Path,
+    name: str,
+    *,
+    scopes: Sequence[str] = ("run",),
+    days: int | None = None,
+    requests_per_minute: int | None = None,
+    bytes_per_minute: int | None = None,
+) -> str:
+    """Make an API key and add it to a keys file, which is made if it is not there.
+
+    Args:
+        path: of the keys file.
+        name: of the key's holder.
+        scopes: `run`, `admin` or both.
+        days: for how long it is valid. Default: for ever.
+        requests_per_minute: its rate. Default: any.
+        bytes_per_minute: of request and response bodies together. Default: any.
+
+    Returns:
+        The key. It is kept nowhere.
+
+    Raises:
+        InvalidParameter: the name is taken, an argument cannot be right, or the file cannot be used.
+    """
+    keys = _keys_in(path)
+    if any(known.name == name for known in keys):
+        raise InvalidParameter(
+            f"there is a key {name} already; revoke it first, or give the new one another name so that both are valid "
+            "while callers change over"
+        )
+    secret, now = new_key(), datetime.now(UTC)
+    try:
+        added = ApiKey(
+            name=name,
+            sha256=digest(secret.encode()),
+            scopes=cast("tuple[KeyScope, ...]", tuple(scopes)),
+            created=now,
+            expires=None if days is None else now + timedelta(days=days),
+            requests_per_minute=requests_per_minute,
+            bytes_per_minute=bytes_per_minute,
+        )
+    except (ValidationError, OverflowError) as error:
+        said = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            said = f"{first['loc'][0]} is {str(first['input'])[:80]!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        raise InvalidParameter(f"no such key can be made: {said}") from None
+    write_keys(path, [*keys, added])
+    return secret
+
+
+def list_keys(path: Path) -> list[dict[str, object]]:
+    """What a keys file holds: one row per key with its members and `expired`; no key, and no hash of one.
+
+    Raises:
+        InvalidParameter: the file is not there or cannot be used.
+    """
+    now = datetime.now(UTC)
+    return [
+        {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.has_expired(now)}
+        for key in KeysFile(path).read()
+    ]
+
+
+def revoke_key(path: Path, name: str) -> None:
+    """Take a key out of a keys file. A server that watches the file refuses it a second later.
+
+    Raises:
+        InvalidParameter: there is no such key, or the file cannot be used.
+    """
+    keys = KeysFile(path).read()
+    left = [key for key in keys if key.name != name]
+    if len(left) == len(keys):
+        guess = nearest(name, [key.name for key in keys])
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise InvalidParameter(f"there is no key {name[:80]} in {path}{hint}")
+    write_keys(path, left)
+
+
+def _keys_in(path: Path) -> tuple[ApiKey, ...]:
+    try:
+        return read_keys(path)
+    except FileNotFoundError:
+        return ()
 
 
 def config() -> list[dict[str, object]]:

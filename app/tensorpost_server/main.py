@@ -22,6 +22,7 @@ from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import examples, metrics_endpoint, operator_routes
 from .http import service as service_routes
+from .http.access import AccessControl
 from .http.access_log import AccessLog, console_line, json_line
 from .http.error_responses import (
     answer_disconnected,
@@ -95,11 +96,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         settings.memory_bytes, settings.max_requests, settings.retry_after_seconds, buffers=buffers,
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
-    service = Service(settings, admission, metrics=RequestMetrics() if settings.metrics else None)
+    metrics = RequestMetrics() if settings.metrics else None
+    service = Service(settings, admission, AccessControl(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
+        service.access.open()
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():

@@ -29,6 +29,7 @@ from tensorpost.problems import DeviceLost, InvalidParameter
 
 from .engine import Pool
 from .http.timeouts import ConnectionLimits
+from .http.tls import TlsFiles, uvicorn_options
 from .settings import ENVIRONMENT_PREFIX, Settings, setting_variable
 
 __all__ = [
@@ -50,6 +51,8 @@ _LIBRARIES = {
     "numpy": ("numpy",),
 }
 """The distributions that do a backend's computing; the first that is installed counts."""
+
+_TICKS_BETWEEN_LOOKS = 50  # at the files of TLS; uvicorn ticks ten times a second
 
 _log = logging.getLogger(__name__)
 
@@ -208,17 +211,18 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def address_of(listener: socket.socket) -> str:
+def address_of(listener: socket.socket, *, tls: bool = False) -> str:
     """The URL, or `unix:` and the path, at which a bound socket is reached."""
     if listener.family == getattr(socket, "AF_UNIX", None):
         return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the URL."""
-    host = address.removeprefix("http://").rpartition(":")[0].strip("[]").partition("%")[0]
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]").partition("%")[0]
     return ipaddress.ip_address(host).is_loopback
 
 
@@ -247,6 +251,7 @@ def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: s
         proxy_headers=False,  # nothing here depends on the caller's address
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=settings.shutdown_seconds,
+        **uvicorn_options(settings),
     )
 
 
@@ -263,9 +268,9 @@ class GuardedApplication:
         return [] if pool is None else [(key.partition(":")[0], reason) for key, reason in pool.refused.items()]
 
     @property
-    def shutdown_seconds(self) -> int:
-        """How long a stop may take."""
-        return self._app.state.service.settings.shutdown_seconds
+    def settings(self) -> Settings:
+        """Of the application."""
+        return self._app.state.service.settings
 
     def drain(self) -> None:
         """Say from now on that it is not ready."""
@@ -297,6 +302,13 @@ class Server(uvicorn.Server):
         self._listener: Listener | None = None
         self._device_lost = False
         self._was_told_to_stop = False
+        self._tls_files: TlsFiles | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """What is done ten times a second."""
+        if self._tls_files is not None and counter % _TICKS_BETWEEN_LOOKS == 0:
+            self._tls_files.reload_if_changed()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop: the server is not ready from now on, so that load balancers send requests elsewhere.
@@ -314,6 +326,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, then print the address."""
+        tls = self.config.ssl
+        if tls is not None:
+            self._tls_files = TlsFiles(self._app.settings, tls)
         await super().startup(sockets)
         for name, reason in self._app.refused():
             if library_version(name) is not None:
@@ -322,7 +337,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; here, because uvicorn then ends the process by the signal that it got."""
-        seconds = self._app.shutdown_seconds
+        seconds = self._app.settings.shutdown_seconds
         begin = time.monotonic()
         await self._drain(seconds / 2)
         self.config.timeout_graceful_shutdown = max(1, round(seconds - (time.monotonic() - begin)))

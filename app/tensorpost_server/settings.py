@@ -60,7 +60,7 @@ class Settings(BaseSettings):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. Loopback, because the service has no authentication of its own yet.",
+        description="Address to listen on. Beyond loopback it is refused without keys_file or allow_anonymous.",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
     uds: Path | None = Field(
@@ -78,6 +78,29 @@ class Settings(BaseSettings):
         default="",
         description="Origins of web pages that may call the service, separated by commas, as https://example.org; * "
         "for any. Pages of the service itself always may.",
+    )
+    keys_file: Path | None = Field(
+        default=None,
+        description="File with the API keys (`tensorpost keys add`), looked at again every second. With it every path "
+        "but the health endpoints wants a key; without it anybody who reaches the port may call.",
+    )
+    allow_anonymous: bool = Field(
+        default=False,
+        description="Whether others than this machine may be served without API keys. Set it where something in front "
+        "of the server, or what is published of a container, decides who reaches it.",
+    )
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM file with the server's certificate and those that lead to its issuer, in this order; turns on "
+        "TLS. It and the key are looked at again every few seconds and used for new connections.",
+    )
+    tls_key: Path | None = Field(
+        default=None, description="PEM file with the certificate's private key, if tls_certificate does not hold it."
+    )
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="PEM file with certificates of issuers. Only callers with a certificate of theirs are then served, "
+        "health checks included (mutual TLS). Read at the start only.",
     )
     backend: str = Field(
         default="auto",

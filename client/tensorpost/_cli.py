@@ -7,20 +7,19 @@ and what to change; 2 the command line itself was wrong, an option's value inclu
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from numpy.typing import NDArray
 from typer.core import TyperGroup
 
+from ._api_key import find_api_key
 from ._arrays import tile_descriptor
 from ._files import (
     check_destination,
@@ -32,8 +31,10 @@ from ._files import (
     standard_input,
     write_blocks,
 )
+from ._keys_commands import keys
 from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ._run_command import described, total_bytes, write_outputs
+from ._server_commands import server_commands
 from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
@@ -78,10 +79,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.add_typer(keys)
+
 Url = Annotated[str, typer.Option("--url", envvar="TENSORPOST_URL", help="The server.", show_default=True)]
 Uds = Annotated[
     Path | None,
     typer.Option("--uds", metavar="PATH", help="Unix socket of a server on this machine, instead of the URL's host."),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="PATH",
+        help="File with the API key, mode 0600.  [default: variables TENSORPOST_API_KEY, TENSORPOST_API_KEY_FILE]",
+    ),
 ]
 Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
 Backend = Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")]
@@ -195,7 +206,7 @@ def serve(
     workers: Annotated[int, typer.Option(help="Must be 1: a process owns its devices and its memory budget.")] = 1,
 ) -> None:
     """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
-    commands = _server_commands()
+    commands = server_commands()
     if log_level not in commands.LOG_LEVELS:
         known = ", ".join(commands.LOG_LEVELS)
         raise typer.BadParameter(f"{log_level[:40]!r} does not exist; there are {known}", param_hint="--log-level")
@@ -219,6 +230,7 @@ def tile(
     output: OutputFile = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
+    api_key_file: KeyFile = None,
     backend: Backend = None,
     device: Device = None,
     level: Level = None,
@@ -228,7 +240,7 @@ def tile(
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
     wanted = _output_format(output)
     copies = _usage("--repeats", _counts, repeats)
-    client = _client(url, uds, timeout)
+    client = _client(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
@@ -257,6 +269,7 @@ def resample(
     output: OutputFile = "-",
     url: Url = DEFAULT_URL,
     uds: Uds = None,
+    api_key_file: KeyFile = None,
     backend: Backend = None,
     device: Device = None,
     level: Level = None,
@@ -271,7 +284,7 @@ def resample(
     counts = None if size is None else _usage("--size", _counts, size)
     chosen = None if axes is None else _usage("--axes", _axes, axes)
     kind: Mode = _usage("--mode", functools.partial(mode_of, antialias=antialias), mode)
-    client = _client(url, uds, timeout)
+    client = _client(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if chosen is None:
         chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
@@ -301,6 +314,7 @@ def run(
     ] = None,
     url: Url = DEFAULT_URL,
     uds: Uds = None,
+    api_key_file: KeyFile = None,
     backend: Backend = None,
     device: Device = None,
     level: Level = None,
@@ -311,7 +325,7 @@ def run(
     outputs = output or ["-"]
     for path in outputs:
         _output_format(path)
-    client = _client(url, uds, timeout)
+    client = _client(url, uds, timeout, api_key=api_key_file)
     document = _read_document(file)
     if not isinstance(document, dict):
         raise InvalidParameter("an operator document must be a JSON object")
@@ -331,11 +345,12 @@ def validate(
     level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
     url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
     uds: Uds = None,
+    api_key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
     wanted = _usage("--level", FeatureLevel.parse, level)
-    client = None if url is None and uds is None else _client(url or DEFAULT_URL, uds)
+    client = None if url is None and uds is None else _client(url or DEFAULT_URL, uds, api_key=api_key_file)
     document = _read_document(file)
     try:
         if client is None:
@@ -361,10 +376,15 @@ def validate(
 
 @app.command(epilog="Example: tensorpost devices --url http://127.0.0.1:8000")
 def devices(
-    *, url: Url = DEFAULT_URL, uds: Uds = None, timeout: Silence = DEFAULT_TIMEOUT_SECONDS, as_json: AsJson = False
+    *,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """List a server's devices, what is in use on them, and why some cannot be used."""
-    with _client(url, uds, timeout) as client:
+    with _client(url, uds, timeout, api_key=api_key_file) as client:
         answer = client.devices()
     if as_json:
         print_json(answer)
@@ -380,7 +400,7 @@ def devices(
 @app.command(epilog="Example: tensorpost doctor")
 def doctor(*, as_json: AsJson = False) -> None:
     """Look for every device on this machine: found or not, version, device and its memory, or why not."""
-    rows: Sequence[Mapping[str, object]] = _server_commands().doctor()
+    rows: Sequence[Mapping[str, object]] = server_commands().doctor()
     if as_json:
         print_json(rows)
         return
@@ -401,7 +421,7 @@ def probe_directml(
 ) -> None:
     """Ask DirectML on this Windows machine the twelve questions its documents leave open; the answers are JSON."""
     check_destination(output)
-    document: Mapping[str, Any] = _server_commands().probe_directml(device)
+    document: Mapping[str, Any] = server_commands().probe_directml(device)
     with destination(output) as file:
         file.write(json.dumps(document, indent=2).encode() + b"\n")
     answers: Sequence[Mapping[str, object]] = document["answers"]
@@ -416,7 +436,7 @@ def probe_directml(
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
 def warmup(*, as_json: AsJson = False) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
-    row: Mapping[str, object] = _server_commands().warmup()
+    row: Mapping[str, object] = server_commands().warmup()
     if as_json:
         print_json(row)
         return
@@ -441,7 +461,7 @@ def healthcheck(
 @app.command(epilog="Example: TENSORPOST_PORT=9000 tensorpost config")
 def config(*, as_json: AsJson = False) -> None:
     """Show the settings that a server started here would have, and where each comes from."""
-    rows: Sequence[Mapping[str, object]] = _server_commands().config()
+    rows: Sequence[Mapping[str, object]] = server_commands().config()
     if as_json:
         print_json(rows)
         return
@@ -472,25 +492,19 @@ def _in_use(device: Mapping[str, Any]) -> str:
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _server_commands() -> ModuleType:
-    """The server's side of a command. By name, because the SDK does without the server's code."""
-    try:
-        return importlib.import_module("tensorpost_server.commands")
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        if package in ("tensorpost", "tensorpost_server"):
-            raise  # a file of ours is gone: no extra brings it back
-        raise ModuleNotFoundError(
-            f"this command needs the server, and {package} is not installed: pip install 'tensorpost[server]'",
-            name=missing.name,
-        ) from None
-
-
 def _client(
-    url: str, uds: Path | None, timeout: float | Timeout = DEFAULT_TIMEOUT_SECONDS, *, retries: int = DEFAULT_RETRIES
+    url: str,
+    uds: Path | None,
+    timeout: float | Timeout = DEFAULT_TIMEOUT_SECONDS,
+    *,
+    retries: int = DEFAULT_RETRIES,
+    api_key: Path | None = None,
 ) -> Client:
     socket = None if uds is None else str(uds)
-    return _usage("--url", lambda address: Client(address, uds=socket, timeout=timeout, retries=retries), url)
+    key = find_api_key(api_key, url)  # here, because what is wrong with it is not wrong with --url
+    return _usage(
+        "--url", lambda address: Client(address, uds=socket, timeout=timeout, retries=retries, api_key=key), url
+    )
 
 
 def _usage(option: str, read: Callable[[str], T], text: str) -> T:

@@ -55,7 +55,7 @@ def encode_head(method: str, target: str, *fields: Fields) -> bytes:
     line, pairs = f"{method} {target} HTTP/1.1", [pair for group in fields for pair in group]
     lines = "".join([f"\r\n{name}: {value}" for name, value in pairs])
     if not _REQUEST_LINE.fullmatch(line) or _FIELD.findall(lines) != pairs:
-        raise ValueError(f"no valid request head: {line + lines!r:.200}")
+        raise ValueError(f"no valid request head: {line!r:.200}")  # not the fields, which may hold an API key
     return f"{line}{lines}\r\n\r\n".encode("latin-1")
 
 

@@ -36,11 +36,11 @@ class Origin:
     host: str
     port: int
     prefix: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)  # they may hold an API key
     timeout: Timeout
     tls: ssl.SSLContext | bool
     uds: str | None
-    fields: tuple[tuple[str, str], ...] = field(init=False)
+    fields: tuple[tuple[str, str], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", (("host", self.authority), *self.headers.items()))
@@ -66,7 +66,7 @@ class Origin:
         if uds is not None and url.scheme != "http":
             raise InvalidParameter(f"{given}: over a Unix socket there is http only")
         if url.query or url.fragment or url.username is not None:
-            raise InvalidParameter("base_url must have no query, fragment or credentials; credentials go into headers=")
+            raise InvalidParameter("base_url must have no query, fragment or credentials; a key goes into api_key=")
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         if port == 0:

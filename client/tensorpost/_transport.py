@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from . import problems
+from ._api_key import find_api_key
 from ._checks import headers_of, shown, text, whole_number
 from ._connection_pool import CLOSED
 from ._http1 import Request
@@ -53,6 +55,7 @@ class Transport:
         timeout: float | Timeout | None,
         limits: Limits,
         retries: int,
+        api_key: str | Path | None,
         headers: Mapping[str, str],
         tls: ssl.SSLContext | bool,
         uds: str | None,
@@ -74,6 +77,11 @@ class Transport:
         if http_client is not None and (uds is not None or tls is not True or limits is not DEFAULT_LIMITS):
             raise InvalidParameter("limits, tls and uds are settings of the httpx client that is given as http_client")
         every = {**_OURS, **headers_of(headers)}
+        if "authorization" not in every:
+            if (key := find_api_key(api_key, base_url)) is not None:
+                every["authorization"] = f"Bearer {key}"
+        elif api_key:
+            raise InvalidParameter("there are an api_key and a header Authorization; give one of the two")
         self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
         self._runtime, self._limits, self._http_client = runtime, limits, http_client
         self.sender = self._new_sender()
@@ -148,7 +156,8 @@ def worth_retrying(error: TensorpostError) -> bool:
     if "certificate" in error.extra:
         return False
     passing = (
-        problems.ConnectFailed, problems.TooBusy, problems.NotReady, problems.OutOfDeviceMemory, problems.DeviceLost,
+        problems.ConnectFailed, problems.TooBusy, problems.QuotaExceeded, problems.NotReady,
+        problems.OutOfDeviceMemory, problems.DeviceLost,
     )  # fmt: skip
     # The exact base classes are what unnamed cases become: a connection closed before any answer, and a 429 or 503
     # from something in front of the server. Their subclasses are decided one by one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -51,6 +52,7 @@ class AsyncClient:
         timeout: as for `Client`.
         limits: as for `Client`.
         retries: as for `Client`.
+        api_key: as for `Client`.
         headers: as for `Client`.
         tls: as for `Client`.
         uds: as for `Client`.
@@ -72,13 +74,14 @@ class AsyncClient:
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
         retries: int = DEFAULT_RETRIES,
+        api_key: str | Path | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
         self._transport = Transport(
-            AsyncioRuntime(), base_url, timeout, limits, retries, headers, tls, uds, http_client
+            AsyncioRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ generated from this file: after a change, run `python client/generate_async_clie
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -56,7 +57,11 @@ class Client:
         retries: how often to repeat a call that could not connect, or was refused as too busy (429) or not ready (503).
             Operators have no effects, so repeating is safe. The waits honour `Retry-After`, grow, and are together at
             most 30 seconds per call.
-        headers: sent with every request, for instance `{"Authorization": "Bearer ..."}`.
+        api_key: for servers that want one: the key, or a `Path` of a file with it, which nobody but its owner may read
+            (mode 0600). It goes to this server only, as `Authorization: Bearer`. Default: the variable
+            TENSORPOST_API_KEY, else the file that TENSORPOST_API_KEY_FILE names; if TENSORPOST_URL is set, these belong
+            to the server there and go to no other. An empty text for no key at all.
+        headers: sent with every request, for instance `{"X-Request-ID": "..."}`.
         tls: for https: an `ssl.SSLContext`, True for the usual certificates, False for no verification at all.
         uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
         http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
@@ -80,13 +85,14 @@ class Client:
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
         retries: int = DEFAULT_RETRIES,
+        api_key: str | Path | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.Client | None = None,
     ) -> None:
         self._transport = Transport(
-            ThreadRuntime(), base_url, timeout, limits, retries, headers, tls, uds, http_client
+            ThreadRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -14,11 +14,14 @@ The tree::
     |   |-- LengthRequired                   no Content-Length
     |   |-- UnsupportedMediaType             a Content-Type we do not read
     |   |-- NotAcceptable                    an Accept we cannot write
+    |   |-- Unauthenticated                  no API key, or none that is valid
+    |   |-- Forbidden                        a valid API key that does not allow this
     |   |-- NotFound                         no such path
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now
     |   |-- TooBusy                          every byte of the memory budget is in use; try again
+    |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
     |   |-- OutOfDeviceMemory                no room on the device now, even in small slices; try again
@@ -51,6 +54,7 @@ __all__ = [
     "ConnectionProblem",
     "DeadlineExceeded",
     "DeviceLost",
+    "Forbidden",
     "IncompleteBody",
     "InvalidDescriptor",
     "InvalidFrame",
@@ -65,11 +69,13 @@ __all__ = [
     "NotFound",
     "NotReady",
     "OutOfDeviceMemory",
+    "QuotaExceeded",
     "ReceiveTimeout",
     "RequestTimeout",
     "ServerFault",
     "TensorpostError",
     "TooBusy",
+    "Unauthenticated",
     "Unavailable",
     "UnknownOperator",
     "UnsupportedAtLevel",
@@ -374,6 +380,20 @@ class NotAcceptable(InvalidRequest):
     title = "None of the accepted media types can be written"
 
 
+class Unauthenticated(InvalidRequest):
+    """The server wants an API key, and there was none, or one that is not or no longer valid."""
+
+    code = "unauthenticated"
+    title = "A valid API key is required"
+
+
+class Forbidden(InvalidRequest):
+    """The API key is valid, but does not allow this."""
+
+    code = "forbidden"
+    title = "This API key does not allow this"
+
+
 class NotFound(InvalidRequest):
     """There is nothing at this path."""
 
@@ -415,6 +435,13 @@ class TooBusy(Unavailable):
 
     code = "too-busy"
     title = "Too busy"
+
+
+class QuotaExceeded(Unavailable):
+    """The API key has used up its requests or bytes. `extra["retry_after_seconds"]` says when to try again."""
+
+    code = "quota-exceeded"
+    title = "The quota of this API key is used up"
 
 
 class NotReady(Unavailable):

@@ -29,7 +29,7 @@ from tensorpost_server.main import create_app
 from tensorpost_server.serving import GuardedApplication, Listener, choose_protocol, is_loopback, uvicorn_config
 from tensorpost_server.settings import Settings
 
-ADDRESS = re.compile(r"tensorpost \S+ listens on (http://(\S+):(\d+)|unix:.+)\n")
+ADDRESS = re.compile(r"tensorpost \S+ listens on (https?://(\S+):(\d+)|unix:.+)\n")
 PATIENCE = 30  # seconds; a busy machine is slow, not wrong
 
 
@@ -233,14 +233,32 @@ def test_a_path_that_another_server_took_over_is_left_to_it(tmp_path: Path) -> N
     assert not path.exists()
 
 
-def test_it_warns_when_others_can_reach_it() -> None:
-    with serving("--host", "0.0.0.0", "--port", "0") as (server, url):
+def test_it_does_not_start_where_others_could_call_without_a_key() -> None:
+    said = refused("--host", "0.0.0.0", "--port", "0")
+
+    assert "others could reach http://0.0.0.0:" in said
+    assert "set TENSORPOST_KEYS_FILE=FILE; or set TENSORPOST_ALLOW_ANONYMOUS=1 if" in said
+
+
+def test_it_warns_when_others_can_call_without_a_key() -> None:
+    with serving("--host", "0.0.0.0", "--port", "0", TENSORPOST_ALLOW_ANONYMOUS="1") as (server, url):
         server.terminate()
         _, err = server.communicate(timeout=PATIENCE)
 
     assert url.startswith("http://0.0.0.0:")
     assert err.count("\n") == 1
-    assert "there is no authentication" in err
+    assert "anybody may call (TENSORPOST_ALLOW_ANONYMOUS)" in err
+
+
+def test_it_warns_when_keys_travel_unencrypted(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    commands.add_key(keys, "anna")
+    with serving("--host", "0.0.0.0", "--port", "0", TENSORPOST_KEYS_FILE=str(keys)) as (server, _):
+        server.terminate()
+        _, err = server.communicate(timeout=PATIENCE)
+
+    assert err.count("\n") == 1
+    assert "their API keys travel unencrypted: set TENSORPOST_TLS_CERTIFICATE" in err
 
 
 def test_it_warns_of_variables_that_set_nothing() -> None:
@@ -293,6 +311,8 @@ def test_an_unknown_log_level_is_refused() -> None:
         ("http://[::]:8000", False),
         ("http://192.168.0.1:80", False),
         ("http://[fe80::1%eth0]:80", False),
+        ("https://127.0.0.1:8443", True),
+        ("https://[::]:8443", False),
     ],
 )
 def test_loopback(address: str, *, own: bool) -> None:

@@ -18,9 +18,24 @@ OTHER_VALUES = {
     "host": "0.0.0.0", "port": 1234, "backend": "null", "http_protocol": "h11",
     "allowed_hosts": "a.example,b.example:80", "allowed_origins": "https://a.example",
     "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
-    "uds": Path("tensorpost.sock"),
+    "uds": Path("tensorpost.sock"), "allow_anonymous": True,
+    **{name: Path("a file") for name in ("keys_file", "tls_certificate", "tls_key", "tls_client_ca")},
     "caller_share": 0.5, "cuda_memory_bytes": 7_777_777, "directml_debug": True,
 }  # fmt: skip
+
+
+ANY_TEXT = {
+    "host",
+    "allowed_hosts",
+    "allowed_origins",
+    "backend",
+    "uds",
+    "keys_file",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
+}
+"""Settings that any text can be; whether there is such a file shows at the start."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +68,7 @@ def test_every_setting_has_a_unit_and_a_reason(name: str):
         assert not name.endswith(unit) or unit in description.lower(), f"{name} does not say that it is in {unit}"
 
 
-@pytest.mark.parametrize("name", sorted(FIELDS.keys() - {"host", "allowed_hosts", "allowed_origins", "backend", "uds"}))
+@pytest.mark.parametrize("name", sorted(FIELDS.keys() - ANY_TEXT))
 @pytest.mark.parametrize("value", ["-1", "lots", "", "nan"])
 def test_a_value_that_cannot_be_is_refused_at_the_start(name: str, value: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(ENVIRONMENT_PREFIX + name.upper(), value)

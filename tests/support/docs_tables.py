@@ -65,7 +65,7 @@ def commands_table() -> str:
     """Every command with its arguments and options."""
     group: Any = typer.main.get_command(_cli.app)
     rows: list[Sequence[str]] = []
-    for name, command in group.commands.items():
+    for name, command in _commands(group):
         parameters = " ".join(f"`{_parameter(parameter)}`" for parameter in command.params)
         rows.append((f"`tensorpost {name}`", parameters, _first_paragraph(command.help)))
     return _table(("Command", "Arguments and options", "What it does"), rows)
@@ -78,6 +78,15 @@ def metrics_table() -> str:
         for name, metric in METRICS.items()
     ]
     return _table(("Metric", "Kind", "Labels", "Meaning"), rows)
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its whole name, those of groups included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -38,6 +38,8 @@ MEDIA_TYPE = "application/problem+json"
 
 STATUS: Mapping[type[p.TensorpostError], int] = {
     p.InvalidRequest: 400,
+    p.Unauthenticated: 401,
+    p.Forbidden: 403,
     p.InvalidDescriptor: 422,
     p.UnsupportedAtLevel: 422,
     p.UnknownOperator: 404,
@@ -53,6 +55,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.LimitExceeded: 413,
     p.Unavailable: 503,
     p.TooBusy: 429,
+    p.QuotaExceeded: 429,
     p.NotReady: 503,
     p.NoBackend: 501,
     p.OutOfDeviceMemory: 503,
@@ -77,6 +80,8 @@ def answer_error(request: Request, error: Exception) -> Response:
 def _answer(request: Request, error: p.TensorpostError, status: int, headers: dict[str, str]) -> Response:
     if "retry_after_seconds" in error.extra:
         headers["Retry-After"] = str(error.extra["retry_after_seconds"])
+    if isinstance(error, (p.Unauthenticated, p.Forbidden)):
+        headers["WWW-Authenticate"] = str(error.extra.get("www_authenticate", "Bearer"))
     if isinstance(error, p.MethodNotAllowed):
         headers["Allow"] = str(error.extra.get("allow", ""))
     if isinstance(error, p.UnsupportedMediaType) and "accept" in error.extra:

@@ -1,4 +1,4 @@
-"""The way of a request into the application: an id and a record for each, operators before FastAPI's routing.
+"""The way of a request into the application: an id, a caller and a record; operators before FastAPI's routing.
 
 FastAPI's routing and dependency injection take longer than a small operator (benchmarks/small.py). Its routes for
 operators exist for the OpenAPI document only.
@@ -34,6 +34,8 @@ class OperatorDispatch:
 
     It sets `scope["tensorpost.request_id"]` and the header `X-Request-ID` of every response, and reports each request
     that has ended to `Service.records`.
+
+    Callers that `AccessControl` does not let in are refused.
 
     Args:
         app: the application inside.
@@ -88,9 +90,15 @@ class OperatorDispatch:
         except HTTPException as error:
             await answer_http_exception(request, error)(scope, receive, send_observed)
             return
+        path, root = scope["path"], scope.get("root_path", "")
+        path = path[len(root) :] if path.startswith(f"{root}/") else path
+        try:
+            send = self._service.access.admit(scope, fields, path, send)
+        except TensorpostError as error:
+            await answer_error(request, error)(scope, receive, send_observed)
+            return
         if scope["method"] == "POST":
-            path, root = scope["path"], scope.get("root_path", "")
-            path, _, name = (path[len(root) :] if path.startswith(f"{root}/") else path).rpartition("/")
+            path, _, name = path.rpartition("/")
             dialect = DIALECTS.get(path)
             if dialect is not None and name:
                 await _run_operator(self._service, dialect, name, fields, scope, receive, send, observation)

@@ -16,6 +16,7 @@ from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
+from .access import AccessControl
 from .access_log import AccessLog
 from .call_cache import BoundedCache, CallKey, PreparedCall
 from .metrics import RequestMetrics
@@ -25,7 +26,10 @@ from .request_record import RecordBatch, refused_record
 __all__ = ["Service", "router", "service_of"]
 
 _MOST_CALLS = 512
-_NOT_LIMITS = ("host", "port", "allowed_hosts", "allowed_origins", "backend", "http_protocol")
+_NOT_LIMITS = (
+    "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
+    "keys_file", "allow_anonymous", "tls_certificate", "tls_key", "tls_client_ca",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +46,7 @@ class Service:
     Attributes:
         settings: the limits.
         admission: the memory budget.
+        access: who may call.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
@@ -55,6 +60,7 @@ class Service:
 
     settings: Settings
     admission: Admission
+    access: AccessControl
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(

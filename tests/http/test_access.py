@@ -1,0 +1,503 @@
+"""Who may call: keys, scopes, expiry, quotas, rotation without a restart, and replays that look at the key again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from tests.support.http_app import (
+    NPY,
+    Answer,
+    Serving,
+    assert_problem,
+    http_app,
+    npy_array,
+    npy_bytes,
+    request_bytes,
+    serving,
+)
+
+from tensorpost.problems import InvalidParameter
+from tensorpost_server import commands
+from tensorpost_server.http import access, access_keys
+from tensorpost_server.http.access import TokenBucket
+from tensorpost_server.http.access_keys import ApiKey, read_keys, write_keys
+
+TILE = "/v1/operators/tile?repeats=2"
+BODY = npy_bytes([1, 2])
+
+
+class Clock:
+    """The clocks of `access.py`, which stand still until they are told."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return datetime(2030, 1, 1, tzinfo=UTC).timestamp() + self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(access, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.jsonl"
+
+
+@pytest.fixture
+def anna(file: Path) -> str:
+    return commands.add_key(file, "anna")
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def line(key: str, **members: Any) -> str:
+    """A line of the file, written by hand."""
+    usual = {
+        "name": "anna",
+        "sha256": hashlib.sha256(key.encode()).hexdigest(),
+        "scopes": ["run"],
+        "created": "2026-01-01T00:00:00Z",
+    }
+    return json.dumps({**usual, **members}) + "\n"
+
+
+# ---- keys and their file ---------------------------------------------------------------------------------------------
+
+
+def test_the_file_holds_hashes_and_no_keys(file: Path, anna: str) -> None:
+    text = file.read_text()
+
+    assert anna not in text
+    assert anna.removeprefix("tp_") not in text
+    assert json.loads(text)["sha256"] == hashlib.sha256(anna.encode()).hexdigest()
+
+
+def test_keys_are_256_random_bits() -> None:
+    keys = {access_keys.new_key() for _ in range(100)}
+
+    assert len(keys) == 100
+    assert {len(key) for key in keys} == {len("tp_") + 43}  # 43 letters of 6 bits
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_a_new_file_is_its_owner_s_and_a_mode_stays(file: Path, anna: str) -> None:
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    commands.add_key(file, "bert")
+    assert file.stat().st_mode & 0o777 == 0o640
+
+    file.chmod(0o666)
+    with pytest.raises(InvalidParameter, match="anybody may write to the keys file"):
+        read_keys(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no JSON\n", "line 1 .* is no JSON"),
+        (line("a") + '{"name": 1, "name": 2}\n', "line 2 .* is no JSON.*name"),
+        (line("a", name="white space"), "line 1 .*: name: "),
+        (line("a", sha256="tp_pasted-by-mistake"), "line 1 .*: sha256: "),
+        (line("a", scopes=[]), "line 1 .*: scopes: "),
+        (line("a", scopes=["root"]), r"line 1 .*: scopes\.0: "),
+        (line("a", expires="2026-01-01T00:00:00"), "line 1 .*: expires: .*timezone"),
+        (line("a", requests_per_minute=0), "line 1 .*: requests_per_minute: "),
+        (line("a", extra=1), "line 1 .*: extra: "),
+        ("[]\n", "line 1 .*: it: "),
+        (line("a") + "\n" + line("b"), "line 3 .*: the name anna stands there twice"),
+        (line("a") + line("a", name="bert"), "one hash under two names"),
+        (" " * 2_000_000, "more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_that_is_wrong_stops_the_start(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+
+    with pytest.raises(InvalidParameter, match=said) as caught, http_app(keys_file=file):
+        pass
+    assert "pasted-by-mistake" not in str(caught.value)
+
+
+def test_a_file_that_is_missing_stops_the_start(file: Path) -> None:
+    said = r"there is no keys file .*; make one: tensorpost keys add NAME"
+    with pytest.raises(InvalidParameter, match=said), http_app(keys_file=file):
+        pass
+
+
+def test_two_commands_cannot_write_at_the_same_time(file: Path, anna: str) -> None:
+    before = file.read_bytes()
+    new = file.with_name("keys.jsonl.new")
+    new.touch()
+
+    with pytest.raises(InvalidParameter, match="another command is writing"):
+        commands.add_key(file, "bert")
+    assert file.read_bytes() == before
+    new.unlink()
+    commands.add_key(file, "bert")
+    assert not new.exists()
+
+
+# ---- who is let in ---------------------------------------------------------------------------------------------------
+
+WITHOUT_KEY: list[Mapping[str, str]] = [
+    {},
+    {"authorization": "Bearer tp_wrong"},
+    {"x-api-key": "tp_wrong"},
+    {"x-api-key": ""},
+    {"authorization": "Basic dXNlcjpwYXNz"},
+    {"authorization": "Bearer"},
+    {"authorization": "Bearer a b"},
+    {"x-api-key": "x" * 10_000},
+]
+
+
+@pytest.mark.parametrize("headers", WITHOUT_KEY, ids=str)
+def test_without_a_valid_key_there_is_health_only(file: Path, anna: str, headers: Mapping[str, str]) -> None:
+    with http_app(keys_file=file) as app:
+        for answer in (
+            app.post(TILE, BODY, {**NPY, **headers}),
+            app.post("/v1/validate", b"{}", {"content-type": "application/json", **headers}),
+            *[
+                app.get(path, headers=headers)
+                for path in ("/v1/limits", "/v1/devices", "/docs", "/metrics", "/nothing")
+            ],
+            app.get("/v2/health/live/", headers=headers),
+        ):
+            problem = assert_problem(answer, 401, "unauthenticated")
+            challenge = answer.headers["www-authenticate"]
+            assert challenge.startswith('Bearer realm="tensorpost"')
+            assert ('error="invalid_token"' in challenge) == bool(headers)  # RFC 6750, section 3.1
+            assert not any(value and value in problem["detail"] for value in headers.values() if value != "Bearer")
+        assert app.get("/v2/health/live", headers=headers).status_code == 200
+        assert app.get("/v2/health/ready", headers=headers).status_code == 200
+
+
+def test_a_key_lets_in_by_either_header(file: Path, anna: str) -> None:
+    with http_app(keys_file=file) as app:
+        for headers in (bearer(anna), {"authorization": f"bearer  {anna}"}, {"x-api-key": anna}):
+            answer = app.post(TILE, BODY, {**NPY, **headers})
+            np.testing.assert_array_equal(npy_array(answer.content), [1, 2, 1, 2])
+        assert app.post(TILE, BODY, {**NPY, **bearer(anna), "x-api-key": anna}).status_code == 200
+        two = app.post(TILE, BODY, {**NPY, **bearer(anna), "x-api-key": "tp_other"})
+        assert "different keys" in assert_problem(two, 401, "unauthenticated")["detail"]
+        twice = app.request("GET", "/v1/limits", headers=[("x-api-key", anna), ("x-api-key", anna)])
+        assert_problem(twice, 401, "unauthenticated")
+
+
+def test_scopes(file: Path, anna: str) -> None:
+    admin = commands.add_key(file, "prometheus", scopes=["admin"])
+    with http_app(keys_file=file) as app:
+        refused = app.post(TILE, BODY, {**NPY, **bearer(admin)})
+        assert "has not the scope run" in assert_problem(refused, 403, "forbidden")["detail"]
+        assert 'error="insufficient_scope", scope="run"' in refused.headers["www-authenticate"]
+        for path in ("/metrics", "/metrics/"):
+            assert_problem(app.get(path, headers=bearer(anna)), 403, "forbidden")
+            assert app.get(path, headers=bearer(admin)).status_code in (200, 404)
+        for key in (anna, admin):
+            assert app.get("/v1/limits", headers=bearer(key)).status_code == 200
+
+
+def test_limits_show_no_path_and_no_key(file: Path, anna: str, tmp_path: Path) -> None:
+    with http_app(keys_file=file, uds=tmp_path / "socket") as app:
+        answer = app.get("/v1/limits", headers=bearer(anna))
+        assert answer.status_code == 200
+        assert str(tmp_path) not in answer.text
+        assert anna not in answer.text
+
+
+def test_a_key_expires(file: Path, clock: Clock) -> None:
+    expires = datetime.fromtimestamp(clock.time() + 10, UTC)
+    file.write_text(line("tp_short", expires=expires.isoformat()))
+    with http_app(keys_file=file) as app:
+        assert app.get("/v1/limits", headers=bearer("tp_short")).status_code == 200
+        clock.seconds += 10
+        answer = app.get("/v1/limits", headers=bearer("tp_short"))
+        assert "the key anna has expired" in assert_problem(answer, 401, "unauthenticated")["detail"]
+
+
+def test_keys_change_without_a_restart(file: Path, anna: str, clock: Clock) -> None:
+    with http_app(keys_file=file) as app:
+
+        def status(key: str) -> int:
+            return app.get("/v1/limits", headers=bearer(key)).status_code
+
+        new = commands.add_key(file, "anna-2")
+        clock.seconds += 1
+        assert (status(anna), status(new)) == (200, 200)
+        commands.revoke_key(file, "anna")
+        clock.seconds += 1
+        assert (status(anna), status(new)) == (401, 200)
+        file.unlink()
+        clock.seconds += 1
+        assert status(new) == 401, "a file that is gone lets nobody in"
+
+
+def test_a_file_that_is_spoilt_changes_nothing_but_the_log(
+    file: Path, anna: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_app(keys_file=file) as app:
+        good = file.read_text()
+        file.write_text(good + "{half of a li")
+        clock.seconds += 1
+        assert app.get("/v1/limits", headers=bearer(anna)).status_code == 200
+        assert "line 2 of the keys file" in caplog.text
+        file.write_text(good + line("tp_b", name="bert"))
+        clock.seconds += 1
+        assert app.get("/v1/limits", headers=bearer("tp_b")).status_code == 200
+
+
+def test_the_file_is_looked_at_once_a_second(
+    file: Path, anna: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = access_keys.KeysFile._look
+
+    def counted(self: access_keys.KeysFile) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(self)
+
+    monkeypatch.setattr(access_keys.KeysFile, "_look", counted)
+    with http_app(keys_file=file) as app:
+        looks = 0
+        for _ in range(5):
+            app.get("/v1/limits", headers=bearer(anna))
+        assert looks == 1
+        clock.seconds += 1
+        app.get("/v1/limits", headers=bearer(anna))
+        assert looks == 2
+
+
+# ---- quotas ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_holds_a_minute_fills_evenly_and_may_be_overdrawn() -> None:
+    bucket = TokenBucket(60, 0.0)
+    bucket.take(60)
+    assert bucket.wait(0.0) == 1.0
+    assert bucket.wait(0.5) == 0.5
+    assert bucket.wait(1.0) == 0.0
+    bucket.take(31)
+    assert bucket.wait(1.0) == 31.0  # 30 in debt, and one to be there
+    assert bucket.wait(1000.0) == 0.0
+    bucket.take(60)
+    assert bucket.wait(1000.0) == 1.0, "it holds no more than a minute's"
+
+
+def test_a_rate(file: Path, anna: str, clock: Clock) -> None:
+    bert = commands.add_key(file, "bert", requests_per_minute=2)
+    with http_app(keys_file=file) as app:
+
+        def ask(key: str) -> Any:
+            return app.get("/v1/limits", headers=bearer(key))
+
+        assert [ask(bert).status_code for _ in range(2)] == [200, 200]
+        refused = ask(bert)
+        assert assert_problem(refused, 429, "quota-exceeded")["retry_after_seconds"] == 30
+        assert refused.headers["retry-after"] == "30"
+        assert ask(anna).status_code == 200, "one caller's quota is nobody else's"
+        clock.seconds += 30
+        assert [ask(bert).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_changed_file_gives_no_quota_back(file: Path, clock: Clock) -> None:
+    bert = commands.add_key(file, "bert", requests_per_minute=1)
+    with http_app(keys_file=file) as app:
+        assert app.get("/v1/limits", headers=bearer(bert)).status_code == 200
+        commands.add_key(file, "carl")
+        clock.seconds += 1
+        assert app.get("/v1/limits", headers=bearer(bert)).status_code == 429
+
+
+@pytest.mark.parametrize("how", ["in process", "socket"])
+def test_bytes_of_requests_and_responses_count(file: Path, clock: Clock, how: str) -> None:
+    size = len(BODY) + len(npy_bytes([1, 2, 1, 2]))
+    bert = commands.add_key(file, "bert", bytes_per_minute=3 * size - 1)
+
+    def statuses(ask: Any) -> list[int]:
+        return [ask() for _ in range(4)]
+
+    if how == "in process":
+        with http_app(keys_file=file) as app:
+            found = statuses(lambda: app.post(TILE, BODY, {**NPY, **bearer(bert)}).status_code)
+    else:  # the third one is a replay
+        with serving(keys_file=file) as server, server.wire() as wire:
+
+            def ask() -> int:
+                wire.send(request_bytes("POST", TILE, BODY, {**NPY, **bearer(bert)}))
+                return wire.answer().status
+
+            found = statuses(ask)
+    assert found == [200, 200, 200, 429]
+
+
+def test_a_declared_length_beyond_the_limit_is_no_eternal_debt(file: Path, clock: Clock) -> None:
+    bert = commands.add_key(file, "bert", bytes_per_minute=60_000)
+    with serving(keys_file=file, max_body_bytes=30_000) as server:
+        head = request_bytes("POST", TILE, b"", {**NPY, **bearer(bert), "content-length": 10**17})
+        assert server.ask(head).status == 413
+        assert server.ask(request_bytes("POST", TILE, BODY, {**NPY, **bearer(bert)})).status == 200
+
+
+# ---- replays ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each request that the protocol could replay, whether it was."""
+    done: list[bool] = []
+    replay = access.AccessControl._replay
+
+    def watched(self: access.AccessControl, *arguments: Any) -> Any:
+        response = replay(self, *arguments)
+        done.append(response is not None)
+        return response
+
+    monkeypatch.setattr(access.AccessControl, "_replay", watched)
+    return done
+
+
+def ask(server: Serving, key: str, times: int = 1) -> Answer:
+    answers = [server.ask(request_bytes("POST", TILE, BODY, {**NPY, **bearer(key)})) for _ in range(times)]
+    return answers[-1]
+
+
+@pytest.fixture
+def server(file: Path, anna: str, clock: Clock, replays: list[bool]) -> Iterator[Serving]:
+    with serving(keys_file=file) as found:
+        assert ask(found, anna, 4).status == 200
+        assert replays[-1:] == [True], "the call is replayed, or these tests show nothing"
+        yield found
+
+
+def test_a_revoked_key_is_not_answered_by_a_replay(
+    server: Serving, file: Path, anna: str, clock: Clock, replays: list[bool]
+) -> None:
+    commands.revoke_key(file, "anna")
+    clock.seconds += 1
+
+    assert_problem(ask(server, anna), 401, "unauthenticated")
+    assert replays[-1] is False
+
+
+def test_an_expired_key_is_not_answered_by_a_replay(
+    server: Serving, file: Path, anna: str, clock: Clock, replays: list[bool]
+) -> None:
+    (key,) = read_keys(file)
+    soon = datetime.fromtimestamp(clock.time() + 60, UTC)
+    write_keys(file, [key.model_copy(update={"expires": soon})])
+    clock.seconds += 1
+    assert ask(server, anna).status == 200
+    assert replays[-1] is True
+    clock.seconds += 60
+
+    assert_problem(ask(server, anna), 401, "unauthenticated")
+    assert replays[-1] is False
+
+
+def test_a_key_that_lost_its_scope_is_not_answered_by_a_replay(
+    server: Serving, file: Path, anna: str, clock: Clock, replays: list[bool]
+) -> None:
+    (key,) = read_keys(file)
+    write_keys(file, [key.model_copy(update={"scopes": ("admin",)})])
+    clock.seconds += 1
+
+    assert_problem(ask(server, anna), 403, "forbidden")
+    assert replays[-1] is False
+
+
+def test_replays_count_in_the_rate(server: Serving, file: Path, anna: str, clock: Clock, replays: list[bool]) -> None:
+    (key,) = read_keys(file)
+    write_keys(file, [key.model_copy(update={"requests_per_minute": 3})])
+    clock.seconds += 1
+    before = len(replays)
+
+    assert [ask(server, anna).status for _ in range(5)] == [200, 200, 200, 429, 429]
+    assert replays[before:] == [True, True, True, False, False]
+
+
+def test_another_key_gets_no_replay_of_anna_s(server: Serving, replays: list[bool]) -> None:
+    before = len(replays)
+
+    assert_problem(ask(server, "tp_" + "x" * 43), 401, "unauthenticated")
+    assert len(replays) == before, "its head is another one, so no replay is asked"
+
+
+# ---- the wire, and names ---------------------------------------------------------------------------------------------
+
+
+def test_a_refused_body_costs_no_memory_and_keeps_the_connection(file: Path, anna: str) -> None:
+    body = npy_bytes(np.zeros(1_000_000, np.float32))
+    with serving(keys_file=file) as server, server.wire() as wire:
+        wire.send(request_bytes("POST", TILE, body, {**NPY, **bearer("tp_wrong")}))
+        assert wire.answer().status == 401
+        wire.send(request_bytes("POST", TILE, body, {**NPY, **bearer(anna)}))
+        assert wire.answer().status == 200
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_the_scope_names_the_caller(file: Path, anna: str, *, keys: bool) -> None:
+    seen: list[str] = []
+
+    def before_start(app: Any) -> None:
+        def look(request: Request) -> Response:
+            seen.append(request.scope["tensorpost.caller"])
+            return Response()
+
+        app.router.add_route("/look", look)
+
+    with serving(before_start, **({"keys_file": file} if keys else {})) as server:
+        server.ask(request_bytes("GET", "/look", b"", bearer(anna)))
+
+    assert seen == ["anna" if keys else "127.0.0.1"]
+
+
+def test_no_key_stands_in_a_log_or_an_answer(
+    file: Path, anna: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with serving(keys_file=file) as server:
+        answers = [ask(server, key) for key in (anna, anna[:-1])]
+        commands.revoke_key(file, "anna")
+        clock.seconds += 1
+        answers.append(ask(server, anna))
+    for text in (caplog.text, *[f"{answer.headers}{answer.body!r}" for answer in answers]):
+        assert anna[:-1] not in text
+
+
+def test_keys_that_are_shown_by_python_show_no_secret(anna: str, file: Path) -> None:
+    (key,) = read_keys(file)
+
+    assert isinstance(key, ApiKey)
+    assert anna not in repr(key)
+
+
+def test_expiry_by_days_is_counted_from_now(file: Path) -> None:
+    commands.add_key(file, "bert", days=90)
+    (key,) = read_keys(file)
+
+    assert key.expires is not None
+    assert key.expires - key.created == timedelta(days=90)
+    assert abs(key.created.timestamp() - time.time()) < 60
+    assert not key.has_expired(key.created)
+    assert key.has_expired(key.expires)
