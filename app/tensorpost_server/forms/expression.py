@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "Function",
     "Literal",
     "Operand",
+    "Value",
     "call",
     "evaluate",
     "is_boolean",
@@ -186,6 +188,12 @@ def _power_integers(xp: ModuleType, a: Any, b: Any) -> Any:
     return xp.where(b < 0, inverse, xp.power(a, xp.maximum(b, 0))).astype(a.dtype)
 
 
+def _saturate(xp: ModuleType, x: Any, integer: str) -> Any:
+    limits = np.iinfo(integer)
+    wide = xp.clip(x.astype("float64"), float(limits.min), float(limits.max))
+    return xp.where(x == x, wide, 0.0).astype(integer)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "add": Function("add", "({0} + {1})"),
     "subtract": Function("subtract", "({0} - {1})"),
@@ -232,6 +240,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "power": Function("power", "pow({0}, {1})"),
     "power_integers": Function(_power_integers, "tp_power({0}, {1})"),  # toward zero
     "fmod": Function("fmod", "tp_fmod({0}, {1})"),  # the sign of the first; integers by 0 are 0
+    "saturate_int32": Function(partial(_saturate, integer="int32"), "tp_saturate<i32>({0})"),  # toward zero, NaN is 0
+    "saturate_uint32": Function(partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})"),
     "left_shift": Function("left_shift", "tp_shift_left({0}, {1})"),  # 0 from the type's width on
     "right_shift": Function("right_shift", "tp_shift_right({0}, {1})"),
     "where": Function(_where, "({0} ? {1} : {2})"),
