@@ -11,8 +11,7 @@ UNITS = 8
 
 _INFINITE = "LINEAR beside an infinity: DirectML blends as `a + (b - a) * t`, which is NaN; ours is a sum of products"
 _INTEGERS = (
-    "INT8 and UINT8: DirectML reads the element below where the page rounds to the nearest, and its LINEAR differs by "
-    "a unit or more; ours follow the page"
+    "INT8 and UINT8: DirectML's LINEAR differs by a unit or more; ours follows the page"
 )
 DEVIATIONS: Mapping[str, str] = {
     "ACTIVATION_GELU": "DirectML approximates erf to about 3e-7; ours is exact to rounding, as the page's formula",

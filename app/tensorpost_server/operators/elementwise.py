@@ -7,7 +7,7 @@ truncated and saturated.
 
 DirectML's answers decide for integers divided by 0: all bits are set in an unsigned quotient or remainder, as Direct3D's
 `udiv` has it; a signed quotient is 1 of a negative number and -1 of another one; the signed remainder is the number
-itself in MODULUS_TRUNCATE, and what the quotient is in MODULUS_FLOOR. 64 bits, which could not be asked, follow.
+itself in MODULUS_TRUNCATE, and the quotient in MODULUS_FLOOR. 64 bits, which could not be asked, follow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensorpost import descriptors as dml
 from ..forms import Pointwise
 from ..forms.expression import Value, call, maximum, minimum, operand, where
 from .activation import activated
-from .elementwise_base import binary, limited, operands, pointwise, saturated, unary, wide_integer
+from .elementwise_base import binary, limited, operands, pointwise, saturated, scaling, unary, wide_integer
 from .registry import form_of_class
 
 __all__ = [
@@ -74,7 +74,7 @@ def magnitude_form(desc: dml.ElementWiseAbsOperatorDesc | dml.ElementWiseNegateO
     """The absolute or the opposite value: of the least integer of 8 or 16 bits the largest, of more bits itself."""
     (x,), name = operands(desc), desc.input_tensor.dtype.name
     made = abs(x) if isinstance(desc, dml.ElementWiseAbsOperatorDesc) else -x
-    if desc.input_tensor.dtype.kind == "f" or getattr(desc, "scale_bias", None) is not None:
+    if desc.input_tensor.dtype.kind == "f" or scaling(desc) is not None:
         return pointwise(desc, made)
     return pointwise(desc, limited(made, name), wide_integer(name))
 
@@ -135,7 +135,7 @@ def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwi
 def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
     """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs."""
     base, exponent = desc.input_tensor.dtype, desc.exponent_tensor.dtype
-    if base.kind in "iu" and exponent.kind in "iu" and desc.scale_bias is None:
+    if base.kind in "iu" and exponent.kind in "iu" and scaling(desc) is None:
         bits, made = 8 * base.itemsize, call("power_integers", *operands(desc))
         if bits < 32:  # which DirectML computes in 32 bits
             sign = 1 << 31 if base.kind == "i" else 0

@@ -20,7 +20,17 @@ from ..forms import Pointwise
 from ..forms.expression import Expression, call, maximum, minimum, operand, where
 from .registry import form_of_class
 
-__all__ = ["binary", "computed_type", "limited", "operands", "pointwise", "saturated", "unary", "wide_integer"]
+__all__ = [
+    "binary",
+    "computed_type",
+    "limited",
+    "operands",
+    "pointwise",
+    "saturated",
+    "scaling",
+    "unary",
+    "wide_integer",
+]
 
 
 def computed_type(name: str) -> str:
@@ -57,17 +67,22 @@ def pointwise(desc: OperatorDesc, expression: Expression, computed_in: str | Non
     """
     types = [slot.layout.data_type.numpy_name for slot in desc.inputs]
     integer = np.dtype(types[0]).kind in "iu"
-    scaled = integer and getattr(desc, "scale_bias", None) is not None
+    scaled = integer and scaling(desc) is not None
     wide = computed_in or ("float32" if scaled else computed_type(types[0]))
     if integer and wide.startswith("float"):
         expression = saturated(expression, types[0])
     return Pointwise(expression, (wide,) * len(types), wide)
 
 
+def scaling(desc: OperatorDesc) -> ScaleBias | None:
+    """The descriptor's ScaleBias, if any; None for 64 bits, where only a Scale of 1 and a Bias of 0 are legal."""
+    return None if desc.inputs[0].layout.data_type.item_size == 8 else getattr(desc, "scale_bias", None)
+
+
 def operands(desc: OperatorDesc) -> list[Expression]:
     """An operand for each input, the first one after the descriptor's ScaleBias if it has one."""
     found = [operand(index) for index in range(len(desc.inputs))]
-    scale_bias: ScaleBias | None = getattr(desc, "scale_bias", None)
+    scale_bias = scaling(desc)
     if scale_bias is not None:
         found[0] = found[0] * scale_bias.scale + scale_bias.bias
     return found

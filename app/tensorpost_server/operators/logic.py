@@ -3,9 +3,9 @@
 Choices where the pages are silent: comparisons are IEEE 754's, so NaN is unequal to everything; whatever is not 0 is
 true, and true is 1.
 
-Shifts are by the counts that DirectML's answers show: of elements of up to 32 bits by the low 5 bits of the count, which
-is Direct3D's rule for 32-bit registers, so that 8 and 16 bits are shifted out by more than their width; of 64 bits by the
-low 32 bits of the count, from 32 on by 32 and the low 5 bits.
+Shifts are by the counts that DirectML's answers show: of elements of up to 32 bits by the low 5 bits of the count, as
+Direct3D shifts 32-bit registers, so that 8 and 16 bits are shifted out by more than their width; of 64 bits by the low
+32 bits of the count, from 32 on by 32 and the low 5 bits.
 """
 
 from __future__ import annotations
