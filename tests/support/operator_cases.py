@@ -735,7 +735,7 @@ def convolutions(draw: st.DrawFn) -> Case:
                         read, write = (place, other) if backward else (other, place)
                         made[(slice(None), target, *write)] += weight * x[(slice(None), channel, *read)]
         if bias:
-            made += np.where(SUMMED, bias[0].astype(np.float64), 0)
+            made[(slice(None), slice(None), *[slice(n) for n in summed])] += bias[0].astype(np.float64)
         return activate(made).astype(x.dtype if data_type == "FLOAT64" else numpy_name(data_type))
 
     return call(draw, "CONVOLUTION", fields, {"*": whole_numbers}, oracle, absolute=NO_SIGN_OF_ZERO)
