@@ -6,8 +6,8 @@ negative powers of integers are truncated toward zero; an integer to a floating-
 truncated and saturated.
 
 DirectML's answers decide for integers divided by 0: all bits are set in an unsigned quotient or remainder, as
-Direct3D's `udiv` has it; a signed quotient is 1 of a negative number and -1 of another one; the signed remainder is the number
-itself in MODULUS_TRUNCATE, and the quotient in MODULUS_FLOOR. 64 bits, which could not be asked, follow.
+Direct3D's `udiv` has it; a signed quotient is 1 of a negative number and -1 of another one; the signed remainder is the
+number itself in MODULUS_TRUNCATE, and the quotient in MODULUS_FLOOR. 64 bits, which could not be asked, follow.
 """
 
 from __future__ import annotations
