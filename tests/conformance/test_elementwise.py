@@ -186,6 +186,8 @@ def test_numbers_are_those_of_onnx(backend: Backend, operator: str):
         dtype = np.dtype(data_type.lower())
         names = cls.fields_of_kind("input")
         arrays = [_random(random, dtype, (9, 31)) for _ in names]
+        if theirs == "BitShift":  # ONNX says nothing of counts of the width and more
+            arrays[1] %= dtype.type(8 * dtype.itemsize)
         expected = _of_onnx(theirs, onnx_attributes, arrays)
         fields = {name: {"DataType": data_type, "Sizes": [9, 31]} for name in names}
         desc = cls.completed({**fields, **attributes})

@@ -10,10 +10,7 @@ UNITS = 8
 """Of the last place, of the larger of two numbers: what counts as rounding."""
 
 _INFINITE = "LINEAR beside an infinity: DirectML blends as `a + (b - a) * t`, which is NaN; ours is a sum of products"
-_INTEGERS = (
-    "INT8 and UINT8: DirectML reads the element below where the page rounds to the nearest, and its LINEAR differs by "
-    "a unit or more; ours follow the page"
-)
+_INTEGERS = "INT8 and UINT8: DirectML's LINEAR differs by a unit or more; ours follows the page"
 DEVIATIONS: Mapping[str, str] = {
     "ACTIVATION_GELU": "DirectML approximates erf to about 3e-7; ours is exact to rounding, as the page's formula",
     "CAST": "the page defines no conversion: DirectML saturates integers that do not fit, ours keep their low bits",

@@ -65,6 +65,7 @@ INTEGERS: dict[str, Any] = {
     "left_shift": lambda a, b: a << b if 0 <= b < 32 else 0,
     "right_shift": lambda a, b: a >> b if 0 <= b < 32 else -(a < 0),
 }
+SATURATED = {"saturate_int32": (-(2**31), 2**31 - 1), "saturate_uint32": (0, 2**32 - 1)}
 
 
 def arity(name: str) -> int:
@@ -73,7 +74,7 @@ def arity(name: str) -> int:
 
 
 def test_every_function_is_tested():
-    assert FUNCTIONS.keys() == PYTHONS.keys() | INTEGERS.keys()
+    assert FUNCTIONS.keys() == PYTHONS.keys() | INTEGERS.keys() | SATURATED.keys()
 
 
 @pytest.mark.parametrize("name", list(PYTHONS))
@@ -86,6 +87,18 @@ def test_a_function_of_floats_is_pythons(name: str):
 
     expected = [PYTHONS[name](*row) for row in zip(*[a.tolist() for a in arguments], strict=True)]
     np.testing.assert_allclose(result, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", list(SATURATED))
+def test_floats_are_truncated_and_saturated(name: str):
+    low, high = SATURATED[name]
+    values = np.array([1.9, -1.9, 2.0**31, 2.0**32, -(2.0**31), -(2.0**32), np.inf, -np.inf, np.nan], np.float32)
+
+    with np.errstate(invalid="ignore"):  # as `Pointwise.fill` does
+        result = evaluate(np, call(name, operand(0)), [values], np.dtype(np.float32))
+
+    numbers = [1, -1, 2**31, 2**32, -(2**31), -(2**32), 2**40, -(2**40), 0]
+    assert result.tolist() == [min(max(number, low), high) for number in numbers]
 
 
 @pytest.mark.parametrize("name", list(INTEGERS))

@@ -2,7 +2,8 @@
 
 Written from the pages' formulas and nothing of the packages under test. A formula takes an element of each input and
 the attributes; FLOAT attributes are float32 numbers, and a ScaleBias was applied before. Its result is rounded to the
-output's type once; integers wrap, and floating-point results of integer operators are truncated and saturated.
+output's type once; integers wrap, those of 8 and 16 bits of some operators are limited as DirectML's are
+(`_integer`), and floating-point results of integer operators are truncated and saturated.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _tan(x: float) -> float:
 
 def _divided(a: Any, b: Any) -> Any:
     if isinstance(a, int):
-        return 0 if b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
+        negative = (a < 0) != (b < 0)
+        return (1 if a < 0 else -1) if b == 0 else (abs(a) // abs(b)) * (-1 if negative else 1)
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1, b)
     return a / b
@@ -84,13 +86,13 @@ def _divided(a: Any, b: Any) -> Any:
 
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, int):
-        return 0 if b == 0 else a - b * _divided(a, b)
+        return a if b == 0 else a - b * _divided(a, b)
     return real(math.fmod)(a, b)
 
 
 def _modulus_floor(a: Any, b: Any) -> Any:
     if isinstance(a, int):
-        return 0 if b == 0 else a % b
+        return _divided(a, 0) if b == 0 else a % b
     rest = _remainder(a, b)
     return rest + b if rest and (rest < 0) != (b < 0) else math.copysign(rest, b)
 
@@ -130,7 +132,7 @@ def _single(value: float) -> float:
 
 
 def _mean(a: Any, b: Any) -> Any:
-    return _divided(a + b, 2) if isinstance(a, int) else _single(a + b) / 2
+    return _single(a + b) / 2
 
 
 def _rounded(x: float, rounding_mode: str) -> float:
@@ -185,7 +187,9 @@ def _gate(x: float, gate: float) -> float:
 
 def _shrink(x: Any, bias: float, threshold: float) -> Any:
     if isinstance(x, int):
-        x = float(x)
+        x = _single(x)
+        shrunk = _single(x - bias if x > threshold else x + bias if x < -threshold else 0)
+        return float(round(shrunk))
     return x - bias if x > threshold else x + bias if x < -threshold else 0.0
 
 
@@ -377,10 +381,30 @@ def answers(desc: OperatorDesc, *arrays: Array) -> Array:
             wide = np.dtype("float64" if first.itemsize == 8 else "float32").type
             first = first.astype(wide) * wide(scale_bias.scale) + wide(scale_bias.bias)
     elif scale_bias is not None:
-        first = first.astype(np.float64) * scale_bias.scale + scale_bias.bias
+        first = first.astype(np.float32) * np.float32(scale_bias.scale) + np.float32(scale_bias.bias)
     rows = zip(*[array.ravel().tolist() for array in (first, *arrays[1:])], strict=True)
-    made = [formula.function(*row, **fields) for row in rows]
+    if arrays[0].dtype.kind != "f" and first.dtype.kind != "f":
+        made = [_integer(desc.operator_type.removeprefix("ELEMENT_WISE_"), dtype, row, fields) for row in rows]
+    else:
+        made = [formula.function(*row, **fields) for row in rows]
     return _stored(made, dtype).reshape(arrays[0].shape)
+
+
+def _integer(name: str, dtype: np.dtype[Any], row: Sequence[Any], fields: Mapping[str, Any]) -> Any:
+    """An element of integers, which may have a FLOAT exponent, as DirectML computes it."""
+    function = FORMULAS.get(f"ELEMENT_WISE_{name}", FORMULAS.get(name)).function
+    if name == "MEAN":
+        return _divided(int(wrapped(sum(row), dtype)), 2)
+    if name == "MODULUS_TRUNCATE" and dtype.kind == "u" and row[1] == 0:
+        return -1
+    if name.startswith("BIT_SHIFT"):
+        low = row[1] % 2**32
+        return function(row[0], low % 32 + 32 * (dtype.itemsize == 8 and low >= 32))
+    made = function(*row, **fields)
+    if name in ("ABS", "NEGATE", "POW") and dtype.itemsize < 4 and isinstance(made, int):
+        limits = np.iinfo(dtype)
+        return min(max(int(wrapped(made, np.dtype(f"{dtype.kind}4"))), int(limits.min)), int(limits.max))
+    return made
 
 
 def _half(value: float) -> float:

@@ -165,6 +165,13 @@ def wrapped(values: Any, dtype: np.dtype[Any]) -> Array:
     return unsigned.view(dtype).reshape(flat.shape)
 
 
+def limited(value: int, dtype: np.dtype[Any]) -> int:
+    """As 32 bits or more of the type's sign, then as Direct3D writes 8 and 16 bits: the nearest number they hold."""
+    limits = np.iinfo(dtype)
+    wide = int(wrapped(value, np.dtype(f"{dtype.kind}{max(4, dtype.itemsize)}")))
+    return min(max(wide, int(limits.min)), int(limits.max))
+
+
 def map_elements(function: Callable[..., Any], dtype: np.dtype[Any], *arrays: Array) -> Array:
     flat = [function(*items) for items in zip(*[array.ravel().tolist() for array in arrays], strict=True)]
     return np.array(flat, dtype).reshape(arrays[0].shape)
@@ -178,13 +185,12 @@ def wide(x: Array) -> Array:
 
 
 def scale_biased(x: Array, scale_bias: Any) -> Array:
-    """`x * Scale + Bias`: in float32 for floats (rounded twice), in float64 for integers."""
+    """`x * Scale + Bias`: in float32, rounded twice."""
     if scale_bias is None:
         return wide(x)
     scale, bias = scale_bias["Scale"], scale_bias["Bias"]
-    if x.dtype.kind == "f":
-        return wide(x) * np.float32(scale) + np.float32(bias)
-    return x.astype(np.float64) * scale + bias
+    x = x.astype(np.float32) if x.dtype.itemsize < 8 else x
+    return x * x.dtype.type(scale) + x.dtype.type(bias)
 
 
 def narrowed(y: Array, dtype: np.dtype[Any]) -> Array:
@@ -263,7 +269,9 @@ def binary(draw: st.DrawFn, name: str, formula: Callable[[Any, Any], Any], **tol
 def divided(a: Any, b: Any) -> Any:
     if not isinstance(a, int):
         return a / b
-    return 0 if b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
+    if b == 0:
+        return 1 if a < 0 else -1  # as DirectML's; an unsigned one has all bits set
+    return (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def larger(a: Any, b: Any) -> Any:
@@ -299,7 +307,7 @@ def casts(draw: st.DrawFn) -> Case:
 
     def convert(value: Any) -> Any:
         if dtype.kind != "f":
-            return saturated(value, dtype) if isinstance(value, float) else int(wrapped(value, dtype))
+            return saturated(value, dtype) if isinstance(value, float) else limited(value, dtype)
         if isinstance(value, float) and (not math.isfinite(value) or value == 0):
             return value
         return rounded(Fraction(value), dtype)
@@ -727,7 +735,7 @@ def convolutions(draw: st.DrawFn) -> Case:
                         read, write = (place, other) if backward else (other, place)
                         made[(slice(None), target, *write)] += weight * x[(slice(None), channel, *read)]
         if bias:
-            made += bias[0].astype(np.float64)
+            made[(slice(None), slice(None), *[slice(n) for n in summed])] += bias[0].astype(np.float64)
         return activate(made).astype(x.dtype if data_type == "FLOAT64" else numpy_name(data_type))
 
     return call(draw, "CONVOLUTION", fields, {"*": whole_numbers}, oracle, absolute=NO_SIGN_OF_ZERO)
@@ -748,11 +756,7 @@ STRATEGIES: Mapping[str, st.SearchStrategy[Case]] = {
     "ELEMENT_WISE_ABS": unary(
         "ELEMENT_WISE_ABS",
         (*FLOATS, *SIGNED),
-        lambda x: (
-            np.abs(x)
-            if x.dtype.kind == "f"
-            else wrapped([abs(v) for v in x.ravel().tolist()], x.dtype).reshape(x.shape)
-        ),
+        lambda x: np.abs(x) if x.dtype.kind == "f" else map_elements(lambda v: limited(abs(v), x.dtype), x.dtype, x),
     ),
     "ELEMENT_WISE_EXP": unary(
         "ELEMENT_WISE_EXP", FLOATS, lambda x: np.exp(x.astype(np.float64)), fill=finite, ulp=2, absolute=1e-44

@@ -124,7 +124,10 @@ def axes_of(desc: OperatorDesc) -> list[OracleAxis]:
     if fields["InterpolationMode"] == "LINEAR":
         how = ["triangle" if fields.get("Antialiased") and np.float32(s) < 0.5 else "linear" for s in scales]
     else:
-        rule = {None: "half-up", "DECREASING": "floor", "INCREASING": "ceil"}[fields.get("RoundingDirection")]
+        eight = desc.outputs[0].layout.data_type.item_size == 1  # DirectML reads the element below
+        rule = {None: "floor" if eight else "half-up", "DECREASING": "floor", "INCREASING": "ceil"}[
+            fields.get("RoundingDirection")
+        ]
         how = [rule] * rank
     single = [[float(np.float32(v)) for v in values] for values in (scales, inputs, outputs)]
     return [OracleAxis(*axis) for axis in zip(sizes, output_sizes, *single, how, strict=True)]

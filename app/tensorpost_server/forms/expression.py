@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "Function",
     "Literal",
     "Operand",
+    "Value",
     "call",
     "evaluate",
     "is_boolean",
@@ -165,11 +167,13 @@ class Function:
             that returns a new array, for what array libraries lack.
         c: a C expression of `{0}`, `{1}`, `{2}`; overloaded functions of CUDA's C++ take float, double and integers.
         boolean: whether the result is a truth value rather than a number of the computed type.
+        converts: whether the result is of another type than the arguments.
     """
 
     numpy: str | Callable[..., Any]
     c: str
     boolean: bool = False
+    converts: bool = False
 
 
 def _where(xp: ModuleType, condition: Any, if_true: Any, if_false: Any) -> Any:
@@ -184,6 +188,13 @@ def _divide_integers(xp: ModuleType, a: Any, b: Any) -> Any:
 def _power_integers(xp: ModuleType, a: Any, b: Any) -> Any:
     inverse = xp.where(a == 1, 1, xp.where(a == -1, 1 - 2 * (b & 1), 0))
     return xp.where(b < 0, inverse, xp.power(a, xp.maximum(b, 0))).astype(a.dtype)
+
+
+def _saturate(xp: ModuleType, x: Any, integer: str) -> Any:
+    """Toward zero, NaN as 0."""
+    limits = np.iinfo(integer)
+    wide = xp.clip(x.astype("float64"), float(limits.min), float(limits.max))
+    return xp.where(x == x, wide, 0.0).astype(integer)
 
 
 FUNCTIONS: Mapping[str, Function] = {
@@ -232,6 +243,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "power": Function("power", "pow({0}, {1})"),
     "power_integers": Function(_power_integers, "tp_power({0}, {1})"),  # toward zero
     "fmod": Function("fmod", "tp_fmod({0}, {1})"),  # the sign of the first; integers by 0 are 0
+    "saturate_int32": Function(partial(_saturate, integer="int32"), "tp_saturate<i32>({0})", converts=True),
+    "saturate_uint32": Function(partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})", converts=True),
     "left_shift": Function("left_shift", "tp_shift_left({0}, {1})"),  # 0 from the type's width on
     "right_shift": Function("right_shift", "tp_shift_right({0}, {1})"),
     "where": Function(_where, "({0} ? {1} : {2})"),

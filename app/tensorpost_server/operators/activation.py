@@ -2,8 +2,8 @@
 
 Choices where the pages are silent: NaN passes, except where a comparison decides for 0 (THRESHOLDED_RELU, SHRINK,
 RELU_GRAD); exponentials are of numbers up to 0 where they would overflow otherwise; the infinities give
-the limits, where the formula as it stands would be NaN; integers that meet a FLOAT (SHRINK) are computed in float64,
-truncated toward zero and saturated.
+the limits, where the formula as it stands would be NaN. DirectML's answers decide for integers that meet a FLOAT
+(SHRINK): they are computed in float32, rounded to nearest even and saturated.
 """
 
 from __future__ import annotations
@@ -114,5 +114,6 @@ _FORMULAS[dml.ActivationShrinkOperatorDesc] = _shrink
 @form_of_class(dml.ActivationShrinkOperatorDesc)
 def shrink_form(desc: dml.ActivationShrinkOperatorDesc) -> Pointwise:
     """The only one of integers and FLOATs."""
-    integers = desc.input_tensor.dtype.kind in "iu"
-    return pointwise(desc, _shrink(operand(0), desc), "float64" if integers else None)
+    if desc.input_tensor.dtype.kind == "f":
+        return pointwise(desc, _shrink(operand(0), desc))
+    return pointwise(desc, call("rint", _shrink(operand(0), desc)), "float32")

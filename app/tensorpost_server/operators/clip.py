@@ -10,7 +10,7 @@ from tensorpost import descriptors as dml
 
 from ..forms import Pointwise
 from ..forms.expression import maximum, minimum, where
-from .elementwise_base import operands, pointwise
+from .elementwise_base import operands, pointwise, scaling
 from .registry import form_of_class
 
 __all__ = ["clip_form", "clip_grad_form", "threshold_form"]
@@ -19,7 +19,7 @@ __all__ = ["clip_form", "clip_grad_form", "threshold_form"]
 def _bound(value: float, desc: Any) -> float:
     """A bound in the type of the tensor: truncated and saturated for integers without ScaleBias."""
     dtype = desc.input_tensor.dtype
-    if dtype.kind in "iu" and getattr(desc, "scale_bias", None) is None:
+    if dtype.kind in "iu" and scaling(desc) is None:
         limits = np.iinfo(dtype)
         return min(max(int(value), int(limits.min)), int(limits.max))
     if dtype.itemsize == 2:

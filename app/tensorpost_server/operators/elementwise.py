@@ -1,21 +1,27 @@
 """Element-wise operators as expressions. A new one is a line: its class, and a formula of its operands.
 
 Choices where DirectML's pages are silent, beside those of `elementwise_base.py`: angles are radians; outside their
-domain functions give what C's do (NaN, infinities); integers divided by 0 give 0, as quotient and as remainder; a
-remainder of 0 has the sign of A or, in MODULUS_FLOOR, of B; integer powers wrap, and negative ones are truncated toward
-zero; an integer to a floating-point power is computed in float64, truncated and saturated.
+domain functions give what C's do (NaN, infinities); a remainder of 0 has the sign of A or, in MODULUS_FLOOR, of B;
+negative powers of integers are truncated toward zero; an integer to a floating-point power is computed in float64,
+truncated and saturated.
+
+DirectML's answers decide for integers divided by 0: all bits are set in an unsigned quotient or remainder, as
+Direct3D's `udiv` has it; a signed quotient is 1 of a negative number and -1 of another one; the signed remainder is the
+number itself in MODULUS_TRUNCATE, and the quotient in MODULUS_FLOOR. 64 bits, which could not be asked, follow.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 
 from ..forms import Pointwise
-from ..forms.expression import call, maximum, minimum, operand, where
+from ..forms.expression import Value, call, maximum, minimum, operand, where
 from .activation import activated
-from .elementwise_base import binary, operands, pointwise, saturated, unary
+from .elementwise_base import binary, limited, operands, pointwise, saturated, scaling, unary, wide_integer
 from .registry import form_of_class
 
 __all__ = [
@@ -24,8 +30,10 @@ __all__ = [
     "constant_pow_form",
     "divide_form",
     "if_form",
+    "magnitude_form",
     "mean_form",
     "modulus_floor_form",
+    "modulus_truncate_form",
     "pow_form",
     "round_form",
     "sign_form",
@@ -33,8 +41,6 @@ __all__ = [
 
 
 unary(dml.ElementWiseIdentityOperatorDesc, lambda x: x)
-unary(dml.ElementWiseAbsOperatorDesc, lambda x: abs(x))
-unary(dml.ElementWiseNegateOperatorDesc, lambda x: -x)
 unary(dml.ElementWiseRecipOperatorDesc, lambda x: 1.0 / x)
 unary(dml.ElementWiseCeilOperatorDesc, lambda x: call("ceil", x))
 unary(dml.ElementWiseFloorOperatorDesc, lambda x: call("floor", x))
@@ -61,7 +67,16 @@ binary(dml.ElementWiseDifferenceSquareOperatorDesc, lambda a, b: (a - b) * (a - 
 binary(dml.ElementWiseMaxOperatorDesc, maximum)
 binary(dml.ElementWiseMinOperatorDesc, minimum)
 binary(dml.ElementWiseAtanYxOperatorDesc, lambda a, b: call("arctan2", a, b))
-binary(dml.ElementWiseModulusTruncateOperatorDesc, lambda a, b: call("fmod", a, b))
+
+
+@form_of_class(dml.ElementWiseAbsOperatorDesc, dml.ElementWiseNegateOperatorDesc)
+def magnitude_form(desc: dml.ElementWiseAbsOperatorDesc | dml.ElementWiseNegateOperatorDesc) -> Pointwise:
+    """The absolute or the opposite value: of the least integer of 8 or 16 bits the largest, of more bits itself."""
+    (x,), name = operands(desc), desc.input_tensor.dtype.name
+    made = abs(x) if isinstance(desc, dml.ElementWiseAbsOperatorDesc) else -x
+    if desc.input_tensor.dtype.kind == "f" or scaling(desc) is not None:
+        return pointwise(desc, made)
+    return pointwise(desc, limited(made, name), wide_integer(name))
 
 
 @form_of_class(dml.ElementWiseAdd1OperatorDesc)
@@ -72,18 +87,37 @@ def add1_form(desc: dml.ElementWiseAdd1OperatorDesc) -> Pointwise:
 
 @form_of_class(dml.ElementWiseDivideOperatorDesc)
 def divide_form(desc: dml.ElementWiseDivideOperatorDesc) -> Pointwise:
-    """A / B; integers toward zero, and 0 where the divisor is 0."""
-    function = "divide_integers" if desc.a_tensor.dtype.kind in "iu" else "divide"
-    return pointwise(desc, call(function, operand(0), operand(1)))
+    """A / B; integers toward zero."""
+    a, b = operand(0), operand(1)
+    if desc.a_tensor.dtype.kind == "f":
+        return pointwise(desc, a / b)
+    return pointwise(desc, where(call("equal", b, 0), _by_zero(desc), call("divide_integers", a, b)))
+
+
+def _by_zero(desc: dml.ElementWiseDivideOperatorDesc | dml.ElementWiseModulusFloorOperatorDesc) -> Value:
+    """An integer divided by 0."""
+    dtype = desc.a_tensor.dtype
+    return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(operand(0) < 0, 1, -1)
 
 
 @form_of_class(dml.ElementWiseMeanOperatorDesc)
 def mean_form(desc: dml.ElementWiseMeanOperatorDesc) -> Pointwise:
-    """(A + B) / 2; of integers in int64, which holds every sum."""
+    """(A + B) / 2; a sum of integers wraps before it is halved, toward zero, as DirectML's does."""
     total = operand(0) + operand(1)
     if desc.a_tensor.dtype.kind == "f":
         return pointwise(desc, total * 0.5)
-    return pointwise(desc, call("divide_integers", total, 2), "int64")
+    return pointwise(desc, call("divide_integers", total, 2))
+
+
+@form_of_class(dml.ElementWiseModulusTruncateOperatorDesc)
+def modulus_truncate_form(desc: dml.ElementWiseModulusTruncateOperatorDesc) -> Pointwise:
+    """The remainder of the division toward zero, of A's sign."""
+    a, b = operand(0), operand(1)
+    rest, dtype = call("fmod", a, b), desc.a_tensor.dtype
+    if dtype.kind == "f":
+        return pointwise(desc, rest)
+    by_zero = int(np.iinfo(dtype).max) if dtype.kind == "u" else a
+    return pointwise(desc, where(call("equal", b, 0), by_zero, rest))
 
 
 @form_of_class(dml.ElementWiseModulusFloorOperatorDesc)
@@ -91,16 +125,22 @@ def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwi
     """The remainder of the division toward zero, moved to B's side of 0; a 0 has B's sign."""
     b = operand(1)
     rest = call("fmod", operand(0), b)
-    zero = where(b < 0, -0.0, 0.0) if desc.a_tensor.dtype.kind == "f" else 0
-    return pointwise(desc, where(call("equal", rest, 0), zero, where((rest < 0) ^ (b < 0), rest + b, rest)))
+    floating = desc.a_tensor.dtype.kind == "f"
+    zero = where(b < 0, -0.0, 0.0) if floating else 0
+    made = where(call("equal", rest, 0), zero, where((rest < 0) ^ (b < 0), rest + b, rest))
+    return pointwise(desc, made if floating else where(call("equal", b, 0), _by_zero(desc), made))
 
 
 @form_of_class(dml.ElementWisePowOperatorDesc)
 def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
     """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs."""
     base, exponent = desc.input_tensor.dtype, desc.exponent_tensor.dtype
-    if base.kind in "iu" and exponent.kind in "iu" and desc.scale_bias is None:
-        return pointwise(desc, call("power_integers", *operands(desc)), "int64")
+    if base.kind in "iu" and exponent.kind in "iu" and scaling(desc) is None:
+        bits, made = 8 * base.itemsize, call("power_integers", *operands(desc))
+        if bits < 32:  # which DirectML computes in 32 bits
+            sign = 1 << 31 if base.kind == "i" else 0
+            made = limited((made + sign & (1 << 32) - 1) - sign, base.name)
+        return pointwise(desc, made, "int64")
     wide = "float64" if base.kind in "iu" or exponent.name.endswith("int32") else "float32"
     x, power = operands(desc)
     whole = call("equal", call("trunc", power), power)
@@ -149,9 +189,12 @@ def if_form(desc: dml.ElementWiseIfOperatorDesc) -> Pointwise:
 
 @form_of_class(dml.CastOperatorDesc)
 def cast_form(desc: dml.CastOperatorDesc) -> Pointwise:
-    """DML_CAST_OPERATOR_DESC; the conversions are tensorpost's choice, see the descriptor."""
+    """DML_CAST_OPERATOR_DESC; the conversions are DirectML's, see the descriptor."""
     source, target = desc.input_tensor.dtype, desc.output_tensor.dtype
     if source.kind == "f" and target.kind in "iu":
-        wide = "float64" if target.itemsize >= 4 or source.itemsize == 8 else "float32"
+        wide = "float64" if target.itemsize == 8 or source.itemsize == 8 else "float32"
         return Pointwise(saturated(operand(0), target.name), (wide,), wide)
+    if target.kind in "iu" and target.itemsize < source.itemsize + (source.kind != target.kind):
+        wide = wide_integer(target.name)
+        return Pointwise(limited(operand(0), target.name), (wide,), wide)
     return Pointwise(operand(0), (source.name,), source.name)

@@ -1,8 +1,11 @@
 """How a formula of elements becomes a `Pointwise` form: the types it is computed in, ScaleBias and saturation.
 
 Choices where DirectML's pages are silent: FLOAT16 is computed in float32 and rounded once; ScaleBias is applied in the
-type that the operator is computed in, rounded after the product and after the sum; integers with a ScaleBias are
-computed in float64, truncated toward zero and saturated; integer results wrap modulo 2^bits.
+type that the operator is computed in, rounded after the product and after the sum.
+
+DirectML's answers decide, for integers: with a ScaleBias they are computed in float32, truncated toward zero and
+saturated. Results of 32 and 64 bits wrap modulo 2^bits. Those of 8 and 16 bits wrap in ADD, SUBTRACT, MULTIPLY, DIVIDE
+and ACTIVATION_PARAMETERIZED_RELU; in ABS, NEGATE, POW and CAST they are computed in 32 bits and `limited`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,17 @@ from ..forms import Pointwise
 from ..forms.expression import Expression, call, maximum, minimum, operand, where
 from .registry import form_of_class
 
-__all__ = ["binary", "computed_type", "operands", "pointwise", "saturated", "unary"]
+__all__ = [
+    "binary",
+    "computed_type",
+    "limited",
+    "operands",
+    "pointwise",
+    "saturated",
+    "scaling",
+    "unary",
+    "wide_integer",
+]
 
 
 def computed_type(name: str) -> str:
@@ -49,22 +62,27 @@ def pointwise(desc: OperatorDesc, expression: Expression, computed_in: str | Non
     Args:
         desc: with or without a ScaleBias.
         expression: what is computed.
-        computed_in: NumPy name of the type that it is computed in, and saturated from for integers; by default the
-            first input's, and float64 for integers with a ScaleBias.
+        computed_in: NumPy name of the type that it is computed in; by default the first input's, and float32 for
+            integers with a ScaleBias. From a floating-point type integers are saturated.
     """
     types = [slot.layout.data_type.numpy_name for slot in desc.inputs]
     integer = np.dtype(types[0]).kind in "iu"
-    saturates = integer and (getattr(desc, "scale_bias", None) is not None or computed_in == "float64")
-    wide = "float64" if saturates else computed_in or computed_type(types[0])
-    if saturates:
+    scaled = integer and scaling(desc) is not None
+    wide = computed_in or ("float32" if scaled else computed_type(types[0]))
+    if integer and wide.startswith("float"):
         expression = saturated(expression, types[0])
     return Pointwise(expression, (wide,) * len(types), wide)
+
+
+def scaling(desc: OperatorDesc) -> ScaleBias | None:
+    """The descriptor's ScaleBias, if any; None for 64 bits, where only a Scale of 1 and a Bias of 0 are legal."""
+    return None if desc.inputs[0].layout.data_type.item_size == 8 else getattr(desc, "scale_bias", None)
 
 
 def operands(desc: OperatorDesc) -> list[Expression]:
     """An operand for each input, the first one after the descriptor's ScaleBias if it has one."""
     found = [operand(index) for index in range(len(desc.inputs))]
-    scale_bias: ScaleBias | None = getattr(desc, "scale_bias", None)
+    scale_bias = scaling(desc)
     if scale_bias is not None:
         found[0] = found[0] * scale_bias.scale + scale_bias.bias
     return found
@@ -75,9 +93,28 @@ def saturated(expression: Expression, integer: str) -> Expression:
 
     The largest number of a 64-bit type is no floating-point number; what reaches it becomes the one below.
     """
+    if integer in ("int32", "uint32"):  # whose largest number is no float32
+        return call(f"saturate_{integer}", expression)
     limits, low = np.iinfo(integer), float(np.iinfo(integer).min)
     high = float(limits.max)
     if int(high) > limits.max:
         high = float(np.nextafter(np.float64(high), 0))
     whole = maximum(minimum(call("trunc", expression), high), low)
     return where(call("equal", expression, expression), whole, 0.0)
+
+
+def wide_integer(integer: str) -> str:
+    """The type of 32 bits that Direct3D computes integers of fewer bits in, of the same sign; else the type itself."""
+    return {1: f"{integer[:-1]}32", 2: f"{integer[:-2]}32"}.get(np.dtype(integer).itemsize, integer)
+
+
+def limited(expression: Expression, integer: str) -> Expression:
+    """An expression in `wide_integer` as an element of 8 or 16 bits: the nearest number that the type holds.
+
+    So Direct3D writes them (Direct3D 11.3 functional specification, 3.2.3.9 integer conversions: clamped, not wrapped).
+    """
+    if np.dtype(integer).itemsize > 2:
+        return expression
+    limits = np.iinfo(integer)
+    limited_above = minimum(expression, int(limits.max))
+    return maximum(limited_above, int(limits.min)) if limits.min else limited_above

@@ -1,7 +1,11 @@
 """Comparisons, logical and bit operations as expressions.
 
 Choices where the pages are silent: comparisons are IEEE 754's, so NaN is unequal to everything; whatever is not 0 is
-true, and true is 1; shifting by the width of the type or more gives 0.
+true, and true is 1.
+
+Shifts are by the counts that DirectML's answers show: of elements of up to 32 bits by the low 5 bits of the count, as
+Direct3D shifts 32-bit registers, so that 8 and 16 bits are shifted out by more than their width; of 64 bits by the low
+32 bits of the count, from 32 on by 32 and the low 5 bits.
 """
 
 from __future__ import annotations
@@ -10,11 +14,11 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import OperatorDesc
 
 from ..forms import Pointwise
-from ..forms.expression import Expression, call, operand
+from ..forms.expression import Expression, call, operand, where
 from .elementwise_base import binary, pointwise, unary
 from .registry import form_of_class
 
-__all__ = ["bit_count_form", "bitwise_form", "is_infinity_form"]
+__all__ = ["bit_count_form", "bitwise_form", "is_infinity_form", "shift_form"]
 
 
 def _is_true(x: Expression) -> Expression:
@@ -31,8 +35,16 @@ binary(dml.ElementWiseLogicalOrOperatorDesc, lambda a, b: _is_true(a) | _is_true
 binary(dml.ElementWiseLogicalXorOperatorDesc, lambda a, b: _is_true(a) ^ _is_true(b))
 unary(dml.ElementWiseLogicalNotOperatorDesc, lambda x: call("equal", x, 0))
 unary(dml.ElementWiseIsNanOperatorDesc, lambda x: call("not_equal", x, x))
-binary(dml.ElementWiseBitShiftLeftOperatorDesc, lambda a, b: a << b)
-binary(dml.ElementWiseBitShiftRightOperatorDesc, lambda a, b: a >> b)
+
+
+@form_of_class(dml.ElementWiseBitShiftLeftOperatorDesc, dml.ElementWiseBitShiftRightOperatorDesc)
+def shift_form(desc: dml.ElementWiseBitShiftLeftOperatorDesc | dml.ElementWiseBitShiftRightOperatorDesc) -> Pointwise:
+    """By counts of 5 bits; a sixth one, of elements of 64 bits, is set where any of the count's bits 5 to 31 is."""
+    a, b = operand(0), operand(1)
+    count = b & 31
+    if desc.a_tensor.item_size == 8:
+        count = count | where(b & 0xFFFFFFE0, 32, 0)
+    return pointwise(desc, a << count if isinstance(desc, dml.ElementWiseBitShiftLeftOperatorDesc) else a >> count)
 
 
 @form_of_class(dml.ElementWiseIsInfinityOperatorDesc)

@@ -67,7 +67,7 @@ def _gemm(
 def convolution_form(desc: dml.ConvolutionOperatorDesc) -> BoxFunction:
     """A sum over the filter's elements of a matrix product over the channels (DML_CONVOLUTION_OPERATOR_DESC)."""
     window = desc.filter_tensor.sizes
-    # OutputPadding appends zeros to the sums; bias and activation are applied to them as well.
+    # OutputPadding appends zeros, which DirectML gives the activation but no bias.
     padded = zip(desc.output_tensor.sizes[2:], desc.output_padding, strict=True)
     limits = tuple([size - padding for size, padding in padded])
     parameters = (
@@ -137,7 +137,8 @@ def _convolve(
             writes = [write for _, write in pairs]
             target[(slice(None), slice(None), *writes)] += product.reshape(-1, high - low, *part.shape[2:])
     if bias:
-        made += _wide(xp, bias[0][:, channel:end])
+        inside = tuple([slice(0, max(0, high - low)) for low, high in summed])
+        made[(slice(None), slice(None), *inside)] += _wide(xp, bias[0][:, channel:end])
     _finish(xp, made, out, activation)
 
 

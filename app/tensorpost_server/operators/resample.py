@@ -64,7 +64,9 @@ def resample_form(desc: ResampleDesc) -> Separable:
     else:
         sizes, output_sizes = desc.input_tensor.sizes, desc.output_tensor.sizes
     antialiased = isinstance(desc, Resample3OperatorDesc) and desc.antialiased
-    rule = Nearest.HALF_UP
+    # DirectML has other shaders for 8 bits, which read the element below x.
+    bytes_ = (desc.output_gradient_tensor if gradient else desc.output_tensor).item_size == 1
+    rule = Nearest.FLOOR if bytes_ else Nearest.HALF_UP
     if isinstance(desc, DirectedRounding):
         rule = Nearest.CEIL if desc.rounding_direction is AxisDirection.INCREASING else Nearest.FLOOR
 

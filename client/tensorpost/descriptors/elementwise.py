@@ -364,8 +364,10 @@ class ElementWiseIfOperatorDesc(ElementWise):
 class CastOperatorDesc(ElementWise):
     """`DML_OPERATOR_CAST`: converts each element to the output's DataType.
 
-    The page defines no conversion; tensorpost's choice: integers keep their low bits; what becomes a floating-point
-    number is rounded to nearest even; floating-point numbers become integers toward zero, saturated, NaN becomes 0.
+    The page defines no conversion. As DirectML answers: what becomes a floating-point number is rounded to nearest
+    even; floating-point numbers become integers toward zero, saturated, NaN becomes 0; integers that become 32 or 64
+    bits keep their low bits. Those that become 8 or 16 bits are taken as 32 bits of the output's sign and limited to
+    its range: -1 becomes 255 as UINT8 and 65535 as UINT16, 300 becomes 127 as INT8.
     """
 
     operator_type = "CAST"

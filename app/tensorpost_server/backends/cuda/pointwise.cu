@@ -112,6 +112,10 @@ template <class T> __device__ __forceinline__ T tp_power(T base, T exponent) {  
     if (rest & 1) result *= factor;
   return (T)result;
 }
+template <class T, class From> __device__ __forceinline__ T tp_saturate(From value) {
+  const T low = (T)-1 < (T)0 ? (T)(1u << 31) : (T)0, high = (T)~low;
+  return value != value ? (T)0 : value <= (From)low ? low : value >= (From)high ? high : (T)(i64)value;
+}
 template <class T> __device__ __forceinline__ T tp_shift_left(T value, T count) {
   return (u64)count < 8 * sizeof(T) ? (T)((u64)value << count) : (T)0;
 }

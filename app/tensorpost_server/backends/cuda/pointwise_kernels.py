@@ -302,7 +302,7 @@ def _called(
     """A function's C++, its arguments converted to the type that NumPy computes it in."""
     chosen = arguments[1:] if name == "where" else arguments
     common = np.result_type(*[np.dtype(type_name(one)) for one in chosen])
-    if not FUNCTIONS[name].boolean and name != "where":
+    if not (FUNCTIONS[name].boolean or FUNCTIONS[name].converts or name == "where"):
         common = np.dtype(type_name(Call(name, tuple(arguments))))
     texts = [f"Converted<{COMPUTED[common.name]}>::of({written(one)})" for one in chosen]
     if name == "where":
