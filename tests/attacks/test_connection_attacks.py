@@ -1,7 +1,4 @@
-"""Attacks on connections: what one caller sends, or does not read, may neither cost memory nor shut others out.
-
-The figures in the docstrings were measured before and after each mend, on 2 cores.
-"""
+"""Attacks on connections: what one caller sends, or does not read, may neither cost memory nor shut others out."""
 
 from __future__ import annotations
 
@@ -86,7 +83,7 @@ def test_requests_sent_ahead_stay_in_the_socket(server: Serving):
     ids=["fields", "a half", "trailers", "refused"],
 )
 def test_an_idle_or_refused_connection_costs_little(server: Serving, data: bytes, status: int | None):
-    """Per connection, before and after: 16,000 fields 3.0 MB and 13 KB, the same as trailers 2.9 MB and 6 KB."""
+    """16,000 trailers were kept at 1775 KiB a connection, and as many fields of a head until its timeout."""
     server.assert_serves_on()
     before = resident_bytes()
     with ExitStack() as stack:
@@ -224,8 +221,7 @@ def test_uploads_that_stop_make_room():
     with serving(slow_upload_seconds=0.3, max_requests=64) as server, ExitStack() as stack:
         stopped = request_bytes("POST", "/v1/operators/tile?repeats=2", npy_bytes([1] * 1000), NPY)[:253]
         open_sockets(stack, server.port, 64, stopped)
-        eventually(lambda: server.service.admission.requests_in_flight == 64, "all places are taken")
-        assert server.ask(SMALL).status == 429
+        eventually(lambda: server.ask(SMALL).status == 429, "all places of this caller are taken")
         eventually(lambda: server.ask(SMALL).status == 200, "there is room", within=10)
 
 
@@ -324,7 +320,7 @@ def test_a_caller_that_has_gone_is_given_up(server: Serving, monkeypatch: pytest
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals there")
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path):
-    """It went on for the 15 seconds that it gives requests in flight."""
+    """It went on with requests in flight, for as long as their time to stop allows."""
     pid_file = tmp_path / "pid"
     before = f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid()))"
     with live_server(before, TENSORPOST_ALLOWED_HOSTS="*") as url, ExitStack() as stack:

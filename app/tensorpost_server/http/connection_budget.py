@@ -20,7 +20,7 @@ HEALTH_PATHS = b"/v2/health/"
 RESERVE = 16
 """Connections beyond the budget, for health checks; they end with their answer."""
 
-_MOST_SEARCHED = 1024  # oldest connections that are searched for an idle one, some 0.1 ms
+_MOST_SEARCHED = 1024  # oldest connections that are searched for an idle one, for each new one
 
 _log = logging.getLogger(__name__)
 

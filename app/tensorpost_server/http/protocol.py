@@ -73,11 +73,11 @@ which can overtake the response (RFC 9112, section 9.6)."""
 
 MOST_QUEUED = 8
 """Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
-is some 40 KB. uvicorn parses all that it reads, at 4 KB for 18 bytes sent."""
+are room to spare. uvicorn parses all that it reads, and keeps objects of a request for 18 bytes sent."""
 
 MOST_FIELDS = 100
-"""Header fields of a request, and trailer fields of a body. Browsers behind several proxies send some 40; each costs
-some 200 bytes, however short it is."""
+"""Header fields of a request, and trailer fields of a body. Each costs objects that are much larger than the
+shortest field."""
 
 _CHUNKED_PART_BYTES = 512
 _HEAD_END = b"\r\n\r\n"
