@@ -204,14 +204,16 @@ class Replay:
         service: of the application that answered.
         key: of the request that was answered.
         sent_id: the X-Request-ID in the HTTP head; None if there is none.
-        scope: of the request that was answered: its path and caller are those of the others too.
+        scope: of the request that was answered. Its path is that of the others too, and so is the name of its API key,
+            which the head holds; an address need not be.
     """
 
     __slots__ = ("_caller", "_key", "_path", "_sent_id", "_service")
 
     def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
-        self._path, self._caller = scope["path"], scope.get("tensorpost.caller")
+        self._path = scope["path"]
+        self._caller = scope.get("tensorpost.caller") if service.settings.keys_file else None
 
     def __call__(self, body: bytes) -> tuple[bytes, bytes] | None:
         """Compute the response to a request with this body.
