@@ -155,7 +155,7 @@ def ours(
     plan = make_plan(desc, SLICE_BYTES)
     if (reason := backend.refuses(plan)) is not None:
         raise RuntimeError(f"our own backend refuses the work: {reason}")
-    sent = [memoryview(np.ascontiguousarray(x)).cast("B") for x in inputs]
+    sent = [np.ascontiguousarray(x).data.cast("B") for x in inputs]
     (output,) = desc.outputs
 
     def timed() -> Any:

@@ -76,7 +76,12 @@ MEMORY = 20_000_000
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
     with serving(
-        memory_bytes=MEMORY, max_output_bytes=1 << 40, slice_bytes=65536, receive_timeout_seconds=2, numpy_threads=2
+        memory_bytes=MEMORY,
+        max_output_bytes=1 << 40,
+        slice_bytes=65536,
+        receive_timeout_seconds=2,
+        numpy_threads=2,
+        caller_share=1,
     ) as found:
         yield found
 

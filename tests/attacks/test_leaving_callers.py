@@ -90,7 +90,7 @@ def test_queued_work_of_callers_that_left_is_never_begun(server: Serving, name: 
         for wire in wires:
             wire.hang_up()
         eventually(lambda: not server.server.server_state.connections, "the server sees that they have gone")
-        server.ask(request_bytes("GET", "/v2/health/live"))
+        server.ask(request_bytes("GET", "/v1/limits"))
         go.set()
         eventually(server.idle, "everything is given back")
 

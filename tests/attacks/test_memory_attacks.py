@@ -105,7 +105,9 @@ def test_validation_without_memory_is_503(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_server_under_an_address_space_limit_goes_on() -> None:
     import resource  # not on Windows
 
-    with live_process(TENSORPOST_NUMPY_THREADS="2", TENSORPOST_MEMORY_BYTES=str(64 << 30)) as (url, pid):
+    with live_process(
+        TENSORPOST_NUMPY_THREADS="2", TENSORPOST_MEMORY_BYTES=str(64 << 30), TENSORPOST_ALLOWED_HOSTS="*"
+    ) as (url, pid):
         host, port = str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
         small = request_bytes("POST", TILE, npy_bytes([1, 2]), NPY)
         statuses: list[int] = []

@@ -135,7 +135,11 @@ async def ask(app: Any, path: str, body: bytes, content_type: str) -> tuple[int,
             parts += message["body"]
 
     receive_state: list[int] = []
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+    headers = [
+        (b"host", b"127.0.0.1"),
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
     scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode(),
         "query_string": b"", "headers": headers, "scheme": "http", "root_path": "", "client": ("127.0.0.1", 1),

@@ -120,7 +120,16 @@ def play(
     """Make a call, or read a stream, with these answers."""
     peer = Peer(answers)
     transport = Transport(
-        Waits(peer.played.waits), "http://peer", timeout or Timeout(), DEFAULT_LIMITS, retries, {}, True, None, None
+        Waits(peer.played.waits),
+        "http://peer",
+        timeout or Timeout(),
+        DEFAULT_LIMITS,
+        retries,
+        None,
+        {},
+        True,
+        None,
+        None,
     )
     transport.sender = peer
     called = call(transport)

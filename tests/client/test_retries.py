@@ -13,6 +13,7 @@ WORTH = {
     "DeviceLost",
     "NotReady",
     "OutOfDeviceMemory",
+    "QuotaExceeded",
     "TooBusy",
     "Unavailable",
 }

@@ -42,7 +42,8 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def process(*arguments: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tensorpost", "serve", *arguments],
-        env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TENSORPOST_ACCESS_LOG": "off", **env},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

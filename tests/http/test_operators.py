@@ -380,7 +380,7 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
             len(row["data_types"]),
         )
         for row in tile["fields"][1]["support"]
-    ] == [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10)]
+    ] == [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10), ("6_4", 1, 8, 11)]
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)

@@ -20,6 +20,7 @@ OTHER_VALUES = {
     "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
     "uds": Path("tensorpost.sock"), "allow_anonymous": True,
     **{name: Path("a file") for name in ("keys_file", "tls_certificate", "tls_key", "tls_client_ca")},
+    "access_log": "json", "metrics": False,
     "caller_share": 0.5, "cuda_memory_bytes": 7_777_777, "directml_debug": True,
 }  # fmt: skip
 

@@ -270,7 +270,7 @@ def _mirrored(x: Strided) -> tuple[Copies, NDArray[Any]]:
 # ---- expressions -----------------------------------------------------------------------------------------------------
 
 _X, _Y = operand(0), operand(1)
-TOLERANCES = dict.fromkeys(
+TOLERANCES: dict[str, int] = dict.fromkeys(
     (
         "exp", "log", "tanh", "erf", "expm1", "log1p", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "arctan2",
         "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "power",

@@ -392,7 +392,7 @@ def answers(desc: OperatorDesc, *arrays: Array) -> Array:
 
 def _integer(name: str, dtype: np.dtype[Any], row: Sequence[Any], fields: Mapping[str, Any]) -> Any:
     """An element of integers, which may have a FLOAT exponent, as DirectML computes it."""
-    function = FORMULAS.get(f"ELEMENT_WISE_{name}", FORMULAS.get(name)).function
+    function = (FORMULAS.get(f"ELEMENT_WISE_{name}") or FORMULAS[name]).function
     if name == "MEAN":
         return _divided(int(wrapped(sum(row), dtype)), 2)
     if name == "MODULUS_TRUNCATE" and dtype.kind == "u" and row[1] == 0:

@@ -285,16 +285,19 @@ class Worker:
         """Begin to run a tiny plan on a thread, at most once a second and once at a time; does not wait for it.
 
         Returns:
-            Why the last one failed; None if it did not, or if the device only had no memory left.
+            Why the last one failed; None if it did not, or if only memory was missing.
         """
         beat = self._beat
         if beat is not None and not beat.done():
             return None
         if self.lost is None and time.monotonic() >= self._beat_due:
             self._beat_due = time.monotonic() + BEAT_SECONDS
-            self._beat = self._threads.submit_first(self._watched, self.run_now, plan, inputs)
+            with suppress(RuntimeError):  # no memory for a new thread; the next question begins another
+                self._beat = self._threads.submit_first(self._watched, self.run_now, plan, inputs)
         error = None if beat is None or beat.cancelled() else beat.exception()
-        return None if error is None or isinstance(error, OutOfDeviceMemory) else f"{type(error).__name__}: {error}"
+        if error is None or isinstance(error, (OutOfDeviceMemory, MemoryError)):
+            return None
+        return f"{type(error).__name__}: {error}"
 
     def close(self) -> None:
         """Wait for running computations, then close the device."""
