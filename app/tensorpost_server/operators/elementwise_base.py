@@ -111,7 +111,7 @@ def wide_integer(integer: str) -> str:
 def limited(expression: Expression, integer: str) -> Expression:
     """An expression in `wide_integer` as an element of 8 or 16 bits: the nearest number that the type holds.
 
-    So Direct3D writes them (Direct3D 11.3 functional specification, 3.2.3.9 integer conversions: clamped, not wrapped).
+    So Direct3D writes integers that their type cannot hold: clamped, not wrapped.
     """
     if np.dtype(integer).itemsize > 2:
         return expression
