@@ -115,11 +115,19 @@ def way_of_a_small_tile() -> tuple[int, set[str]]:
         scope = {
             "type": "http", "method": "POST", "path": "/v1/operators/tile", "query_string": b"repeats=1,1,3,3",
             "root_path": "", "scheme": "http", "server": ("localhost", 80), "http_version": "1.1",
-            "headers": [(b"content-type", b"application/x-npy"), (b"content-length", str(len(body)).encode())],
+            "headers": [
+                (b"host", b"localhost"), (b"content-type", b"application/x-npy"),
+                (b"content-length", str(len(body)).encode()),
+            ],
         }  # fmt: skip
         status: list[int] = []
 
+        received: list[bool] = []
+
         async def receive() -> dict[str, Any]:
+            if received:
+                await asyncio.Event().wait()  # the caller stays
+            received.append(True)
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:
