@@ -89,7 +89,7 @@ def test_a_request_waits_for_a_turn_and_not_for_the_queue(bombs: int, well_behav
         while gate.begun < backend.threads:
             await asyncio.sleep(0.001)
         asked = asyncio.ensure_future(collect(worker.run(plan_of(1), INPUTS, caller=well_behaved)))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)  # until it is queued, on a busy machine too
         turns = await gate.open_until(asked)
         gate.turns.release(10_000)
         for bomb in at_work:
