@@ -12,6 +12,7 @@ from . import (
     product,
     reduction,
     resample,
+    scan,
     softmax,
     tile,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "product",
     "reduction",
     "resample",
+    "scan",
     "softmax",
     "tile",
 ]

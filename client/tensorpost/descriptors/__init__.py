@@ -22,6 +22,7 @@ from . import (
     reduction,
     resample,
     resample_grad,
+    scan,
     softmax,
     tile,
 )
@@ -41,6 +42,7 @@ from .product import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
@@ -82,6 +84,7 @@ __all__ += product.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
+__all__ += scan.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
 
