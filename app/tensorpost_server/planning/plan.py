@@ -9,7 +9,7 @@ from functools import lru_cache
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import AxesForm, BoxFunction, Form, Lines, whole_box
+from ..forms import AxesForm, BoxFunction, Form, Lines, Pointwise, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
@@ -42,6 +42,7 @@ class Plan:
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
         slice_work: work of the largest slice, in elements that are just added up (`SLICE_WORK`).
+        operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
         input_bytes: bytes of all inputs together.
         output_bytes: bytes of all outputs together.
     """
@@ -55,10 +56,15 @@ class Plan:
     held_bytes: int = 0
     scratch_bytes: int = 0
     slice_work: int = 0
+    operands: tuple[Layout, ...] = field(init=False)
     input_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        operands = tuple([slot.layout for slot in self.inputs])
+        if isinstance(self.form, Pointwise):
+            operands = tuple([layout.broadcast(self.outputs[0].layout.sizes) for layout in operands])
+        object.__setattr__(self, "operands", operands)
         object.__setattr__(self, "input_bytes", sum([slot.layout.size_in_bytes for slot in self.inputs]))
         object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
 

@@ -18,7 +18,9 @@ from . import (
     indexing,
     logic,
     movement,
+    normalization,
     product,
+    quantization,
     reduction,
     resample,
     resample_grad,
@@ -37,8 +39,10 @@ from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .product import *  # noqa: F403
+from .quantization import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
@@ -80,7 +84,9 @@ __all__ += generator.__all__
 __all__ += indexing.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
+__all__ += normalization.__all__
 __all__ += product.__all__
+__all__ += quantization.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__

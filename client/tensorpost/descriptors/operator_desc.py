@@ -305,24 +305,33 @@ class OperatorDesc(Descriptor):
         Args:
             typed: attribute names of the tensors whose DataTypes must agree; default all.
         """
+        yield from self.same_type(*(typed or {path[0] for path, _ in self.tensors()}))
+        yield from self.same_rank()
+
+    def same_rank(self) -> Iterator[Violation]:
+        """All tensors must agree in DimensionCount."""
         tensors = self.tensors()
-        same_types = [pair for pair in tensors if pair[0][0] in typed] if typed else tensors
         first_path, first = tensors[0]
-        typed_path, typed_first = same_types[0]
         for path, tensor in tensors:
-            if tensor.data_type != typed_first.data_type and (not typed or path[0] in typed):
-                like = typed_first.data_type.name
-                yield Violation(
-                    "data-types-differ", (*_json_path(path), "DataType"),
-                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; "
-                    "they must agree", tensor.data_type.name, like, f"{self.page()}, tensor constraints",
-                )  # fmt: skip
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
                     f"{_shown_path(path)} has {len(tensor.sizes)} dimensions but {_shown_path(first_path)} has "
                     f"{len(first.sizes)}", list(tensor.sizes), f"{len(first.sizes)} dimensions",
                     f"{self.page()}, tensor constraints",
+                )  # fmt: skip
+
+    def same_type(self, *fields: str) -> Iterator[Violation]:
+        """Tensors must agree in DataType."""
+        tensors = [pair for pair in self.tensors() if pair[0][0] in fields]
+        typed_path, typed_first = tensors[0]
+        for path, tensor in tensors:
+            if tensor.data_type != typed_first.data_type:
+                like = typed_first.data_type.name
+                yield Violation(
+                    "data-types-differ", (*_json_path(path), "DataType"),
+                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; "
+                    "they must agree", tensor.data_type.name, like, f"{self.page()}, tensor constraints",
                 )  # fmt: skip
 
     def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
@@ -383,6 +392,13 @@ class OperatorDesc(Descriptor):
                 "axis", (pascal_case(field),), f"{pascal_case(field)} is {axis}, but there are {rank} dimensions",
                 axis, f"0 to {rank - 1}",
             )  # fmt: skip
+
+    def axes_are_below(self, rank: int, field: str = "axes") -> Iterator[Violation]:
+        """Axes must be dimensions of a tensor of this rank."""
+        for index, axis in enumerate(getattr(self, field)):
+            if axis >= rank:
+                message = f"{axis} is no dimension of the input"
+                yield self.broken("axis", (pascal_case(field), index), message, axis, f"0 to {rank - 1}")
 
     def axes_are_distinct(self, rank: int, field: str = "axes") -> Iterator[Violation]:
         """Axes must be dimensions of a tensor of this rank, each once."""
