@@ -3,6 +3,7 @@
 from . import (
     activation,
     clip,
+    depth_space,
     elementwise,
     generator,
     indexing,
@@ -21,6 +22,7 @@ __all__ = [
     "FORMS",
     "activation",
     "clip",
+    "depth_space",
     "elementwise",
     "form_of",
     "generator",

@@ -12,6 +12,7 @@ from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
     clip,
+    depth_space,
     elementwise,
     elementwise_base,
     generator,
@@ -29,6 +30,7 @@ from .activation import *  # noqa: F403 # the families say what they export; a n
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
+from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
@@ -72,6 +74,7 @@ __all__ = [
 ]
 __all__ += activation.__all__
 __all__ += clip.__all__
+__all__ += depth_space.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
 __all__ += generator.__all__
