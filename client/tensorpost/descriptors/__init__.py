@@ -17,6 +17,7 @@ from . import (
     elementwise_base,
     generator,
     indexing,
+    indexing_nd,
     logic,
     movement,
     product,
@@ -36,6 +37,7 @@ from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
@@ -79,6 +81,7 @@ __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
+__all__ += indexing_nd.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += product.__all__
