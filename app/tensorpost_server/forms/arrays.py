@@ -117,7 +117,7 @@ class Lines(BoxForm):
 
 @dataclass(frozen=True, slots=True)
 class BoxFunction(BoxForm):
-    """A function that fills any box of the only output: elements picked by an index tensor, products, sequences.
+    """A function that fills any box of an output: elements picked by an index tensor, products, sequences.
 
     Attributes:
         function: `(xp, inputs, box, out, **parameters)`, a function of a module.
@@ -128,6 +128,7 @@ class BoxFunction(BoxForm):
         scratch: bytes that the function takes beside inputs and result, for any box.
         block: elements that are computed at a time on the CPU, whatever the box, so that temporaries stay small; 0 for
             the whole box.
+        outputs: how many outputs there are; of several the function is told the number, as `output`.
     """
 
     function: Callable[..., None]
@@ -137,6 +138,7 @@ class BoxFunction(BoxForm):
     least_work: int = 0
     scratch: int = 0
     block: int = 0
+    outputs: int = 1
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""
@@ -155,8 +157,7 @@ class BoxFunction(BoxForm):
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`."""
-        del output
-        parameters = dict(self.parameters)
+        parameters = dict(self.parameters) | ({"output": output} if self.outputs > 1 else {})
         with np.errstate(all="ignore"):
             if xp is not np or not self.block or out.size <= self.block:
                 self.function(xp, inputs, box, out, **parameters)
