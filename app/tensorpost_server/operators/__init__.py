@@ -5,6 +5,7 @@ from . import (
     clip,
     depth_space,
     elementwise,
+    fold,
     generator,
     indexing,
     indexing_nd,
@@ -16,6 +17,7 @@ from . import (
     resample,
     softmax,
     tile,
+    value_scale,
 )
 from .registry import FORMS, form_of
 
@@ -25,6 +27,7 @@ __all__ = [
     "clip",
     "depth_space",
     "elementwise",
+    "fold",
     "form_of",
     "generator",
     "indexing",
@@ -37,4 +40,5 @@ __all__ = [
     "resample",
     "softmax",
     "tile",
+    "value_scale",
 ]

@@ -15,6 +15,7 @@ from . import (
     depth_space,
     elementwise,
     elementwise_base,
+    fold,
     generator,
     indexing,
     indexing_nd,
@@ -26,6 +27,7 @@ from . import (
     resample_grad,
     softmax,
     tile,
+    value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
 from .base import Descriptor, json_object
@@ -35,6 +37,7 @@ from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
+from .fold import *  # noqa: F403
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
@@ -55,6 +58,7 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .value_scale import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
@@ -79,6 +83,7 @@ __all__ += clip.__all__
 __all__ += depth_space.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
+__all__ += fold.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
 __all__ += indexing_nd.__all__
@@ -90,6 +95,7 @@ __all__ += resample.__all__
 __all__ += resample_grad.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 
