@@ -21,7 +21,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library
-from .http.access_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
+from .http.access.api_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
 from .main import create_app, open_pool
 from .serving import (
     GuardedApplication,
