@@ -12,10 +12,12 @@ from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
     clip,
+    depth_space,
     elementwise,
     elementwise_base,
     generator,
     indexing,
+    indexing_nd,
     logic,
     movement,
     product,
@@ -29,11 +31,13 @@ from .activation import *  # noqa: F403 # the families say what they export; a n
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
+from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
@@ -72,10 +76,12 @@ __all__ = [
 ]
 __all__ += activation.__all__
 __all__ += clip.__all__
+__all__ += depth_space.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
+__all__ += indexing_nd.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += product.__all__
