@@ -12,12 +12,14 @@ from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
     clip,
+    convolution,
     elementwise,
     elementwise_base,
     generator,
     indexing,
     logic,
     movement,
+    pooling,
     product,
     reduction,
     resample,
@@ -29,6 +31,7 @@ from .activation import *  # noqa: F403 # the families say what they export; a n
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
+from .convolution import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
@@ -37,6 +40,7 @@ from .indexing import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
+from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
@@ -72,12 +76,14 @@ __all__ = [
 ]
 __all__ += activation.__all__
 __all__ += clip.__all__
+__all__ += convolution.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
+__all__ += pooling.__all__
 __all__ += product.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
