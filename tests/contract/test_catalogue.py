@@ -187,10 +187,10 @@ KINDS: dict[str, Any] = {
     "OPERATOR_DESC_ARRAY": (Activation,),
 }  # fmt: skip
 
-# The header's BOOLs are UINTs in its schema.
+# BOOL in the header, UINT in the schema.
 BOOLS = {
     "Antialiased", "HasExclusiveSum", "HasExclusiveProduct", "CrossChannel", "NormalizeVariance", "UseMean",
-    "UseVariance", "Spatial",
+    "UseVariance", "Spatial", "IncludePadding", "AlignRegionsToCorners",
 }  # fmt: skip
 
 
