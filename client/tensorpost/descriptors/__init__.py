@@ -19,6 +19,7 @@ from . import (
     logic,
     movement,
     product,
+    recurrent,
     reduction,
     resample,
     resample_grad,
@@ -38,6 +39,7 @@ from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .product import *  # noqa: F403
+from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
@@ -79,6 +81,7 @@ __all__ += indexing.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += product.__all__
+__all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
