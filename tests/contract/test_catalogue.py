@@ -189,9 +189,20 @@ KINDS: dict[str, Any] = {
 
 # BOOL in the header, UINT in the schema.
 BOOLS = {
-    "Antialiased", "HasExclusiveSum", "HasExclusiveProduct", "CrossChannel", "NormalizeVariance", "UseMean",
-    "UseVariance", "Spatial", "IncludePadding", "AlignRegionsToCorners",
-}  # fmt: skip
+    "Antialiased",
+    "HasExclusiveSum",
+    "HasExclusiveProduct",
+    "CrossChannel",
+    "NormalizeVariance",
+    "UseMean",
+    "UseVariance",
+    "Spatial",
+    "IncludePadding",
+    "AlignRegionsToCorners",
+    "LinearBeforeReset",
+    "UseClipThreshold",
+    "CoupleInputForget",
+}
 
 
 def held(annotation: Any) -> tuple[Any, bool]:

@@ -23,6 +23,7 @@ from . import (
     movement,
     pooling,
     product,
+    recurrent,
     reduction,
     resample,
     resample_grad,
@@ -47,6 +48,7 @@ from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
+from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
@@ -93,6 +95,7 @@ __all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += pooling.__all__
 __all__ += product.__all__
+__all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
