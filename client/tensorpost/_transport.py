@@ -12,11 +12,12 @@ from . import problems
 from ._api_key import find_api_key
 from ._checks import headers_of, shown, text, whole_number
 from ._connection_pool import CLOSED
+from ._deadline import Deadline
 from ._http1 import Request
 from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
 from ._origin import Origin
 from ._response_reader import Response, ResponseReader
-from ._runtime import Deadline, Runtime
+from ._runtime import Runtime
 from ._socket_sender import SocketSender
 from .problems import InvalidParameter, TensorpostError
 
@@ -117,7 +118,7 @@ class Transport:
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
-        deadline = Deadline(self.origin.timeout.total)
+        deadline = Deadline(self.origin)
         retry, waited, fields = 1, 0.0, request.fields
         while True:
             request.fields = fields + deadline.wait_field()
@@ -127,7 +128,7 @@ class Transport:
                 return reader
             except TensorpostError as error:
                 wait = wait_before_retry(retry, error, waited) if repeat and retry <= self._retries else None
-                if wait is None or not deadline.allows(wait):
+                if wait is None or wait >= deadline.left:
                     raise
             await self._runtime.sleep(wait)
             retry, waited = retry + 1, waited + wait
