@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ._deadline import Deadline, Phase
-from ._runtime import READ, WRITE, Runtime
-from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
+from ._runtime import READ, WRITE
+from .problems import ConnectFailed, ConnectionProblem
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
@@ -54,56 +52,50 @@ def awaited(error: OSError, events: int) -> int:
     return events if isinstance(error, BlockingIOError) else _TLS_AWAITED.get(error.errno or 0, 0)
 
 
-async def connect(runtime: Runtime, deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
+async def connect(deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
     """Open a connection. Each address of a host has the time of `Timeout.connect`.
 
     Raises:
         ConnectFailed: no connection, or the server's certificate is not trusted.
         RequestTimeout: the end of the call's time.
     """
-    origin = deadline.origin
+    origin, failure = deadline.origin, OSError("its name has no address")
     try:
-        with _closed_on_error(await _connected_socket(runtime, deadline)) as sock:
-            if origin.uds is None:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is None:
-                return Connection(sock)
-            secured = tls.wrap_socket(sock, server_hostname=origin.host, do_handshake_on_connect=False)
-        with _closed_on_error(secured):
-            await _shake_hands(secured, runtime, deadline)
-            return Connection(secured, is_tls=True)
-    except RequestTimeout:
-        raise  # the end of the call's time, which is an OSError too
-    except (OSError, UnicodeError) as error:  # timeouts, and names that do not resolve or are none, included
-        deadline.check()
-        raise connect_failed(deadline, error) from error
+        if origin.uds is not None:
+            return await _open(socket.AF_UNIX, origin.uds, deadline, tls)
+        for entry in await deadline.runtime.addresses(origin.host, origin.port, deadline.seconds("connect")):
+            try:
+                return await _open(entry[0], entry[4], deadline, tls)
+            except OSError as error:
+                failure = error
+    except (OSError, UnicodeError) as error:  # names that do not resolve or are none, included
+        failure = error
+    deadline.check()
+    raise connect_failed(deadline, failure) from failure
 
 
-async def _connected_socket(runtime: Runtime, deadline: Deadline) -> socket.socket:
-    origin, seconds = deadline.origin, deadline.seconds("connect")
-    if origin.uds is not None:
-        found: list[tuple[int, Any]] = [(socket.AF_UNIX, origin.uds)]
-    else:
-        found = [(entry[0], entry[4]) for entry in await runtime.addresses(origin.host, origin.port, seconds)]
-    failure = OSError("its name has no address")
-    for family, address in found:
-        try:
-            with _closed_on_error(socket.socket(family, socket.SOCK_STREAM)) as sock:
-                sock.setblocking(False)
-                code = sock.connect_ex(address)
-                if code in _CONNECTING:
-                    if not await runtime.wait(sock, WRITE, seconds):
-                        raise TimeoutError
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if code:
-                    raise OSError(code, os.strerror(code))
-                return sock
-        except OSError as error:
-            failure = error
-    raise failure
+async def _open(family: int, address: Any, deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code in _CONNECTING:
+            await deadline.wait(sock, WRITE, "connect")
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        if deadline.origin.uds is None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=deadline.origin.host, do_handshake_on_connect=False)
+            await _shake_hands(sock, deadline)
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(sock, is_tls=tls is not None)
 
 
-async def _shake_hands(sock: ssl.SSLSocket, runtime: Runtime, deadline: Deadline) -> None:
+async def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
     while True:
         try:
             return sock.do_handshake()
@@ -111,17 +103,7 @@ async def _shake_hands(sock: ssl.SSLSocket, runtime: Runtime, deadline: Deadline
             events = awaited(error, READ)
             if not events:
                 raise
-        if not await runtime.wait(sock, events, deadline.seconds("connect")):
-            raise TimeoutError
-
-
-@contextmanager
-def _closed_on_error(sock: socket.socket) -> Generator[socket.socket]:
-    try:
-        yield sock
-    except BaseException:
-        sock.close()
-        raise
+        await deadline.wait(sock, events, "connect")
 
 
 def tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:

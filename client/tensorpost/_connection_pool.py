@@ -11,7 +11,6 @@ from typing import Any
 from ._connection import Connection
 from ._deadline import Deadline
 from ._options import Limits
-from ._runtime import Runtime
 
 __all__ = ["CLOSED", "ConnectionPool"]
 
@@ -21,8 +20,8 @@ CLOSED = "the client has been closed; make a new one"
 class ConnectionPool:
     """The connections of a client to its server. May be used by several threads, or by the tasks of one event loop."""
 
-    def __init__(self, runtime: Runtime, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._runtime, self._limits, self._clock = runtime, limits, clock
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits, self._clock = limits, clock
         self._lock = threading.Lock()
         self._waiting: deque[Any] = deque()  # events of the calls that wait, oldest first
         self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
@@ -45,7 +44,7 @@ class ConnectionPool:
             if most is None or self._busy < most:
                 self._busy += 1
             else:
-                event = self._runtime.event()
+                event = deadline.runtime.event()
                 self._waiting.append(event)
         if event is not None:
             await self._wait(event, deadline)
@@ -60,7 +59,7 @@ class ConnectionPool:
     async def _wait(self, event: Any, deadline: Deadline) -> None:
         """Wait for a call that ends and passes its place on."""
         try:
-            if not await self._runtime.wait_for(event, deadline.seconds("pool")):
+            if not await deadline.runtime.wait_for(event, deadline.seconds("pool")):
                 raise deadline.timed_out("pool", self._limits.max_connections)
             self._require_open()
         except BaseException:

@@ -14,7 +14,15 @@ from ._arrays import RequestTemplate, wire_form
 from ._http1 import PIECE_BYTES, Request
 from ._results import Progress
 from .frame import ALSO_READ, MEDIA_TYPE, HeadReader
-from .problems import ConnectionProblem, IncompleteBody, InvalidRequest, RequestTimeout, ServerFault, from_problem
+from .problems import (
+    ConnectionProblem,
+    IncompleteBody,
+    InvalidRequest,
+    RequestTimeout,
+    ServerFault,
+    TensorpostError,
+    from_problem,
+)
 from .strict_json import read_json
 
 __all__ = ["Response", "ResponseReader"]
@@ -65,12 +73,6 @@ class ResponseReader:
     def fault(self, detail: str) -> ServerFault:
         """The error of an answer that a tensorpost server does not give."""
         return ServerFault(detail, status=self.status, request_id=self.request_id)
-
-    async def require_success(self) -> None:
-        """Raise what a response that is not a success reports, and close it."""
-        if not 200 <= self.status < 300:
-            async with self:
-                raise await self._error()
 
     # ---- bytes -------------------------------------------------------------------------------------------------------
 
@@ -167,7 +169,8 @@ class ResponseReader:
         except InvalidRequest as error:
             raise self.fault(f"the answer is no readable JSON: {error.detail}") from error
 
-    async def _error(self) -> Exception:
+    async def error(self) -> TensorpostError:
+        """What a response that is not a success reports."""
         try:
             body = await self.read()
         except (IncompleteBody, RequestTimeout):

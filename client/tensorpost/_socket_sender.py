@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from . import _http1 as http1
 from ._connection import Connection, awaited, broken, connect, tls_context
 from ._connection_pool import ConnectionPool
-from ._deadline import Deadline, Phase
+from ._deadline import Deadline
 from ._options import Limits
 from ._origin import Origin
-from ._runtime import READ, WRITE, Runtime
+from ._runtime import READ, WRITE
 from .problems import ConnectionProblem
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
@@ -33,9 +33,8 @@ R = TypeVar("R")
 class SocketSender:
     """Sends requests to one server."""
 
-    def __init__(self, origin: Origin, limits: Limits, runtime: Runtime) -> None:
-        self._origin, self.runtime = origin, runtime
-        self.pool = ConnectionPool(runtime, limits)
+    def __init__(self, origin: Origin, limits: Limits) -> None:
+        self._origin, self._pool = origin, ConnectionPool(limits)
 
     def __str__(self) -> str:
         return "own sockets, " + ("TLS" if self._origin.scheme == "https" else "Unix" if self._origin.uds else "TCP")
@@ -53,20 +52,20 @@ class SocketSender:
             ConnectionProblem: the connection broke before there was an answer, or what came is no HTTP.
         """
         head = request.head(self._origin)
-        connection = await self.pool.acquire(deadline)
+        connection = await self._pool.acquire(deadline)
         try:
             if connection is None:
-                connection = await connect(self.runtime, deadline, self._tls)
-            response = SocketResponse(self, connection, deadline)
+                connection = await connect(deadline, self._tls)
+            response = SocketResponse(self._pool, connection, deadline)
             await response.exchange(request.pieces(head))
         except BaseException:
-            self.pool.release(connection)
+            self._pool.release(connection)
             raise
         return response
 
     async def close(self) -> None:
         """Close the idle connections; those in use are closed when their responses are."""
-        self.pool.close()
+        self._pool.close()
 
 
 class SocketResponse:
@@ -76,11 +75,10 @@ class SocketResponse:
     memory of `read_into`, so that those of a tensor are copied once.
     """
 
-    def __init__(self, sender: SocketSender, connection: Connection, deadline: Deadline) -> None:
-        self._pool, self._runtime = sender.pool, sender.runtime
-        self._connection, self._deadline = connection, deadline
+    def __init__(self, pool: ConnectionPool, connection: Connection, deadline: Deadline) -> None:
+        self._pool, self._connection, self._deadline = pool, connection, deadline
         self._buffer = b""  # what was received, and not yet used
-        self._left = 0  # bytes of the body, or of the current chunk
+        self._left: int = 0  # bytes of the body, or of the current chunk
         self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = False
         self.status = 0
         self.headers: Mapping[str, str] = {}
@@ -95,7 +93,7 @@ class SocketResponse:
             if not self._sent_whole:
                 break
         if not self.status and not self._connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
-            await self._wait(READ, "read")
+            await self._deadline.wait(self._connection.sock, READ, "read")
         while not self.status:
             self._use_head(await self._receive(self._connection.sock.recv, _RECEIVE_BYTES))
 
@@ -105,7 +103,7 @@ class SocketResponse:
             return False
         while piece:
             if len(piece) > http1.SMALL_BODY_BYTES:
-                await self._runtime.give_turn()
+                await self._deadline.runtime.give_turn()
             try:
                 piece = piece[self._connection.sock.send(piece) :]
                 continue  # TLS takes a record of 16 KiB at a time
@@ -115,7 +113,8 @@ class SocketResponse:
                 events = awaited(error, WRITE)
                 if not events:
                     raise broken(self._deadline, "write", error) from error
-            if await self._wait(events | READ, "write") & READ and self._has_answer():
+            ready = await self._deadline.wait(self._connection.sock, events | READ, "write")
+            if ready & READ and self._has_answer():
                 return False
         return True
 
@@ -165,7 +164,7 @@ class SocketResponse:
             target[:count] = self._buffer[:count]
             self._buffer = self._buffer[count:]
         else:
-            await self._runtime.give_turn()
+            await self._deadline.runtime.give_turn()
             count = await self._receive(self._connection.sock.recv_into, target)
             if self._connection.is_tls and count:
                 count += self._more_records(target[count:])
@@ -201,7 +200,7 @@ class SocketResponse:
         while (end := self._buffer.find(b"\r\n")) < 0:
             if len(self._buffer) > http1.MOST_HEAD_BYTES:
                 raise http1.no_http(self._deadline.origin, "its answer has a chunk with too long a line")
-            await self._runtime.give_turn()
+            await self._deadline.runtime.give_turn()
             data = await self._receive(self._connection.sock.recv, _RECEIVE_BYTES)
             if not data:
                 raise self._ended()
@@ -221,8 +220,6 @@ class SocketResponse:
         read_whole = not (self._left or self._is_chunked or self._buffer)
         self._pool.release(self._connection, reusable=self._keep_alive and self._sent_whole and read_whole)
 
-    # ---- waiting -----------------------------------------------------------------------------------------------------
-
     async def _receive(self, operation: Callable[[A], R], argument: A) -> R:
         """What `recv` or `recv_into` gives, once there is something."""
         while True:
@@ -232,10 +229,4 @@ class SocketResponse:
                 events = awaited(error, READ)
                 if not events:
                     raise broken(self._deadline, "read", error) from error
-            await self._wait(events, "read")
-
-    async def _wait(self, events: int, phase: Phase) -> int:
-        ready = await self._runtime.wait(self._connection.sock, events, self._deadline.seconds(phase))
-        if not ready:
-            raise self._deadline.timed_out(phase)
-        return ready
+            await self._deadline.wait(self._connection.sock, events, "read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -133,7 +134,7 @@ def play(
         None,
         None,
     )
-    transport.sender = peer
+    transport._senders[os.getpid()] = peer
     called = call(transport)
     if isinstance(called, AsyncGenerator):
         for block in iterate_blocking(called):

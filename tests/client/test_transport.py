@@ -23,11 +23,12 @@ from tests.support.raw_server import http_answer, read_request
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
 from tensorpost._connection import Connection
+from tensorpost._connection_pool import ConnectionPool
 from tensorpost._deadline import Deadline
 from tensorpost._httpx_sender import as_problem
 from tensorpost._origin import Origin
 from tensorpost._runtime import ThreadRuntime, run_blocking
-from tensorpost._socket_sender import SocketResponse, SocketSender
+from tensorpost._socket_sender import SocketResponse
 
 Connect = Callable[..., Any]
 
@@ -541,10 +542,9 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()
-    origin = origin_of("http://x")
-    sender = SocketSender(origin, Limits(), ThreadRuntime())
+    deadline = Deadline(ThreadRuntime(), origin_of("http://x"))
     with ours:
-        response = SocketResponse(sender, Connection(ours), Deadline(origin))
+        response = SocketResponse(ConnectionPool(Limits()), Connection(ours), deadline)
         assert run_blocking(response._send(memoryview(b"x"))) is False
 
 
@@ -645,7 +645,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
-    deadline = Deadline(origin_of("http://x", timeout=Timeout.of(None)))
+    deadline = Deadline(ThreadRuntime(), origin_of("http://x", timeout=Timeout.of(None)))
     classes, todo = set[type[httpx.TransportError]](), [httpx.TransportError]
     while todo:
         classes.add(cls := todo.pop())
