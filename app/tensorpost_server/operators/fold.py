@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tensorpost import descriptors as dml
 
-from ..forms import Box, BoxFunction, Copies, Copy, Loop
+from ..forms import Box, BoxFunction, Copies, Copy, Loop, Window
 from ..forms.base import go_on
 from .movement import MOST_COPIES
 from .registry import form_of_class
@@ -25,6 +23,8 @@ __all__ = ["fold_form", "unfold_form"]
 
 BLOCK = 1 << 15  # elements at a time, whose indices of 64 bits stay in a CPU's cache
 LEAST_WORK = 2000  # elements that are added up in the time of one window element's calls
+
+_Move = tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]
 
 
 class _Axis(NamedTuple):
@@ -37,10 +37,10 @@ class _Axis(NamedTuple):
     before: int
     blocks: int
 
-    def inside(self, tap: int, low: int, high: int) -> tuple[int, int]:
-        """The blocks, first and after the last, whose element lies in a range of the image."""
+    def inside(self, tap: int) -> tuple[int, int]:
+        """The blocks, first and after the last, whose element lies in the image."""
         offset = tap * self.dilation - self.before
-        return max(0, -((offset - low) // self.stride)), min(self.blocks, (high - 1 - offset) // self.stride + 1)
+        return max(0, -(offset // self.stride)), min(self.blocks, (self.size - 1 - offset) // self.stride + 1)
 
     def whole(self) -> tuple[int, int]:
         """The taps, first and after the last, that lie inside the image in all blocks; an empty range if none."""
@@ -52,7 +52,7 @@ class _Axis(NamedTuple):
         """(first tap, taps, first block, blocks) of what lies inside the image: taps of the same blocks together."""
         first, last = self.whole()
         cut = [*range(first), *range(last, self.taps)]
-        spans = [(tap, 1, *self.inside(tap, 0, self.size)) for tap in cut]
+        spans = [(tap, 1, *self.inside(tap)) for tap in cut]
         if last > first:
             spans.append((first, last - first, 0, self.blocks))
         return [(tap, taps, low, high - low) for tap, taps, low, high in spans if high > low]
@@ -113,21 +113,24 @@ def fold_form(desc: dml.FoldOperatorDesc) -> BoxFunction:
 
 def _fold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_Axis, ...]) -> None:
     batch, channels, *spans = box[len(box) - 2 - len(axes) :]
-    taps, blocks = [axis.taps for axis in axes], [axis.blocks for axis in axes]
+    _, taps, strides, dilations, before, blocks = zip(*axes, strict=True)
     x = inputs[0][(0,) * (inputs[0].ndim - 3)]
     x = x.reshape(len(x), -1, *taps, *blocks)[(slice(*batch), slice(*channels))]
     target = out[(0,) * (out.ndim - 2 - len(axes))]
     made = target if out.dtype.name == "float32" else xp.empty(target.shape, "float32")
     made[...] = 0
-    for window in np.ndindex(*taps):
+    for tap, reads, writes in _moves(Window(taps, strides, dilations, before, transposed=True), blocks, spans):
         go_on()
-        reads, writes = list[slice](), list[slice]()
-        for axis, tap, (low, high) in zip(axes, window, spans, strict=True):
-            first, last = axis.inside(tap, low, high)
-            start = first * axis.stride + tap * axis.dilation - axis.before - low
-            reads.append(slice(first, max(first, last)))
-            writes.append(slice(start, start + max(0, last - first - 1) * axis.stride + 1, axis.stride))
-        if all(read.stop > read.start for read in reads):
-            made[(..., *writes)] += x[(slice(None), slice(None), *window, *reads)]
+        made[(..., *writes)] += x[(slice(None), slice(None), *tap, *reads)]
     if made is not target:
         target[...] = made
+
+
+def _moves(window: Window, sizes: Sequence[int], spans: Sequence[tuple[int, int]], axis: int = 0) -> Iterator[_Move]:
+    """Window elements in row-major order, each with what it reads and where that is added; never all at once."""
+    if axis == len(sizes):
+        yield (), (), ()
+        return
+    for tap, (read, write) in window.moves(axis, sizes[axis], spans[axis]):
+        for taps, reads, writes in _moves(window, sizes, spans, axis + 1):
+            yield (tap, *taps), (read, *reads), (write, *writes)
