@@ -61,4 +61,4 @@ def quantize(xp: ModuleType, real: Any, scale: Any, zero: Any, out: Any) -> None
     """Write real numbers as integers of the output's type."""
     limits = xp.iinfo(out.dtype)
     made = xp.rint(real / scale) + zero
-    out[...] = xp.clip(xp.where(made == made, made, limits.min), limits.min, limits.max)  # noqa: PLR0124 # NaN is not
+    out[...] = xp.clip(xp.where(made == made, made, limits.min), limits.min, limits.max)  # NaN is not
