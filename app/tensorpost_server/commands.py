@@ -190,7 +190,7 @@ def probe_directml(index: int) -> dict[str, Any]:
 
 
 def warmup() -> dict[str, object]:
-    """Compile the numba backend's kernels into its cache, unless they are there. Takes about 20 seconds.
+    """Compile the numba backend's kernels into its cache, unless they are there. Takes half a minute to a minute.
 
     A server never compiles: without this, it computes with NumPy. To be called in a process that has not used numba.
 
