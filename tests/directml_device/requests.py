@@ -1,9 +1,9 @@
 """Post every vector to `tensorpost serve` on Windows Python: `python -m tests.directml_device.requests [COUNT]`.
 
-The server runs with the backend directml alone, started by DIRECTML_PYTHON as in `validation`; the client is this process.
-First every case of tests/vectors, whose bytes are those of numpy, or which `directml-xfails.txt` lists; then the same
-requests again until there were COUNT, with the memory of the server's process on the way. Prints one JSON document, and
-keeps it in `build/directml/requests.json`.
+The server runs with the backend directml alone, started by DIRECTML_PYTHON as in `validation`; the client is this
+process. First every case of tests/vectors, whose bytes are those of numpy, or which `directml-xfails.txt` lists; then
+the same requests again until there were COUNT, with the memory of the server's process on the way. Prints one JSON
+document, and keeps it in `build/directml/requests.json`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def outcome(server: Server, case: Case, request: Request) -> str:
     status, media_type, body = server.post(request)
     if status != 200:
         text = body.decode(errors="replace")
-        return "not compiled" if "0x80004005" in text else "refused" if '"no-backend"' in text else text[:300]
+        return "not compiled" if "0x80004005" in text else "refused" if "no-backend" in text else f"{status} {text}"
     try:
         case.check(answer_bytes(case, media_type, body))
     except AssertionError as error:
@@ -125,7 +125,7 @@ def run(count: int) -> dict[str, Any]:
                 if entry in listed:
                     surprises.append(f"{entry}: is listed, and agrees")
             else:
-                word = found if found in ("refused", "not compiled") else "differs"
+                word = found if found in ("refused", "not compiled") else found.partition(":")[0]
                 if entry not in listed:
                     surprises.append(f"{entry}: {found}")
             operators.setdefault(str(file), Counter())[word] += 1

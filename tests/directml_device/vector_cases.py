@@ -1,4 +1,4 @@
-"""Random descriptors that begin as those of an operator's vectors: for operators that `descriptor_cases` has no method for.
+"""Random descriptors that begin as those of an operator's vectors, where `descriptor_cases` has no method for it.
 
 Types, layouts and, where every tensor has the same sizes, sizes and rank are drawn anew; other attributes stay.
 """
@@ -55,7 +55,7 @@ def drawn_from_vectors(
         low, high = dict(facts.tables())[tensors[0][0].name][-1].dimension_counts
         shape = sizes(rng.randint(low, high))
     for field, part in tensors:
-        part |= laid_out(rng, types[part["DataType"]], shape or part["Sizes"], output=field.kind == "output")
+        part.update(laid_out(rng, types[part["DataType"]], shape or part["Sizes"], output=field.kind == "output"))
     for field in facts.fields:
         if field.name.endswith("DataType") and field.kind == "attribute":
             name = next(name for name, number in numbers.items() if number == fields[field.name])
