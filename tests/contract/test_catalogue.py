@@ -187,6 +187,23 @@ KINDS: dict[str, Any] = {
     "OPERATOR_DESC_ARRAY": (Activation,),
 }  # fmt: skip
 
+# BOOL in the header, UINT in the schema.
+BOOLS = {
+    "Antialiased",
+    "HasExclusiveSum",
+    "HasExclusiveProduct",
+    "CrossChannel",
+    "NormalizeVariance",
+    "UseMean",
+    "UseVariance",
+    "Spatial",
+    "IncludePadding",
+    "AlignRegionsToCorners",
+    "LinearBeforeReset",
+    "UseClipThreshold",
+    "CoupleInputForget",
+}
+
 
 def held(annotation: Any) -> tuple[Any, bool]:
     """What a field holds, as in `KINDS`, and whether it may be None."""
@@ -223,8 +240,7 @@ def test_a_class_holds_what_the_struct_points_to(cls: type[OperatorDesc]) -> Non
     for field in cls.facts.fields:
         info = cls.model_fields[field.attribute_name]
         kind, optional = held(info.annotation)
-        # The header's BOOL Antialiased is a UINT in its schema.
-        assert kind == (bool if field.name == "Antialiased" else KINDS[field.type]), field.name
+        assert kind == (bool if field.name in BOOLS else KINDS[field.type]), field.name
         assert optional == field.optional, field.name
         if optional:
             assert info.default is None
