@@ -2,6 +2,7 @@
 
 from . import (
     activation,
+    attention,
     clip,
     elementwise,
     generator,
@@ -21,6 +22,7 @@ from .registry import FORMS, form_of
 __all__ = [
     "FORMS",
     "activation",
+    "attention",
     "clip",
     "elementwise",
     "form_of",

@@ -11,6 +11,7 @@ from typing import Any, cast
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
+    attention,
     clip,
     elementwise,
     elementwise_base,
@@ -27,6 +28,7 @@ from . import (
     tile,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
+from .attention import *  # noqa: F403
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
@@ -73,6 +75,7 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += attention.__all__
 __all__ += clip.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
