@@ -20,10 +20,9 @@ from tensorpost.problems import TensorpostError
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, metrics_endpoint, operator_routes
+from .http import examples, operator_routes
 from .http import service as service_routes
-from .http.access import AccessControl
-from .http.access_log import AccessLog, console_line, json_line
+from .http.access.access_control import AccessControl
 from .http.error_responses import (
     answer_disconnected,
     answer_error,
@@ -31,10 +30,12 @@ from .http.error_responses import (
     answer_out_of_memory,
     answer_unexpected,
 )
-from .http.metrics import RequestMetrics
+from .http.observability import metrics_endpoint
+from .http.observability.access_log import AccessLog, console_line, json_line
+from .http.observability.metrics import RequestMetrics
+from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
-from .http.request_record import OBSERVE_REFUSAL
 from .http.service import Service
 from .settings import Settings
 

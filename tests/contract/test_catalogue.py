@@ -187,8 +187,22 @@ KINDS: dict[str, Any] = {
     "OPERATOR_DESC_ARRAY": (Activation,),
 }  # fmt: skip
 
-# Each is a BOOL in the header, a UINT in its schema.
-BOOLEANS = {"Antialiased", "LinearBeforeReset", "UseClipThreshold", "CoupleInputForget"}
+# BOOL in the header, UINT in the schema.
+BOOLS = {
+    "Antialiased",
+    "HasExclusiveSum",
+    "HasExclusiveProduct",
+    "CrossChannel",
+    "NormalizeVariance",
+    "UseMean",
+    "UseVariance",
+    "Spatial",
+    "IncludePadding",
+    "AlignRegionsToCorners",
+    "LinearBeforeReset",
+    "UseClipThreshold",
+    "CoupleInputForget",
+}
 
 
 def held(annotation: Any) -> tuple[Any, bool]:
@@ -226,7 +240,7 @@ def test_a_class_holds_what_the_struct_points_to(cls: type[OperatorDesc]) -> Non
     for field in cls.facts.fields:
         info = cls.model_fields[field.attribute_name]
         kind, optional = held(info.annotation)
-        assert kind == (bool if field.name in BOOLEANS else KINDS[field.type]), field.name
+        assert kind == (bool if field.name in BOOLS else KINDS[field.type]), field.name
         assert optional == field.optional, field.name
         if optional:
             assert info.default is None

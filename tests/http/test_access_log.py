@@ -24,9 +24,9 @@ from tests.support.http_app import (
     serving,
 )
 
-from tensorpost_server.http import access_log
-from tensorpost_server.http.access_log import AccessLog, console_line, json_line, printable
-from tensorpost_server.http.request_record import RequestRecord
+from tensorpost_server.http.observability import access_log
+from tensorpost_server.http.observability.access_log import AccessLog, console_line, json_line, printable
+from tensorpost_server.http.observability.request_record import RequestRecord
 
 TILE = "/v1/operators/tile?repeats=2"
 RECORD = RequestRecord(

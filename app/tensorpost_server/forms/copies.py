@@ -79,7 +79,7 @@ class Copies(BoxForm):
 
         Of a 64-bit integer every digit counts, so it does not pass through a float.
         """
-        value = self.fill_value or 0
+        value = 0 if self.fill_value is None else self.fill_value
         return dtype.type(value) if isinstance(value, int) else np.float64(value).astype(dtype)
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:

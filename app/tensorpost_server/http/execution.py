@@ -24,14 +24,14 @@ from .call_cache import (
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
+from .connection.receive_into import arrived_bytes, receive_into
 from .error_responses import is_out_of_memory, out_of_memory
 from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
+from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .receive_into import arrived_bytes, receive_into
 from .request_body import ClientDisconnected, RequestBody
-from .request_record import CLIENT_DISCONNECTED, Observation
 from .responses import (
     JSON_BYTES_PER_ELEMENT,
     ResponseSender,

@@ -16,14 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
 
-from .browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
+from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .call_cache import whole_messages
 from .dialects import DIALECTS
 from .error_responses import STATUS, answer_error, answer_http_exception
 from .execution import Execution
 from .headers import header_fields, request_framing, request_id
+from .observability.request_record import Observation, operator_name
 from .parse_call import Dialect
-from .request_record import Observation, operator_name
 from .service import Service
 
 __all__ = ["OperatorDispatch"]

@@ -16,12 +16,12 @@ from tensorpost.problems import NotReady
 
 from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
-from .access import AccessControl
-from .access_log import AccessLog
+from .access.access_control import AccessControl
 from .call_cache import BoundedCache, CallKey, PreparedCall
-from .metrics import RequestMetrics
+from .observability.access_log import AccessLog
+from .observability.metrics import RequestMetrics
+from .observability.request_record import RecordBatch, refused_record
 from .parse_threads import ParseThreads
-from .request_record import RecordBatch, refused_record
 
 __all__ = ["Service", "router", "service_of"]
 

@@ -13,17 +13,22 @@ from . import (
     activation,
     attention,
     clip,
+    convolution,
+    depth_space,
     elementwise,
     elementwise_base,
     generator,
     indexing,
+    indexing_nd,
     logic,
     movement,
+    pooling,
     product,
     recurrent,
     reduction,
     resample,
     resample_grad,
+    scan,
     softmax,
     tile,
 )
@@ -32,19 +37,24 @@ from .attention import *  # noqa: F403
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
+from .convolution import *  # noqa: F403
+from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
+from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
 from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
@@ -77,17 +87,22 @@ __all__ = [
 __all__ += activation.__all__
 __all__ += attention.__all__
 __all__ += clip.__all__
+__all__ += depth_space.__all__
+__all__ += convolution.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
+__all__ += indexing_nd.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
+__all__ += pooling.__all__
 __all__ += product.__all__
 __all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
+__all__ += scan.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
 

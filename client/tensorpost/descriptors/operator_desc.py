@@ -305,18 +305,25 @@ class OperatorDesc(Descriptor):
         Args:
             typed: attribute names of the tensors whose DataTypes must agree; default all.
         """
-        tensors = self.tensors()
-        same_types = [pair for pair in tensors if pair[0][0] in typed] if typed else tensors
-        first_path, first = tensors[0]
-        typed_path, typed_first = same_types[0]
-        for path, tensor in tensors:
-            if tensor.data_type != typed_first.data_type and (not typed or path[0] in typed):
-                like = typed_first.data_type.name
+        yield from self.same_data_type(*typed)
+        yield from self.same_dimension_count()
+
+    def same_data_type(self, *fields: str) -> Iterator[Violation]:
+        """Tensors that must agree in DataType with the first of them; all by default, absent ones aside."""
+        (first_path, first), *others = self._tensors_of(fields)
+        for path, tensor in others:
+            if tensor.data_type != first.data_type:
+                like = first.data_type.name
                 yield Violation(
                     "data-types-differ", (*_json_path(path), "DataType"),
-                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; "
+                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(first_path)} is {like}; "
                     "they must agree", tensor.data_type.name, like, f"{self.page()}, tensor constraints",
                 )  # fmt: skip
+
+    def same_dimension_count(self, *fields: str) -> Iterator[Violation]:
+        """Tensors that must agree in DimensionCount with the first of them; all by default, absent ones aside."""
+        (first_path, first), *others = self._tensors_of(fields)
+        for path, tensor in others:
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
@@ -324,6 +331,10 @@ class OperatorDesc(Descriptor):
                     f"{len(first.sizes)}", list(tensor.sizes), f"{len(first.sizes)} dimensions",
                     f"{self.page()}, tensor constraints",
                 )  # fmt: skip
+
+    def _tensors_of(self, fields: Sequence[str]) -> Sequence[tuple[TensorPath, BufferTensorDesc]]:
+        """The tensors of these fields that are there, of which there must be one; of all fields by default."""
+        return [pair for pair in self.tensors() if not fields or pair[0][0] in fields]
 
     def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
         """Tensors must have this DataType."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorpost.problems import InvalidParameter
 
-from ..settings import Settings, setting_variable
+from ...settings import Settings, setting_variable
 
 __all__ = ["TlsFiles", "uvicorn_options"]
 

@@ -52,14 +52,14 @@ from tensorpost.problems import (
     TooBusy,
 )
 
-from ..settings import ENVIRONMENT_PREFIX
-from .call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from ...settings import ENVIRONMENT_PREFIX
+from ..call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from ..error_responses import MEDIA_TYPE, status_of
+from ..headers import header_fields, request_framing, request_id
+from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_budget import HEALTH_PATHS, ConnectionBudget
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
-from .error_responses import MEDIA_TYPE, status_of
-from .headers import header_fields, request_framing, request_id
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
-from .request_record import OBSERVE_REFUSAL
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
 __all__ = ["DirectProtocol", "protocol_class"]

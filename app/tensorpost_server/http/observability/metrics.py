@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..engine import STAGES
+from ...engine import STAGES
 from .request_record import CLIENT_DISCONNECTED, RequestRecord
 
 __all__ = ["BOUNDS", "CONTENT_TYPE", "METRICS", "Metric", "RequestMetrics", "Sample", "exposition"]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import machine
-from ..settings import Settings
+from ... import machine
+from ...settings import Settings
 from .connection_budget import ConnectionBudget
 
 __all__ = ["ConnectionLimits", "ConnectionMonitor", "RateMeter"]

@@ -16,7 +16,7 @@ from tensorpost.descriptors import OPERATORS
 from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
 
-from .headers import request_id
+from ..headers import request_id
 
 __all__ = [
     "CLIENT_DISCONNECTED",

@@ -17,7 +17,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Scope, Send
 
-from ..settings import Settings, setting_variable
+from ...settings import Settings, setting_variable
 
 __all__ = ["NO_SNIFFING", "BrowserRequests", "send_with_page_policy"]
 

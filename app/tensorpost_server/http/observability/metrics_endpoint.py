@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 from tensorpost.problems import NotFound
 
-from ..settings import setting_variable
+from ...settings import setting_variable
+from ..service import Service, service_of
 from .metrics import CONTENT_TYPE, METRICS, Sample, exposition
-from .service import Service, service_of
 
 try:
     import resource

@@ -22,9 +22,9 @@ from starlette.types import Message, Scope, Send
 
 from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
 
-from ..settings import Settings
-from .access_keys import LONGEST_KEY, ApiKey, KeyScope, KeysFile, digest
-from .call_cache import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
+from ...settings import Settings
+from ..call_cache import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
+from .api_keys import LONGEST_KEY, ApiKey, KeyScope, KeysFile, digest
 
 __all__ = ["CALLER", "AccessControl", "TokenBucket"]
 

@@ -1,0 +1,159 @@
+"""Pooling operators: windows reduced axis by axis.
+
+Choices where the pages are silent: sums are made in float32 and rounded once; a window that lies in the padding alone
+has the average 0, the norm 0, and as its largest element -infinity, or the smallest number of an integer type, at place
+0; NaN is the largest element; of equal elements the first in row-major order is the one; padding that counts makes the
+divisor the whole window's size, also where the window reaches beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from tensorpost import descriptors as dml
+
+from ..forms import Box, Window, WindowFunction
+from ..forms.base import go_on
+from ..forms.float16 import widen
+from .registry import form_of_class
+
+__all__ = ["average_form", "max_form", "norm_form", "window_of"]
+
+
+def window_of(desc: Any, *, transposed: bool = False) -> Window:
+    """The window of a pool's descriptor."""
+    dilations = getattr(desc, "dilations", (1,) * len(desc.window_size))
+    return Window(desc.window_size, desc.strides, dilations, desc.start_padding, transposed)
+
+
+def _form(
+    desc: Any, function: Any, parameters: tuple[tuple[str, Any], ...], item: int, steps: int = 1
+) -> WindowFunction:
+    sizes = desc.inputs[0].layout.sizes[2:]
+    return WindowFunction(
+        function, len(desc.inputs), parameters, steps, window=window_of(desc), sizes=sizes, bytes_per_element=item
+    )
+
+
+def _read(x: Any, box: Box, window: Window) -> tuple[Any, Window, Box]:
+    """What a box reads, the window over that part, and the part's spans along the spatial axes."""
+    region = window.region(x.shape[2:], box[2:])
+    return x[tuple([slice(*span) for span in (*box[:2], *region)])], window.inside(region), region
+
+
+def _sum(xp: ModuleType) -> tuple[Any, Any, Any]:
+    return xp.add, xp.sum, 0
+
+
+@form_of_class(dml.AveragePoolingOperatorDesc, dml.AveragePooling1OperatorDesc)
+def average_form(desc: Any) -> WindowFunction:
+    """The sum over the window's size, or over what of it lies inside the input."""
+    return _form(desc, _average, (("padded", desc.include_padding),), 4)
+
+
+def _average(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, padded: bool
+) -> None:
+    del output
+    (x,) = inputs
+    part, inside, _ = _read(x, box, window)
+    total = inside.slide(xp, widen(xp, part) if part.dtype.name == "float16" else part, box[2:], _sum(xp))
+    out[...] = total / _divisor(xp, window, x.shape[2:], box[2:], padded)
+
+
+def _divisor(xp: ModuleType, window: Window, sizes: Sequence[int], spans: Box, padded: bool) -> Any:
+    """What sums are divided by, at least 1: a float32 array that broadcasts along the spatial axes."""
+    if padded:
+        return xp.asarray(math.prod(window.taps), "float32")
+    divisor = xp.ones((1,) * len(spans), "float32")
+    for axis, (size, span) in enumerate(zip(sizes, spans, strict=True)):
+        count = window.count(xp, axis, size, span)
+        divisor = divisor * count.astype("float32").reshape((-1, *[1] * (len(spans) - axis - 1)))
+    return xp.maximum(divisor, 1)
+
+
+@form_of_class(dml.LpPoolingOperatorDesc, dml.LpPooling1OperatorDesc)
+def norm_form(desc: Any) -> WindowFunction:
+    """`(sum of |x|^P)^(1/P)`; padding is 0."""
+    return _form(desc, _norm, (("p", desc.p),), 8)
+
+
+def _norm(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, p: int) -> None:
+    del output
+    part, inside, _ = _read(inputs[0], box, window)
+    magnitudes = xp.abs(part.astype("float32"))
+    powers = magnitudes if p == 1 else magnitudes * magnitudes if p == 2 else magnitudes ** magnitudes.dtype.type(p)
+    total = inside.slide(xp, powers, box[2:], _sum(xp))
+    out[...] = total if p == 1 else xp.sqrt(total) if p == 2 else total ** total.dtype.type(1 / p)
+
+
+@form_of_class(dml.MaxPoolingOperatorDesc, dml.MaxPooling1OperatorDesc, dml.MaxPooling2OperatorDesc)
+def max_form(desc: Any) -> WindowFunction:
+    """The largest element of each window and, as a second output, its place in the input."""
+    with_places = len(desc.outputs) > 1
+    item = desc.input_tensor.item_size
+    return _form(desc, _max, (), 2 * item + 40 if with_places else item, 4 if with_places else 1)
+
+
+def _max(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window) -> None:
+    (x,) = inputs
+    part, inside, region = _read(x, box, window)
+    if output == 0:
+        out[...] = inside.slide(xp, part, box[2:], (xp.maximum, xp.max, _lowest(xp, x.dtype)))
+        return
+    places = largest_places(xp, part, inside, box[2:], x.shape[2:], region)
+    images = xp.arange(*box[0]).reshape(-1, 1) * x.shape[1] + xp.arange(*box[1])
+    images = images.reshape(*images.shape, *[1] * (x.ndim - 2)) * math.prod(x.shape[2:])
+    out[...] = images + xp.maximum(places, 0)
+
+
+def _lowest(xp: ModuleType, dtype: Any) -> Any:
+    return -math.inf if dtype.kind == "f" else xp.iinfo(dtype).min
+
+
+def largest_places(xp: ModuleType, x: Any, window: Window, spans: Box, sizes: Sequence[int], region: Box) -> Any:
+    """The first place of the largest element of each window, in row-major order of the spatial dimensions.
+
+    Args:
+        xp: the array library.
+        x: a part of the input.
+        window: over that part.
+        spans: which outputs.
+        sizes: the whole input's spatial sizes.
+        region: where the part lies in it.
+
+    Returns:
+        int64 array; -1 for windows of padding alone.
+    """
+    empty = xp.zeros((1,) * len(spans), bool)
+    places = xp.broadcast_to(xp.zeros((1,) * x.ndim, "int64"), x.shape)
+    for axis in reversed(range(len(spans))):
+        at, span, size = axis + x.ndim - len(spans), spans[axis], x.shape[axis - len(spans)]
+        tail = (1,) * (len(spans) - axis - 1)
+        empty = empty | (window.count(xp, axis, size, span) == 0).reshape(-1, *tail)
+        step = math.prod(sizes[axis + 1 :])
+        shape, head = (*x.shape[:at], span[1] - span[0], *x.shape[at + 1 :]), (slice(None),) * at
+        best, found = xp.full(shape, _lowest(xp, x.dtype), x.dtype), xp.full(shape, -1, "int64")
+        if window.has_fewer_taps(axis, size, span):
+            for _, (read, write) in window.moves(axis, size, span):
+                go_on()
+                along = xp.arange(read.start, read.stop, read.step or 1).reshape(-1, *tail) + region[axis][0]
+                one, known, place = x[(*head, read)], best[(*head, write)], found[(*head, write)]
+                # NaN, which no comparison holds for, is the largest; the first one stays.
+                wins = (~(one <= known) & (known == known)) | (place < 0)  # false for NaN only
+                known[...] = xp.where(wins, one, known)
+                place[...] = xp.where(wins, places[(*head, read)] + along * step, place)
+        else:
+            for one, many in window.rays(axis, size, span):
+                go_on()
+                line = x[(*head, many)]
+                index = xp.argmax(line, axis=at, keepdims=True)
+                here = (*head, slice(one, one + 1))
+                best[here] = xp.take_along_axis(line, index, at)
+                along = (index * many.step + many.start + region[axis][0]) * step
+                found[here] = xp.take_along_axis(places[(*head, many)], index, at) + along
+        x, places = best, found
+    return xp.where(empty, -1, places)

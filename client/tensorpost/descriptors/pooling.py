@@ -1,0 +1,193 @@
+"""Pooling: averages, largest elements and norms of windows that slide over the spatial dimensions.
+
+Sources: the pages of DML_AVERAGE_POOLING and DML_AVERAGE_POOLING1, DML_MAX_POOLING to DML_MAX_POOLING2, DML_LP_POOLING
+and DML_LP_POOLING1, DML_QUANTIZED_LINEAR_AVERAGE_POOLING, DML_MAX_UNPOOLING, and of the gradients. A dilated window has
+the extent `(WindowSize - 1) * Dilations + 1`, which the pages' formula of sizes forgets. Outputs may be rounded up, as
+ONNX Runtime asks for with `ceil_mode`; what such windows reach beyond the padding is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from ..problems import Violation
+from .fields import Bool, UInt, UIntArray, count_of
+from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .tensor import BufferTensorDesc
+from .windows import SlidingWindow, spatial_sizes
+
+__all__ = [
+    "AveragePooling1OperatorDesc",
+    "AveragePoolingOperatorDesc",
+    "LpPooling1OperatorDesc",
+    "LpPoolingOperatorDesc",
+    "MaxPooling1OperatorDesc",
+    "MaxPooling2OperatorDesc",
+    "MaxPoolingOperatorDesc",
+    "Pooling",
+]
+
+
+class Pooled(OperatorDesc):
+    """The tensors of a pool.
+
+    Attributes:
+        input_tensor: N x C x spatial.
+        output_tensor: N x C x spatial, of the same DataType.
+    """
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+
+
+class PooledWithIndices(Pooled):
+    """The tensors of a pool that also says where its elements are from.
+
+    Attributes:
+        output_indices_tensor: UINT32 or UINT64, of the output's sizes: the place of each element in the input, counted
+            in row-major order over all dimensions, batch and channels included; or absent.
+    """
+
+    output_indices_tensor: BufferTensorDesc | None = None
+
+
+class Pooling(SlidingWindow):
+    """Base of pools: the arrays of their windows.
+
+    Attributes:
+        dimension_count: spatial dimensions; derived.
+        strides: steps of the window.
+        window_size: elements of the window along each spatial dimension.
+        start_padding: entries before each spatial dimension.
+        end_padding: entries after it.
+        forward_tensors: the names of the fields for the forward operator's input and output.
+    """
+
+    forward_tensors: ClassVar[tuple[str, str]] = ("input_tensor", "output_tensor")
+
+    strides: UIntArray
+    dimension_count: UInt = count_of("strides")
+    window_size: UIntArray
+    start_padding: UIntArray
+    end_padding: UIntArray
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: steps of 1, no padding, sizes rounded down; padding is not averaged."""
+        source, target = cls.forward_tensors
+        known = given.tensor(source)
+        spatial = len(known.sizes) - 2
+        if spatial < 1:
+            return
+        yield from cls.spatial_defaults(spatial).items()
+        if "include_padding" in cls.model_fields:
+            yield "include_padding", False
+        arrays = cls.spatial_arrays(given, spatial)
+        if arrays is not None:
+            sizes = spatial_sizes(known.sizes[2:], arrays["window_size"], arrays)
+            yield target, packed(known.data_type, [*known.sizes[:2], *[max(0, size) for size in sizes]])
+
+    def type_rules(self) -> Iterator[Violation]:
+        """Which tensors agree in DataType and DimensionCount: all but indices."""
+        yield from self.same_data_type("input_tensor", "output_tensor")
+        yield from self.same_dimension_count()
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Types, ranks and sizes fit; the window is no larger than the padded input."""
+        yield from self.type_rules()
+        source, target = (getattr(self, name).sizes for name in self.forward_tensors)
+        wrong = list(self.spatial_rules(len(source)))
+        yield from wrong
+        if any(v.code != "count-disagrees" for v in wrong) or len(source) < 3 or len(target) != len(source):
+            return
+        arrays = self.spatial()
+        sizes = spatial_sizes(source[2:], self.window_size, arrays)
+        if any(size < 1 for size in sizes):
+            message = f"the output would have the spatial sizes {sizes}: the window is larger than the padded input"
+            yield self.broken("window", ("WindowSize",), message, list(self.window_size), "a smaller window")
+            return
+        longer = {**arrays, "end_padding": [n + s - 1 for n, s in zip(self.end_padding, self.strides, strict=True)]}
+        rounded_up = spatial_sizes(source[2:], self.window_size, longer)
+        sizes = [up if out == up else down for out, up, down in zip(target[2:], rounded_up, sizes, strict=True)]
+        why = "batch, channels and what windows, strides and padding leave, rounded down or up"
+        yield from self.sizes_are([*source[:2], *sizes], why, self.forward_tensors[1])
+        yield from self.sizes_are(target, "those of OutputTensor", "output_indices_tensor")
+        if getattr(self, "p", 1) == 0:
+            yield self.broken("zero", ("P",), "must be at least 1, of which the page says nothing", 0, "at least 1")
+
+
+class DilatedPooling(Pooling):
+    """Base of pools whose windows have gaps.
+
+    Attributes:
+        dilations: distance between the window's elements.
+    """
+
+    dilations: UIntArray
+
+
+class AveragePoolingOperatorDesc(Pooling, Pooled):
+    """`DML_OPERATOR_AVERAGE_POOLING`: the average of each window.
+
+    Attributes:
+        include_padding: whether padding counts as zeros, or does not count; an average of nothing is 0.
+    """
+
+    operator_type = "AVERAGE_POOLING"
+
+    include_padding: Bool
+
+
+class AveragePooling1OperatorDesc(DilatedPooling, Pooled):
+    """`DML_OPERATOR_AVERAGE_POOLING1`: the average of each window, which may be dilated.
+
+    Attributes:
+        include_padding: whether padding counts as zeros, or does not count; an average of nothing is 0.
+    """
+
+    operator_type = "AVERAGE_POOLING1"
+
+    include_padding: Bool
+
+
+class MaxPoolingOperatorDesc(Pooling, Pooled):
+    """`DML_OPERATOR_MAX_POOLING`: the largest element of each window, or NaN if there is one; padding never is."""
+
+    operator_type = "MAX_POOLING"
+
+
+class MaxPooling1OperatorDesc(Pooling, PooledWithIndices):
+    """`DML_OPERATOR_MAX_POOLING1`: the largest element of each window and, if asked for, where it is."""
+
+    operator_type = "MAX_POOLING1"
+
+
+class MaxPooling2OperatorDesc(DilatedPooling, PooledWithIndices):
+    """`DML_OPERATOR_MAX_POOLING2`: the largest element of each window, which may be dilated, and where it is."""
+
+    operator_type = "MAX_POOLING2"
+
+
+class LpPoolingOperatorDesc(Pooling, Pooled):
+    """`DML_OPERATOR_LP_POOLING`: `(sum of |x|^P)^(1/P)` over each window.
+
+    Attributes:
+        p: the norm's exponent, at least 1.
+    """
+
+    operator_type = "LP_POOLING"
+
+    p: UInt
+
+
+class LpPooling1OperatorDesc(DilatedPooling, Pooled):
+    """`DML_OPERATOR_LP_POOLING1`: `(sum of |x|^P)^(1/P)` over each window, which may be dilated.
+
+    Attributes:
+        p: the norm's exponent, at least 1.
+    """
+
+    operator_type = "LP_POOLING1"
+
+    p: UInt
