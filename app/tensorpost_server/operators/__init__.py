@@ -2,6 +2,7 @@
 
 from . import (
     activation,
+    attention,
     clip,
     convolution,
     depth_space,
@@ -31,6 +32,7 @@ from .registry import FORMS, form_of
 __all__ = [
     "FORMS",
     "activation",
+    "attention",
     "clip",
     "convolution",
     "depth_space",

@@ -11,6 +11,7 @@ from typing import Any, cast
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
+    attention,
     clip,
     convolution,
     depth_space,
@@ -34,6 +35,7 @@ from . import (
     value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
+from .attention import *  # noqa: F403
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
@@ -87,6 +89,7 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += attention.__all__
 __all__ += clip.__all__
 __all__ += depth_space.__all__
 __all__ += convolution.__all__
