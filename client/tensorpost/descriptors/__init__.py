@@ -23,8 +23,10 @@ from . import (
     indexing_nd,
     logic,
     movement,
+    normalization,
     pooling,
     product,
+    quantization,
     recurrent,
     reduction,
     resample,
@@ -50,9 +52,11 @@ from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
+from .quantization import *  # noqa: F403
 from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
@@ -104,6 +108,9 @@ __all__ += movement.__all__
 __all__ += pooling.__all__
 __all__ += product.__all__
 __all__ += recurrent.__all__
+__all__ += normalization.__all__
+__all__ += product.__all__
+__all__ += quantization.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__

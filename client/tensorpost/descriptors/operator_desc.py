@@ -395,6 +395,13 @@ class OperatorDesc(Descriptor):
                 axis, f"0 to {rank - 1}",
             )  # fmt: skip
 
+    def axes_are_below(self, rank: int, field: str = "axes") -> Iterator[Violation]:
+        """Axes must be dimensions of a tensor of this rank."""
+        for index, axis in enumerate(getattr(self, field)):
+            if axis >= rank:
+                message = f"{axis} is no dimension of the input"
+                yield self.broken("axis", (pascal_case(field), index), message, axis, f"0 to {rank - 1}")
+
     def axes_are_distinct(self, rank: int, field: str = "axes") -> Iterator[Violation]:
         """Axes must be dimensions of a tensor of this rank, each once."""
         axes = getattr(self, field)
