@@ -14,6 +14,7 @@ from . import (
     product,
     reduction,
     resample,
+    roi,
     softmax,
     tile,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "product",
     "reduction",
     "resample",
+    "roi",
     "softmax",
     "tile",
 ]

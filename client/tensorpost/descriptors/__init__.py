@@ -24,6 +24,7 @@ from . import (
     reduction,
     resample,
     resample_grad,
+    roi,
     softmax,
     tile,
 )
@@ -45,6 +46,7 @@ from .product import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .roi import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
@@ -88,6 +90,7 @@ __all__ += product.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
+__all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
 
