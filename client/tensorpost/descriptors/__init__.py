@@ -32,6 +32,7 @@ from . import (
     resample,
     resample_grad,
     scan,
+    roi,
     softmax,
     tile,
     value_scale,
@@ -62,6 +63,7 @@ from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
 from .scan import *  # noqa: F403
+from .roi import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
@@ -115,6 +117,7 @@ __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
 __all__ += scan.__all__
+__all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
 __all__ += value_scale.__all__
