@@ -21,6 +21,7 @@ from . import (
     scan,
     softmax,
     tile,
+    training,
 )
 from .registry import FORMS, form_of
 
@@ -47,4 +48,5 @@ __all__ = [
     "scan",
     "softmax",
     "tile",
+    "training",
 ]

@@ -31,6 +31,7 @@ from . import (
     scan,
     softmax,
     tile,
+    training,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
 from .attention import *  # noqa: F403
@@ -65,6 +66,7 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .training import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
@@ -105,6 +107,7 @@ __all__ += resample_grad.__all__
 __all__ += scan.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += training.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 
