@@ -7,12 +7,16 @@ from . import (
     convolution,
     depth_space,
     elementwise,
+    fold,
     generator,
     indexing,
     indexing_nd,
     logic,
     movement,
     onnx,
+    onnx_elementwise,
+    onnx_lines,
+    onnx_movement,
     pooling,
     product,
     recurrent,
@@ -22,6 +26,7 @@ from . import (
     softmax,
     tile,
     training,
+    value_scale,
 )
 from .registry import FORMS, form_of
 
@@ -33,6 +38,7 @@ __all__ = [
     "convolution",
     "depth_space",
     "elementwise",
+    "fold",
     "form_of",
     "generator",
     "indexing",
@@ -40,6 +46,9 @@ __all__ = [
     "logic",
     "movement",
     "onnx",
+    "onnx_elementwise",
+    "onnx_lines",
+    "onnx_movement",
     "pooling",
     "product",
     "recurrent",
@@ -49,4 +58,5 @@ __all__ = [
     "softmax",
     "tile",
     "training",
+    "value_scale",
 ]

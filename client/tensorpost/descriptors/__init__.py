@@ -17,6 +17,7 @@ from . import (
     depth_space,
     elementwise,
     elementwise_base,
+    fold,
     generator,
     indexing,
     indexing_nd,
@@ -32,6 +33,7 @@ from . import (
     softmax,
     tile,
     training,
+    value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
 from .attention import *  # noqa: F403
@@ -43,6 +45,7 @@ from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
+from .fold import *  # noqa: F403
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
@@ -67,6 +70,7 @@ from .tensor import (
 )
 from .tile import *  # noqa: F403
 from .training import *  # noqa: F403
+from .value_scale import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
@@ -93,6 +97,7 @@ __all__ += depth_space.__all__
 __all__ += convolution.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
+__all__ += fold.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
 __all__ += indexing_nd.__all__
@@ -108,6 +113,7 @@ __all__ += scan.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
 __all__ += training.__all__
+__all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 
