@@ -28,6 +28,7 @@ from . import (
     roi,
     softmax,
     tile,
+    training,
     value_scale,
 )
 from .registry import FORMS, form_of
@@ -62,5 +63,6 @@ __all__ = [
     "roi",
     "softmax",
     "tile",
+    "training",
     "value_scale",
 ]

@@ -35,6 +35,7 @@ from . import (
     roi,
     softmax,
     tile,
+    training,
     value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
@@ -74,6 +75,7 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .training import *  # noqa: F403
 from .value_scale import *  # noqa: F403
 
 __all__ = [
@@ -120,6 +122,7 @@ __all__ += scan.__all__
 __all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += training.__all__
 __all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
