@@ -67,7 +67,7 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         ["accepted by both or refused by both", f"{run['descriptors'] - sum(differences.values()):,}", ""],
         *[
             [
-                f"{known.operator + ': ' if known.operator else ''}{known.what}",
+                f"{', '.join(known.operators)}{': ' if known.operators else ''}{known.what}",
                 str(differences.get(known.what, 0)),
                 known.reason,
             ]

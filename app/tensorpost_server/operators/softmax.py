@@ -36,7 +36,7 @@ def hardmax_form(desc: Any) -> Lines:
 
 def _lines(desc: Any, function: Any, parameters: tuple[tuple[str, Any], ...], scratch: int) -> Lines:
     sizes = desc.input_tensor.sizes
-    axes = tuple(sorted(getattr(desc, "axes", (len(sizes) - 1,))))
+    axes = tuple(sorted(set(getattr(desc, "axes", (len(sizes) - 1,)))))
     return Lines(function, axes, sizes, (sizes,), ((*parameters, ("axes", axes)),), scratch)
 
 
