@@ -1,6 +1,7 @@
 """Where answers differ from DirectML's by more than rounding: rules that say of each element why.
 
-A rule names operators and a condition on the call, and what the two numbers may then be. What no rule covers fails a test.
+A rule names operators and a condition on the call, and what the two numbers may then be. What no rule covers fails a
+test.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
         frozenset({"RESAMPLE3"}), lambda seen: bool(getattr(seen.desc, "antialiased", False)),
     ),
     Deviation(
-        "LINEAR with a negative InputPixelOffset: the lower neighbour is that of the coordinate without this offset, so "
-        "that weights go beyond 1", frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), _negative_offset,
+        "LINEAR with a negative InputPixelOffset: the lower neighbour is that of the coordinate without this offset, "
+        "so that weights go beyond 1", frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), _negative_offset,
     ),
     Deviation(
         "LINEAR of INT8 and UINT8: the sum is truncated, and beside a whole number its rounding shows",

@@ -1,8 +1,8 @@
-"""The lowest feature level of descriptors, against older releases of DirectML: `python -m tests.directml_device.levels`.
+"""The lowest feature level of descriptors by older releases of DirectML: `python -m tests.directml_device.levels`.
 
-A device takes everything that its DirectML knows, whatever level it was made for (`docs/directml.md`). Older releases do
-not know more than their own level, so they are asked instead: of the descriptors that both accept at the newest level,
-does an older DirectML accept those that tensorpost says its level has, and no others?
+A device takes everything that its DirectML knows, whatever level it was made for (`docs/directml.md`). Older releases
+do not know more than their own level, so they are asked instead: of the descriptors that both accept at the newest
+level, does an older DirectML accept those that tensorpost says its level has, and no others?
 
 * `ask FOLDER COUNT`: FOLDER, as Windows Python sees it, holds `RELEASE/DirectML.dll` for each of `RELEASES`.
 * `compare`: print what agrees, and what does not by operator and reason; write docs/directml-levels.json.

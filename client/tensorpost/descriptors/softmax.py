@@ -57,7 +57,7 @@ class AxesActivation(UnaryWithoutScale):
     """Base of activations along some dimensions together.
 
     Attributes:
-        axes: dimensions, of which one that is there twice counts once; elements that differ in these alone are one line,
+        axes: dimensions; one that is there twice counts once. Elements that differ in these alone are one line,
             row-major.
         axis_count: derived.
     """
