@@ -109,6 +109,12 @@ def _of_doubtful_powers(seen: Compared) -> Array:
     return seen.within(1e-6, 4e-5) | extreme
 
 
+def _index_outside(seen: Compared) -> bool:
+    """Some index of GATHER or SCATTER_ELEMENTS is outside the axis."""
+    sizes, axis = seen.inputs[0].shape, getattr(seen.desc, "axis", 0)
+    return bool(((seen.inputs[1] < -sizes[axis]) | (seen.inputs[1] >= sizes[axis])).any())
+
+
 _FORWARD = frozenset({"UPSAMPLE_2D", "RESAMPLE", "RESAMPLE1", "RESAMPLE2", "RESAMPLE3"})
 _SUMS = _FORWARD | {"RESAMPLE_GRAD", "RESAMPLE_GRAD1", "GEMM", "CONVOLUTION", "REDUCE"}
 _ARC = _names("ELEMENT_WISE_", "ACOS ASIN ATAN ATAN_YX")
@@ -177,6 +183,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         "a result beyond FLOAT16 is the largest number, not infinity: rounded toward zero, under Wine", frozenset(),
         lambda seen: (np.abs(seen.theirs) == 65504) & np.isinf(seen.mine),
+    ),
+    Deviation(
+        "an index outside the axis reads or writes another element, or none",
+        frozenset({"GATHER", "SCATTER_ELEMENTS"}), _index_outside,
+    ),
+    Deviation(
+        "with a ScaleBias the least integer stays itself", frozenset({"ELEMENT_WISE_ABS"}),
+        lambda seen: seen.mine.dtype.kind == "i" and seen.theirs == np.iinfo(seen.mine.dtype).min,
     ),
     Deviation(
         "a number on the way overflows", _names("ELEMENT_WISE_", "ASINH ACOSH"),
