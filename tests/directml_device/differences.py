@@ -37,6 +37,10 @@ class Difference:
         )
 
 
+_WINDOWED = (
+    "CONVOLUTION", "CONVOLUTION_INTEGER", "QUANTIZED_LINEAR_CONVOLUTION", "AVERAGE_POOLING", "AVERAGE_POOLING1",
+    "LP_POOLING", "LP_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2",
+)  # fmt: skip
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "NaN or infinity in a FLOAT, FLOAT_ARRAY, DML_SCALE_BIAS or DML_SCALAR_UNION", frozenset({"not-finite"}),
@@ -53,14 +57,15 @@ DIFFERENCES: tuple[Difference, ...] = (
         "smaller ones reach, so that an output is runs of bytes",
     ),
     Difference(
-        "spatial sizes that do not follow from strides, dilations and padding",
-        frozenset({"output-sizes", "filter-too-large", "strides-overlap"}),
-        "DirectML wants no more than OutputPadding < size, and computes what the output has room for; other sizes than "
-        "those that follow are a mistake", ("CONVOLUTION",),
+        "spatial sizes that do not follow from strides, dilations, windows and padding, and windows beyond the input",
+        frozenset({"output-sizes", "filter-too-large", "strides-overlap", "window", "zero"}),
+        "DirectML computes what the output has room for; other sizes than those that follow, and what is 0, are mistakes",
+        _WINDOWED,
     ),
     Difference(
-        "a DimensionCount that is not the number of spatial dimensions", frozenset({"array-length"}),
-        "what the entries then stand for is said nowhere", ("CONVOLUTION",),
+        "a DimensionCount that is not the number of spatial dimensions",
+        frozenset({"array-length", "dimension-count", "dimension-counts-differ"}),
+        "what the entries then stand for is said nowhere", _WINDOWED,
     ),
     Difference(
         "an output of 2^31 elements and more where IndexDimensions is 0", frozenset({"output-sizes"}),
@@ -69,7 +74,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "no Axes, or more than 8, so that one is there twice", frozenset({"dimension-count", "array-length"}),
         "no array of a document is empty or has more than 8 entries",
-        ("REDUCE", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1"),
+        ("REDUCE", "ARGMIN", "ARGMAX", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1"),
     ),
     Difference(
         "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false",
@@ -81,7 +86,8 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("ELEMENT_WISE_CLIP1", "ELEMENT_WISE_CLIP_GRAD1"),
     ),
     Difference(
-        "a dilation of 0", frozenset({"zero"}), "all of the filter would lie on one element", ("CONVOLUTION",),
+        "updates with more dimensions of 1 before the others than the input has", frozenset({"dimension-counts-differ"}),
+        "the tensors of a document have one rank, as its page says", ("SCATTER_ND",),
     ),
 )  # fmt: skip
 
