@@ -31,8 +31,8 @@ from . import (
     reduction,
     resample,
     resample_grad,
-    scan,
     roi,
+    scan,
     softmax,
     tile,
     training,
@@ -63,8 +63,8 @@ from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
-from .scan import *  # noqa: F403
 from .roi import *  # noqa: F403
+from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
