@@ -7,6 +7,7 @@ from .copies import Copies
 from .copy_loops import Copy, Loop
 from .pointwise import Pointwise
 from .separable import Separable
+from .windows import Window, WindowFunction
 
 __all__ = [
     "Array",
@@ -22,6 +23,8 @@ __all__ = [
     "Pointwise",
     "Reads",
     "Separable",
+    "Window",
+    "WindowFunction",
     "extents",
     "whole_box",
 ]

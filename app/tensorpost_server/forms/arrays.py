@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Box, BoxForm, Reads, extents
+from .base import Box, BoxForm, Reads, blocks, extents, go_on
 
 __all__ = ["Array", "BoxFunction", "Lines"]
 
@@ -124,7 +124,7 @@ class Lines(BoxForm):
 
 @dataclass(frozen=True, slots=True)
 class BoxFunction(BoxForm):
-    """A function that fills any box of the only output: elements picked by an index tensor, products, sequences.
+    """A function that fills any box of an output: elements picked by an index tensor, products, sequences.
 
     Attributes:
         function: `(xp, inputs, box, out, **parameters)`, a function of a module.
@@ -133,6 +133,9 @@ class BoxFunction(BoxForm):
         work_per_element: elements read and combined for one output element.
         least_work: elements that are read in the same time as a box takes, however small it is.
         scratch: bytes that the function takes beside inputs and result, for any box.
+        block: elements that are computed at a time on the CPU, whatever the box, so that temporaries stay small; 0 for
+            the whole box.
+        outputs: how many outputs there are; of several the function is told the number, as `output`.
     """
 
     function: Callable[..., None]
@@ -141,6 +144,8 @@ class BoxFunction(BoxForm):
     work_per_element: int = 1
     least_work: int = 0
     scratch: int = 0
+    block: int = 0
+    outputs: int = 1
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""
@@ -159,6 +164,12 @@ class BoxFunction(BoxForm):
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`."""
-        del output
+        parameters = dict(self.parameters) | ({"output": output} if self.outputs > 1 else {})
         with np.errstate(all="ignore"):
-            self.function(xp, inputs, box, out, **dict(self.parameters))
+            if xp is not np or not self.block or out.size <= self.block:
+                self.function(xp, inputs, box, out, **parameters)
+                return
+            for part in blocks(box, self.block):
+                go_on()
+                where = [slice(low - start, high - start) for (low, high), (start, _) in zip(part, box, strict=True)]
+                self.function(xp, inputs, part, out[tuple(where)], **parameters)

@@ -1,26 +1,27 @@
-"""Products by the array library's matrix multiplication: GEMM and CONVOLUTION.
+"""Products of matrices by the array library's matrix multiplication.
 
-FLOAT16 is multiplied and summed in float32 and rounded once. The order of sums is the library's.
+FLOAT16 is multiplied and summed in float32 and rounded once. The order of these sums is the
+library's. Integers are summed exactly.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import Activation, ConvolutionDirection, ConvolutionMode, MatrixTransform, OperatorDesc
+from tensorpost.descriptors import Activation, MatrixTransform, OperatorDesc
 
 from ..forms import Box, BoxFunction
-from ..forms.base import go_on, whole_box
+from ..forms.base import whole_box
 from ..forms.float16 import widen
 from ..forms.pointwise import Pointwise
+from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of, form_of_class
 
-__all__ = ["convolution_form", "gemm_form"]
+__all__ = ["activation_form", "finish", "gemm", "gemm_form", "product_scratch", "wide"]
 
 
 @form_of_class(dml.GemmOperatorDesc)
@@ -31,19 +32,18 @@ def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction:
         ("transposed", (desc.trans_a is MatrixTransform.TRANSPOSE, desc.trans_b is MatrixTransform.TRANSPOSE)),
         ("alpha", desc.alpha),
         ("beta", desc.beta),
-        ("activation", _activation(desc.fused_activation)),
+        ("activation", activation_form(desc.fused_activation)),
     )
-    return BoxFunction(_gemm, len(desc.inputs), parameters, 2 * inner, scratch=_scratch(desc))
+    return BoxFunction(gemm, len(desc.inputs), parameters, 2 * inner, scratch=product_scratch(desc))
 
 
-def _scratch(desc: OperatorDesc) -> int:
-    """Operands in the type that they are multiplied in, as libraries copy them, the sums and a summand."""
+def product_scratch(desc: OperatorDesc, item: int = 4) -> int:
+    """Bytes of operands in the type that they are multiplied in, as libraries copy them, the sums and a summand."""
     elements = [math.prod(slot.layout.sizes) for slot in (*desc.inputs, *desc.outputs)]
-    item = max(4, desc.outputs[0].layout.data_type.item_size)
     return item * (sum(elements) + elements[-1])
 
 
-def _gemm(
+def gemm(
     xp: ModuleType,
     inputs: Sequence[Any],
     box: Box,
@@ -53,131 +53,24 @@ def _gemm(
     beta: float,
     activation: Pointwise | None,
 ) -> None:
+    """Fill a box of `activation(alpha * A x B + beta * C)`."""
     a, b = [xp.swapaxes(x, -1, -2) if turned else x for x, turned in zip(inputs[:2], transposed, strict=True)]
     *leading, rows, columns = [slice(*span) for span in box]
     left, right = a[(*leading, rows, slice(None))], b[(*leading, slice(None), columns)]
-    made = xp.matmul(_wide(xp, left), _wide(xp, right))
+    made = xp.matmul(wide(xp, left), wide(xp, right))
     made *= made.dtype.type(alpha)
     if len(inputs) > 2:
-        made += _wide(xp, inputs[2][(*leading, rows, columns)]) * made.dtype.type(beta)
-    _finish(xp, made, out, activation)
+        made += wide(xp, inputs[2][(*leading, rows, columns)]) * made.dtype.type(beta)
+    finish(xp, made, out, activation)
 
 
-@form_of_class(dml.ConvolutionOperatorDesc)
-def convolution_form(desc: dml.ConvolutionOperatorDesc) -> BoxFunction:
-    """A sum over the filter's elements of a matrix product over the channels (DML_CONVOLUTION_OPERATOR_DESC)."""
-    window = desc.filter_tensor.sizes
-    # OutputPadding appends zeros, which DirectML gives the activation but no bias.
-    padded = zip(desc.output_tensor.sizes[2:], desc.output_padding, strict=True)
-    limits = tuple([size - padding for size, padding in padded])
-    parameters = (
-        ("flipped", desc.mode is ConvolutionMode.CONVOLUTION),
-        ("backward", desc.direction is ConvolutionDirection.BACKWARD),
-        ("strides", desc.strides),
-        ("dilations", desc.dilations),
-        ("start", desc.start_padding),
-        ("limits", limits),
-        ("groups", desc.group_count),
-        ("activation", _activation(desc.fused_activation)),
-    )
-    least = 1000 * math.prod(window[2:])  # each tap of the filter is a few calls of the array library
-    work = 2 * math.prod(window[1:])
-    return BoxFunction(_convolve, len(desc.inputs), parameters, work, least, _scratch(desc))
-
-
-def _convolve(
-    xp: ModuleType,
-    inputs: Sequence[Any],
-    box: Box,
-    out: Any,
-    flipped: bool,
-    backward: bool,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    start: tuple[int, ...],
-    limits: tuple[int, ...],
-    groups: int,
-    activation: Pointwise | None,
-) -> None:
-    x, window, *bias = inputs
-    (first, last), (channel, end), *spans = box
-    summed = [(low, min(high, limit)) for (low, high), limit in zip(spans, limits, strict=True)]
-    own = (window.shape[1] * groups if backward else window.shape[0]) // groups  # output channels of a group
-    made = xp.zeros(out.shape, "float32" if out.dtype.name == "float16" else out.dtype)
-    move = _scattered if backward else _gathered
-    axes = [
-        [move(tap, size, span, *steps) for tap in range(taps)]
-        for taps, size, span, *steps in zip(
-            window.shape[2:], x.shape[2:], summed, strides, dilations, start, strict=True
-        )
-    ]
-    region = [_region([pair[0] for pair in axis if pair is not None]) for axis in axes]
-    for group in range(channel // own, -(-end // own)):
-        low, high = max(channel, group * own), min(end, (group + 1) * own)
-        count = x.shape[1] // groups
-        inside = slice(group * count, (group + 1) * count)
-        source = _wide(xp, x[(slice(first, last), inside, *region)])
-        weights = (
-            window[inside, low - group * own : high - group * own].swapaxes(0, 1) if backward else window[low:high]
-        )
-        weights = _wide(xp, weights)
-        target = made[:, low - channel : high - channel]
-        for taps in itertools.product(*map(enumerate, axes)):
-            go_on()
-            at = tuple([-1 - tap if flipped else tap for tap, _ in taps])
-            pairs = [pair for _, pair in taps if pair is not None]
-            if len(pairs) < len(taps):
-                continue
-            reads = [
-                slice(read.start - around.start, read.stop - around.start, read.step)
-                for (read, _), around in zip(pairs, region, strict=True)
-            ]
-            part = source[(slice(None), slice(None), *reads)]
-            product = xp.matmul(weights[(slice(None), slice(None), *at)], part.reshape(*part.shape[:2], -1))
-            writes = [write for _, write in pairs]
-            target[(slice(None), slice(None), *writes)] += product.reshape(-1, high - low, *part.shape[2:])
-    if bias:
-        inside = tuple([slice(0, max(0, high - low)) for low, high in summed])
-        made[(slice(None), slice(None), *inside)] += _wide(xp, bias[0][:, channel:end])
-    _finish(xp, made, out, activation)
-
-
-def _wide(xp: ModuleType, x: Any) -> Any:
+def wide(xp: ModuleType, x: Any) -> Any:
     """The array in the type that it is multiplied in."""
     return widen(xp, x) if x.dtype.name == "float16" else x
 
 
-def _region(reads: Sequence[slice]) -> slice:
-    """All entries of an axis from the first to the last one that is read."""
-    return slice(min([read.start for read in reads], default=0), max([read.stop for read in reads], default=0))
-
-
-def _gathered(
-    tap: int, size: int, span: tuple[int, int], stride: int, dilation: int, start: int
-) -> tuple[slice, slice] | None:
-    """Which inputs a filter element reads for the outputs of a span, and which outputs those are; None for none."""
-    offset = tap * dilation - start
-    low = max(span[0], -(offset // stride))
-    high = min(span[1], (size - 1 - offset) // stride + 1)
-    if low >= high:
-        return None
-    return slice(low * stride + offset, (high - 1) * stride + offset + 1, stride), slice(low - span[0], high - span[0])
-
-
-def _scattered(
-    tap: int, size: int, span: tuple[int, int], stride: int, dilation: int, start: int
-) -> tuple[slice, slice] | None:
-    """As `_gathered`, of the transposed convolution: input i adds to output i * stride + offset."""
-    offset = tap * dilation - start
-    low = max(0, -((offset - span[0]) // stride))
-    high = min(size, (span[1] - 1 - offset) // stride + 1)
-    if low >= high:
-        return None
-    begin = low * stride + offset - span[0]
-    return slice(low, high), slice(begin, begin + (high - low - 1) * stride + 1, stride)
-
-
-def _activation(desc: Activation | None) -> Pointwise | None:
+def activation_form(desc: Activation | None) -> Pointwise | None:
+    """The form of a fused activation; None for none."""
     if desc is None:
         return None
     form = form_of(desc)
@@ -185,8 +78,80 @@ def _activation(desc: Activation | None) -> Pointwise | None:
     return form
 
 
-def _finish(xp: ModuleType, made: Any, out: Any, activation: Pointwise | None) -> None:
+def finish(xp: ModuleType, made: Any, out: Any, activation: Pointwise | None) -> None:
+    """Write sums, rounded once, after an activation if there is one."""
     if activation is None:
         out[...] = made
     else:
         activation.fill(xp, [made], whole_box(made.shape), out)
+
+
+# ---- integers --------------------------------------------------------------------------------------------------------
+
+
+def _integer_form(desc: OperatorDesc, function: Any, scratch: int) -> BoxFunction:
+    inner = desc.inputs[0].layout.sizes[-1]
+    return BoxFunction(function, len(desc.inputs), names_of(desc), 2 * inner, scratch=scratch)
+
+
+@form_of_class(dml.MatrixMultiplyIntegerOperatorDesc)
+def integer_form(desc: dml.MatrixMultiplyIntegerOperatorDesc) -> BoxFunction:
+    """`(A - zero) x (B - zero)`, modulo 2^32."""
+    return _integer_form(desc, _multiply_integers, product_scratch(desc, 8))
+
+
+@form_of_class(dml.QuantizedLinearMatrixMultiplyOperatorDesc)
+def quantized_form(desc: dml.QuantizedLinearMatrixMultiplyOperatorDesc) -> BoxFunction:
+    """`(A - zero) x (B - zero) * scale of the row * scale of the column`, quantized."""
+    return _integer_form(desc, _multiply_quantized, product_scratch(desc, 8))
+
+
+@form_of_class(dml.MatrixMultiplyIntegerToFloatOperatorDesc)
+def integer_to_float_form(desc: dml.MatrixMultiplyIntegerToFloatOperatorDesc) -> BoxFunction:
+    """`(A - zero) x (B - zero) * scale of the row * scale of the column + Bias`, rounded once."""
+    return _integer_form(desc, _multiply_to_float, product_scratch(desc, 24 if desc.a_tensor.item_size == 4 else 8))
+
+
+def _sums(xp: ModuleType, named: Mapping[str, Any], box: Box) -> Any:
+    """The exact product of integers less their zero points, as float64."""
+    *leading, rows, columns = box
+    head = tuple([slice(*span) for span in leading])
+    rank = len(box)
+    a = centered(named["a"][(*head, slice(*rows))], along(xp, named.get("a_zero_point"), rank, rank - 2, rows, 0))
+    b = centered(
+        named["b"][(*head, slice(None), slice(*columns))],
+        along(xp, named.get("b_zero_point"), rank, rank - 1, columns, 0),
+    )
+    if named["a"].dtype.itemsize < 4:
+        return xp.matmul(a, b)
+    # Products of 33 bits each do not fit float64; those of their halves do, up to 2^18 of them.
+    (a_high, a_low), (b_high, b_low) = ((high := xp.floor(x / 65536), x - high * 65536) for x in (a, b))
+    middle = xp.matmul(a_high, b_low) + xp.matmul(a_low, b_high)
+    return xp.matmul(a_high, b_high) * 2.0**32 + middle * 65536.0 + xp.matmul(a_low, b_low)
+
+
+def _scaled(xp: ModuleType, named: Mapping[str, Any], box: Box) -> Any:
+    """The product of the real numbers, as float64."""
+    made, rank = _sums(xp, named, box), len(box)
+    made *= along(xp, named["a_scale"], rank, rank - 2, box[-2], 1)
+    made *= along(xp, named["b_scale"], rank, rank - 1, box[-1], 1)
+    return made
+
+
+def _multiply_integers(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names: tuple[str, ...]) -> None:
+    wrapped(_sums(xp, by_name(names, inputs), box), out)
+
+
+def _multiply_quantized(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names: tuple[str, ...]) -> None:
+    named, rank = by_name(names, inputs), len(box)
+    scale = along(xp, named["output_scale"], rank, rank - 2, box[-2], 1)
+    zero = along(xp, named.get("output_zero_point"), rank, rank - 2, box[-2], 0)
+    quantize(xp, _scaled(xp, named, box), scale, zero, out)
+
+
+def _multiply_to_float(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names: tuple[str, ...]) -> None:
+    named = by_name(names, inputs)
+    made = _scaled(xp, named, box)
+    if "bias" in named:
+        made += named["bias"][tuple([slice(*span) for span in box])]
+    out[...] = made

@@ -2,7 +2,8 @@
 
 The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
 Two rows of 6_4 are not the pages' but what DirectML was seen to accept there: FLOAT64 in TILE, 1 to 4 dimensions in
-RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)).
+RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)). PastSequenceLengthsTensor of
+MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the other tensors there.
 Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
 them.
 """
@@ -35,13 +36,13 @@ __all__ = [
 
 @lru_cache(maxsize=1024)  # the names of all fields of the catalogue
 def pascal_case(name: str) -> str:
-    """`input_pixel_offsets` to `InputPixelOffsets`."""
-    return "".join(part.capitalize() for part in name.split("_"))
+    """`input_pixel_offsets` to `InputPixelOffsets`, `roi_tensor` to `ROITensor`."""
+    return "".join("ROI" if part == "roi" else part.capitalize() for part in name.split("_"))
 
 
 def snake_case(name: str) -> str:
-    """`InputPixelOffsets` to `input_pixel_offsets`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    """`InputPixelOffsets` to `input_pixel_offsets`, `ROITensor` to `roi_tensor`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name.replace("ROI", "Roi")).lower()
 
 
 def slot_name(field: str) -> str:

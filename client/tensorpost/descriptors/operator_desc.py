@@ -305,14 +305,25 @@ class OperatorDesc(Descriptor):
         Args:
             typed: attribute names of the tensors whose DataTypes must agree; default all.
         """
-        yield from self.same_type(*(typed or {path[0] for path, _ in self.tensors()}))
-        yield from self.same_rank()
+        yield from self.same_data_type(*typed)
+        yield from self.same_dimension_count()
 
-    def same_rank(self) -> Iterator[Violation]:
-        """All tensors must agree in DimensionCount."""
-        tensors = self.tensors()
-        first_path, first = tensors[0]
-        for path, tensor in tensors:
+    def same_data_type(self, *fields: str) -> Iterator[Violation]:
+        """Tensors that must agree in DataType with the first of them; all by default, absent ones aside."""
+        (first_path, first), *others = self._tensors_of(fields)
+        for path, tensor in others:
+            if tensor.data_type != first.data_type:
+                like = first.data_type.name
+                yield Violation(
+                    "data-types-differ", (*_json_path(path), "DataType"),
+                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(first_path)} is {like}; "
+                    "they must agree", tensor.data_type.name, like, f"{self.page()}, tensor constraints",
+                )  # fmt: skip
+
+    def same_dimension_count(self, *fields: str) -> Iterator[Violation]:
+        """Tensors that must agree in DimensionCount with the first of them; all by default, absent ones aside."""
+        (first_path, first), *others = self._tensors_of(fields)
+        for path, tensor in others:
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
                     "dimension-counts-differ", (*_json_path(path), "Sizes"),
@@ -321,18 +332,9 @@ class OperatorDesc(Descriptor):
                     f"{self.page()}, tensor constraints",
                 )  # fmt: skip
 
-    def same_type(self, *fields: str) -> Iterator[Violation]:
-        """Tensors must agree in DataType."""
-        tensors = [pair for pair in self.tensors() if pair[0][0] in fields]
-        typed_path, typed_first = tensors[0]
-        for path, tensor in tensors:
-            if tensor.data_type != typed_first.data_type:
-                like = typed_first.data_type.name
-                yield Violation(
-                    "data-types-differ", (*_json_path(path), "DataType"),
-                    f"{_shown_path(path)} is {tensor.data_type.name} but {_shown_path(typed_path)} is {like}; "
-                    "they must agree", tensor.data_type.name, like, f"{self.page()}, tensor constraints",
-                )  # fmt: skip
+    def _tensors_of(self, fields: Sequence[str]) -> Sequence[tuple[TensorPath, BufferTensorDesc]]:
+        """The tensors of these fields that are there, of which there must be one; of all fields by default."""
+        return [pair for pair in self.tensors() if not fields or pair[0][0] in fields]
 
     def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
         """Tensors must have this DataType."""
@@ -393,12 +395,18 @@ class OperatorDesc(Descriptor):
                 axis, f"0 to {rank - 1}",
             )  # fmt: skip
 
+<<<<<<< HEAD
     def axes_are_below(self, rank: int, field: str = "axes") -> Iterator[Violation]:
         """Axes must be dimensions of a tensor of this rank."""
+=======
+    def axes_are_dimensions(self, rank: int, field: str = "axes") -> Iterator[Violation]:
+        """Axes must be dimensions of a tensor of this rank; one that is there twice counts once, as in DirectML."""
+>>>>>>> directml
         for index, axis in enumerate(getattr(self, field)):
             if axis >= rank:
                 message = f"{axis} is no dimension of the input"
                 yield self.broken("axis", (pascal_case(field), index), message, axis, f"0 to {rank - 1}")
+<<<<<<< HEAD
 
     def axes_are_distinct(self, rank: int, field: str = "axes") -> Iterator[Violation]:
         """Axes must be dimensions of a tensor of this rank, each once."""
@@ -408,6 +416,8 @@ class OperatorDesc(Descriptor):
                 message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
                 path = (pascal_case(field), index)
                 yield self.broken("axis", path, message, axis, f"0 to {rank - 1}, each once")
+=======
+>>>>>>> directml
 
     def broken(self, code: str, path: tuple[str | int, ...], message: str, value: object, expected: str) -> Violation:
         """A violation of a rule of the operator's page."""

@@ -89,7 +89,7 @@ class ElementWiseQuantizeLinearOperatorDesc(LinearQuantization):
         if self.input_tensor.data_type is TensorDataType.INT32:
             yield from self.data_type_is(TensorDataType.FLOAT32, "scale_tensor")
         else:
-            yield from self.same_type("input_tensor", "scale_tensor")
+            yield from self.same_data_type("input_tensor", "scale_tensor")
 
 
 class ElementWiseDequantizeLinearOperatorDesc(LinearQuantization):
@@ -106,7 +106,7 @@ class ElementWiseDequantizeLinearOperatorDesc(LinearQuantization):
     def operator_rules(self) -> Iterator[Violation]:
         """See `LinearQuantization`; the output has the scale's type."""
         yield from super().operator_rules()
-        yield from self.same_type("scale_tensor", "output_tensor")
+        yield from self.same_data_type("scale_tensor", "output_tensor")
 
 
 class ElementWiseQuantizedLinearAddOperatorDesc(OperatorDesc):
@@ -145,8 +145,8 @@ class ElementWiseQuantizedLinearAddOperatorDesc(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """Each zero point has its tensor's type; scales and zero points are one element."""
         yield from self.same_type_and_rank("a_tensor", "a_zero_point_tensor")
-        yield from self.same_type("b_tensor", "b_zero_point_tensor")
-        yield from self.same_type("output_zero_point_tensor", "output_tensor")
+        yield from self.same_data_type("b_tensor", "b_zero_point_tensor")
+        yield from self.same_data_type("output_zero_point_tensor", "output_tensor")
         yield from self.sizes_are(self.a_tensor.sizes, "A's", "b_tensor", "output_tensor")
         single = [f"{of}_{what}_tensor" for of in ("a", "b", "output") for what in ("scale", "zero_point")]
         yield from self.sizes_are([1] * len(self.a_tensor.sizes), "one element", *single)
@@ -224,7 +224,7 @@ class BlockQuantization(OperatorDesc):
 
     def operator_rules(self) -> Iterator[Violation]:
         """Ranks, types and sizes agree, and the type says how many tensors there are."""
-        yield from self.same_rank()
+        yield from self.same_dimension_count()
         tensors, wanted = self.quantization_tensors, int(self.quantization_type)
         yield from self.count_is_length("quantization_tensor_count", "quantization_tensors")
         if not 1 <= wanted == len(tensors):
