@@ -139,6 +139,7 @@ def way_of_a_small_tile() -> tuple[int, set[str]]:
 
         async with app.router.lifespan_context(app):
             await asyncio.sleep(0)  # the application's own tasks begin
+            app.middleware_stack = app.build_middleware_stack()  # as a server's lifespan messages would have made it
             sys.setprofile(count)
             try:
                 await app(scope, receive, send)
