@@ -288,5 +288,5 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
         memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
     order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
-    aligned = not any([starts[at] % slot.layout.data_type.item_size for at, slot in zip(order, slots, strict=True)])
-    return PreparedCall(plan, read.options, read.id, sizes, order, aligned, memory_bytes)
+    misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
+    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes)
