@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, cast
 from ._arrays import RequestTemplate, wire_form
 from ._http1 import PIECE_BYTES, Request
 from ._results import Progress
+from ._tracing import CallSpan
 from .frame import ALSO_READ, MEDIA_TYPE, HeadReader
 from .problems import (
     ConnectionProblem,
@@ -50,9 +51,11 @@ class ResponseReader:
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
+        span: of the call, ended when the response is closed; None without OpenTelemetry.
     """
 
     def __init__(self, response: Response, request: Request) -> None:
+        self.span: CallSpan | None = None
         self.status, self.headers = response.status, response.headers
         self.request_id = self.headers.get("x-request-id")
         self._response, self._request = response, request
@@ -63,7 +66,9 @@ class ResponseReader:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self.span is not None:
+            self.span.end(self.status, error)
         await self._response.close()
 
     @property

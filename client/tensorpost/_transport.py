@@ -19,6 +19,7 @@ from ._origin import Origin
 from ._response_reader import Response, ResponseReader
 from ._runtime import Runtime
 from ._socket_sender import SocketSender
+from ._tracing import CallSpan, begin_span
 from .problems import InvalidParameter, TensorpostError
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
@@ -118,6 +119,20 @@ class Transport:
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
+        span = begin_span(self.origin, request)
+        if span is None:
+            return await self._ask(request, repeat, None)
+        request.fields += span.fields
+        try:
+            reader = await self._ask(request, repeat, span)
+        except BaseException as error:
+            span.end(error.status if isinstance(error, TensorpostError) else None, error)
+            raise
+        reader.span = span
+        return reader
+
+    async def _ask(self, request: Request, repeat: bool, span: CallSpan | None) -> ResponseReader:
+        """`ask`, which tells the span of the call."""
         deadline = Deadline(self._runtime, self.origin)
         retry, waited, fields = 1, 0.0, request.fields
         while True:
@@ -134,6 +149,8 @@ class Transport:
                 wait = wait_before_retry(retry, error, waited) if repeat and retry <= self._retries else None
                 if wait is None or wait >= deadline.left:
                     raise
+                if span is not None:
+                    span.repeats(retry, error)
             await self._runtime.sleep(wait)
             retry, waited = retry + 1, waited + wait
 

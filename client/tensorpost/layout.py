@@ -71,6 +71,14 @@ class Layout:
         sizes = tuple(sizes)
         return cls(data_type, sizes, packed_strides(sizes), math.prod(sizes) * data_type.item_size, packed=True)
 
+    def broadcast(self, sizes: Sequence[int]) -> Layout:
+        """The same block, seen with larger sizes where this layout has 1; those have strides of 0."""
+        sizes = tuple(sizes)
+        if sizes == self.sizes:
+            return self
+        strides = [0 if own == 1 else stride for own, stride in zip(self.sizes, self.strides, strict=True)]
+        return Layout(self.data_type, sizes, tuple(strides), self.size_in_bytes, packed=False)
+
     @property
     def data_size_in_bytes(self) -> int:
         """Bytes from the block's start to the end of the farthest element; 0 without elements."""

@@ -85,6 +85,9 @@ class OperatorMemory:
                 return self._at((TypedDesc * max(ROOM, len(entries)))(*entries))
             case "OPERATOR_DESC":
                 return self._at(self._operator(value["Type"], value["Desc"]))
+            case "OPERATOR_DESC_ARRAY":
+                entries = [self._operator(part["Type"], part["Desc"]) for part in value]
+                return self._at((TypedDesc * max(ROOM, len(entries)))(*entries))
             case "SCALE_BIAS":
                 return self._at((c_float * 2)(value["Scale"], value["Bias"]))
             case "SIZE_2D":

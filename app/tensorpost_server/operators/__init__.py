@@ -2,16 +2,21 @@
 
 from . import (
     activation,
+    attention,
     clip,
     convolution,
     depth_space,
     elementwise,
+    fold,
     generator,
     indexing,
     indexing_nd,
     logic,
     movement,
     onnx,
+    onnx_elementwise,
+    onnx_lines,
+    onnx_movement,
     pooling,
     product,
     recurrent,
@@ -20,16 +25,19 @@ from . import (
     scan,
     softmax,
     tile,
+    value_scale,
 )
 from .registry import FORMS, form_of
 
 __all__ = [
     "FORMS",
     "activation",
+    "attention",
     "clip",
     "convolution",
     "depth_space",
     "elementwise",
+    "fold",
     "form_of",
     "generator",
     "indexing",
@@ -37,6 +45,9 @@ __all__ = [
     "logic",
     "movement",
     "onnx",
+    "onnx_elementwise",
+    "onnx_lines",
+    "onnx_movement",
     "pooling",
     "product",
     "recurrent",
@@ -45,4 +56,5 @@ __all__ = [
     "scan",
     "softmax",
     "tile",
+    "value_scale",
 ]

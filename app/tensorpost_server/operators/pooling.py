@@ -15,9 +15,10 @@ from typing import Any
 
 from tensorpost import descriptors as dml
 
-from ..forms import Box, Window, WindowFunction
+from ..forms import Array, Box, Window, WindowFunction
 from ..forms.base import go_on
 from ..forms.float16 import widen
+from .quantized import along, by_name, centered, names_of, quantize
 from .registry import form_of_class
 
 __all__ = ["average_form", "max_form", "norm_form", "window_of"]
@@ -61,18 +62,41 @@ def _average(
     (x,) = inputs
     part, inside, _ = _read(x, box, window)
     total = inside.slide(xp, widen(xp, part) if part.dtype.name == "float16" else part, box[2:], _sum(xp))
-    out[...] = total / _divisor(xp, window, x.shape[2:], box[2:], padded)
+    total /= _divisor(xp, window, x.shape[2:], box[2:], padded).astype("float32")
+    out[...] = total
 
 
 def _divisor(xp: ModuleType, window: Window, sizes: Sequence[int], spans: Box, padded: bool) -> Any:
-    """What sums are divided by, at least 1: a float32 array that broadcasts along the spatial axes."""
+    """What sums are divided by, at least 1: a float64 array that broadcasts along the spatial axes."""
     if padded:
-        return xp.asarray(math.prod(window.taps), "float32")
-    divisor = xp.ones((1,) * len(spans), "float32")
+        return xp.asarray(float(math.prod(window.taps)))
+    divisor = xp.ones((1,) * len(spans))
     for axis, (size, span) in enumerate(zip(sizes, spans, strict=True)):
         count = window.count(xp, axis, size, span)
-        divisor = divisor * count.astype("float32").reshape((-1, *[1] * (len(spans) - axis - 1)))
+        divisor = divisor * count.reshape(-1, *[1] * (len(spans) - axis - 1))
     return xp.maximum(divisor, 1)
+
+
+@form_of_class(dml.QuantizedLinearAveragePoolingOperatorDesc)
+def quantized_average_form(desc: dml.QuantizedLinearAveragePoolingOperatorDesc) -> WindowFunction:
+    """The average of `(input - zero) * scale`, quantized."""
+    return _form(desc, _quantized_average, (*names_of(desc), ("padded", desc.include_padding)), 8)
+
+
+def _quantized_average(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window,
+    names: tuple[str, ...], padded: bool,
+) -> None:  # fmt: skip
+    del output
+    named = by_name(names, inputs)
+    x, rank, channels = named["input"], len(box), box[1]
+    part, inside, _ = _read(x, box, window)
+    zero = along(xp, named.get("input_zero_point"), rank, 1, channels, 0)
+    total = inside.slide(xp, centered(part, zero), box[2:], _sum(xp))
+    total /= _divisor(xp, window, x.shape[2:], box[2:], padded)
+    total *= along(xp, named["input_scale"], rank, 1, channels, 1)
+    scale, zero = (along(xp, named.get(f"output_{name}"), rank, 1, channels, 0) for name in ("scale", "zero_point"))
+    quantize(xp, total, scale, zero, out)
 
 
 @form_of_class(dml.LpPoolingOperatorDesc, dml.LpPooling1OperatorDesc)
@@ -157,3 +181,18 @@ def largest_places(xp: ModuleType, x: Any, window: Window, spans: Box, sizes: Se
                 found[here] = xp.take_along_axis(places[(*head, many)], index, at) + along
         x, places = best, found
     return xp.where(empty, -1, places)
+
+
+@form_of_class(dml.MaxUnpoolingOperatorDesc)
+def unpooling_form(desc: dml.MaxUnpoolingOperatorDesc) -> Array:
+    """`Output[Indices[j]] = Input[j]`, over zeros."""
+    elements, sizes = math.prod(desc.input_tensor.sizes), desc.output_tensor.sizes
+    return Array(_unpool, 2, 2 * elements + math.prod(sizes), (("sizes", sizes),), elements * 32)
+
+
+def _unpool(xp: ModuleType, x: Any, indices: Any, sizes: tuple[int, ...]) -> Any:
+    made = xp.zeros(math.prod(sizes), x.dtype)
+    places = indices.reshape(-1)
+    inside = places < places.dtype.type(min(made.size, xp.iinfo(places.dtype).max))
+    made[places[inside].astype("int64")] = x.reshape(-1)[inside]
+    return made.reshape(sizes)

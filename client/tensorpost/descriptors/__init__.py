@@ -11,11 +11,13 @@ from typing import Any, cast
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
+    attention,
     clip,
     convolution,
     depth_space,
     elementwise,
     elementwise_base,
+    fold,
     generator,
     indexing,
     indexing_nd,
@@ -30,8 +32,10 @@ from . import (
     scan,
     softmax,
     tile,
+    value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
+from .attention import *  # noqa: F403
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
@@ -40,6 +44,7 @@ from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
+from .fold import *  # noqa: F403
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
@@ -63,6 +68,7 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .value_scale import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
@@ -83,11 +89,13 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += attention.__all__
 __all__ += clip.__all__
 __all__ += depth_space.__all__
 __all__ += convolution.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
+__all__ += fold.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
 __all__ += indexing_nd.__all__
@@ -102,6 +110,7 @@ __all__ += resample_grad.__all__
 __all__ += scan.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 

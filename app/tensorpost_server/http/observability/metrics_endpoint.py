@@ -56,6 +56,7 @@ def _state(service: Service) -> Iterator[Sample]:
         "tensorpost_buffer_pool_reused_total": buffers.reused,
         "tensorpost_ready": int(service.ready),
         "tensorpost_access_lines_dropped_total": 0 if service.access_log is None else service.access_log.dropped,
+        "tensorpost_traces_dropped_total": 0 if service.traces is None else service.traces.dropped,
     }
     for name, value in numbers.items():
         yield Sample(name, (), value)
