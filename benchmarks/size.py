@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 # Everything of the SDK between `Client` and the socket; `_results.py` is what calls give back.
 TRANSPORT = (
     "_api_calls", "_connection", "_connection_pool", "_deadline", "_http1", "_httpx_sender", "_origin",
-    "_response_reader", "_results", "_runtime", "_socket_sender", "_transport",
+    "_response", "_results", "_runtime", "_socket_sender", "_transport",
 )  # fmt: skip
 PACKAGES = (ROOT / "client" / "tensorpost", ROOT / "app" / "tensorpost_server")
 
