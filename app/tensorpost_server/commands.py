@@ -21,7 +21,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library
-from .http.access.api_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
+from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
 from .main import create_app, open_pool
 from .serving import (
     GuardedApplication,
@@ -103,7 +103,7 @@ def _check_access_from_outside(settings: Settings, address: str) -> None:
         InvalidParameter: anybody could call, and no setting says that this is meant.
     """
     keys, anonymous = setting_variable("keys_file"), setting_variable("allow_anonymous")
-    if settings.keys_file is not None:
+    if settings.keys_file is not None or settings.jwks_file is not None:
         if settings.tls_certificate is None:
             _log.warning(
                 "others can reach %s, and their API keys travel unencrypted: set %s, or put a proxy in front of it",
@@ -114,7 +114,7 @@ def _check_access_from_outside(settings: Settings, address: str) -> None:
     else:
         raise InvalidParameter(
             f"others could reach {address}, and anybody could call: make an API key (tensorpost keys add NAME "
-            f"--keys-file FILE) and set {keys}=FILE; or set {anonymous}=1 if something else decides who reaches it; "
+            f"--keys-file FILE) and set {keys}=FILE, or {setting_variable('jwks_file')}; or set {anonymous}=1 if something else decides who reaches it; "
             "or listen on 127.0.0.1"
         )
 
@@ -270,7 +270,7 @@ def list_keys(path: Path) -> list[dict[str, object]]:
     now = datetime.now(UTC)
     return [
         {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.has_expired(now)}
-        for key in KeysFile(path).read()
+        for key in keys_file(path).read()
     ]
 
 
@@ -280,7 +280,7 @@ def revoke_key(path: Path, name: str) -> None:
     Raises:
         InvalidParameter: there is no such key, or the file cannot be used.
     """
-    keys = KeysFile(path).read()
+    keys = keys_file(path).read()
     left = [key for key in keys if key.name != name]
     if len(left) == len(keys):
         guess = nearest(name, [key.name for key in keys])
