@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +29,7 @@ from .serving import (
     Server,
     address_of,
     choose_protocol,
+    inherited_socket,
     is_loopback,
     library_version,
     uvicorn_config,
@@ -63,6 +64,8 @@ def serve(
     error: a warning if others than this machine can reach it without keys or TLS, one for each environment variable
     that looks like a setting but is none, and later errors.
 
+    A socket that systemd passed (`inherited_socket`) is listened on, and goes on to hold connections after the end.
+
     Args:
         host: address to listen on. Default: the setting `host`.
         port: TCP port to listen on; 0 picks a free one. Default: the setting `port`.
@@ -70,8 +73,8 @@ def serve(
         log_level: the least important messages to show: critical, error, warning, info or debug.
 
     Raises:
-        InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, or others could
-            reach it and anybody could call.
+        InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, an address is given
+            and a socket was passed, or others could reach it and anybody could call.
         NoBackend: the backend that the settings force cannot be opened.
         DeviceLost: a device failed for good; requests under way on others were finished. Start the server again.
     """
@@ -87,13 +90,24 @@ def serve(
         _log.warning("large tensors will move slowly: install %s", " and ".join(choice.missing))
     created = create_app(settings)
     app = GuardedApplication(created)
-    with Listener(settings) as listener:
+    inherited = inherited_socket()
+    if inherited is not None and (given := _given_address(chosen)):
+        inherited.close()
+        raise InvalidParameter(f"systemd passed a socket to listen on, and {given} says where to listen; drop one")
+    with Listener(settings, inherited) as listener:
         address = address_of(listener.socket, tls=settings.tls_certificate is not None)
-        if settings.uds is None and not is_loopback(address):
+        if not address.startswith("unix:") and not is_loopback(address):
             _check_access_from_outside(settings, address)
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
         server.run_until_stopped(listener)
+
+
+def _given_address(arguments: Mapping[str, object]) -> str | None:
+    """The argument or variable that says where to listen; None if all is as by default."""
+    found = [f"--{name}" for name, value in arguments.items() if value is not None]
+    found += [setting_variable(name) for name, origin in origins().items() if name in arguments and origin != "default"]
+    return found[0] if found else None
 
 
 def _check_access_from_outside(settings: Settings, address: str) -> None:
@@ -114,7 +128,7 @@ def _check_access_from_outside(settings: Settings, address: str) -> None:
     else:
         raise InvalidParameter(
             f"others could reach {address}, and anybody could call: make an API key (tensorpost keys add NAME "
-            f"--keys-file FILE) and set {keys}=FILE, or {setting_variable('jwks_file')}; or set {anonymous}=1 if something else decides who reaches it; "
+            f"--keys-file FILE) and set {keys}=FILE; or set {anonymous}=1 if something else decides who reaches it; "
             "or listen on 127.0.0.1"
         )
 
