@@ -8,14 +8,19 @@ ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test check fuzz bench bench-quick bench-peers size gpu directml directml-check serve image requirements
+.PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
+	serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
 	$(RUN)python examples/demo.py
 
-test: check  ## every check, then every test
+test: .venv/.dev  ## every check, then every test
+	$(MAKE) --no-print-directory --jobs=2 check test-kernels
 	$(RUN)python -m pytest -n $(JOBS)
+
+test-kernels: .venv/.dev  ## the numba backend's kernels in the cache that the tests use: a minute, once
+	NUMBA_CACHE_DIR=build/test-kernels $(RUN)tensorpost warmup
 
 fuzz: .venv/.dev  ## the property tests again and again, each time with new cases: make fuzz ROUNDS=50
 	for round in $$(seq $(ROUNDS)); do $(RUN)python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=new || exit 1; done
@@ -62,7 +67,8 @@ image:  ## the container image tensorpost:latest
 
 .venv/.%: requirements/%.txt pyproject.toml
 	test -x $(RUN)python || $(PYTHON) -m venv .venv
-	$(RUN)python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	# Python compiles what is imported; all of it would be a quarter of a minute more.
+	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -72,7 +78,7 @@ LIKE_DEV = --constraint requirements/dev.txt
 
 requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
-	$(PIN) pyproject.toml --extra server --extra images --extra numba --group dev --output-file requirements/dev.txt
+	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --group dev --output-file requirements/dev.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
-	$(PIN) pyproject.toml --extra server --extra numba $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/server.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt

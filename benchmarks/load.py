@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,7 @@ import numpy as np
 
 from .machine import wrk_version
 
+CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 # What wrk runs; it has no way to take a body from a file, nor to print what a program can read.
 LUA = """
 local file = io.open("{body}", "rb")
@@ -123,7 +125,7 @@ async def _ask(port: int, request: Request, connections: int, seconds: float) ->
 
 
 class _Caller(asyncio.Protocol):
-    """One connection. It learns the answer's length from the first one, and holds the others to it."""
+    """One connection. Answers may differ in length, as those with a `Server-Timing` do."""
 
     def __init__(self, request: Request, done: asyncio.Future[None], closed: asyncio.Future[None], end: float) -> None:
         fields = {"host": "localhost", **request.headers, "content-length": str(len(request.body))}
@@ -145,14 +147,14 @@ class _Caller(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.got += data
         if not self.length:
-            head, found, _ = bytes(self.got).lower().partition(b"\r\n\r\n")
-            if not found:
+            head_bytes = self.got.find(b"\r\n\r\n") + 4
+            if head_bytes < 4:
                 return
-            lengths = [line for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
-            if not lengths:
-                self.fail(f"an answer without Content-Length: {head!r}")
+            length = CONTENT_LENGTH.search(self.got, 0, head_bytes)
+            if length is None:
+                self.fail(f"an answer without Content-Length: {bytes(self.got[:head_bytes])!r}")
                 return
-            self.length = len(head) + 4 + int(lengths[0].split(b":")[1])
+            self.length = head_bytes + int(length[1])
         if len(self.got) < self.length:
             return
         if len(self.got) > self.length or not self.got.startswith(b"HTTP/1.1 200"):
@@ -161,6 +163,7 @@ class _Caller(asyncio.Protocol):
         now = time.perf_counter()
         self.took.append(now - self.begun)
         self.got.clear()
+        self.length = 0
         if now < self.end:
             self.ask()
         else:

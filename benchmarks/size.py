@@ -26,13 +26,17 @@ def main() -> None:
 
     files = [path for package in PACKAGES for path in package.rglob("*.py")]
     lines = {path: len(path.read_text("utf-8").splitlines()) for path in files}
-    http = [path for path in files if path.parent.name == "http"]
+    rooms = {path.parent for path in files if "http" in path.parts}
+    http = {room: [path for path in files if path.parent == room] for room in sorted(rooms)}
     each = operator_lines()
     calls, passed = way_of_a_small_tile()
     onnx = ", ".join(sorted({schema.op_type for schema in ONNX_OPERATORS}))
     print(f"operators served: {len(OPERATORS)} of DirectML's {len(operator_names())}; ONNX {onnx}")
     print(f"lines of Python in both packages: {sum(lines.values()):,}, in {len(files)} files")
-    print(f"files in http/: {len(http)}, with {sum(lines[path] for path in http):,} lines")
+    for room, inside in http.items():
+        name = "/".join(room.parts[room.parts.index("http") :])
+        inside_lines = sum(lines[path] for path in inside)
+        print(f"files in {name}/: {len(inside)}, with {inside_lines:,} lines")
     print(f"lines of an operator, class and form: median {median(each.values()):g}, most {max(each.values())}", end=" ")
     print(f"({max(each, key=lambda name: each[name])})")
     print(f"a first small Tile: {calls} calls of our functions, in {len(passed)} files")

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 from hypothesis import settings
@@ -21,20 +20,16 @@ settings.load_profile("same")
 
 
 def pytest_configure(config: Any) -> None:
-    """Have the numba backend ready, in a cache of the test run: compiled once, about 20 seconds, then found there."""
+    """Have the numba backend ready, in a cache of the tests: compiled once, which takes a minute, then found there."""
     if hasattr(config, "workerinput") or importlib.util.find_spec("numba") is None:
         return  # a worker inherits the variable; without numba the backend's tests are skipped with that reason
-    cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache.mkdir("kernels") if cache else tempfile.mkdtemp()))
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(config.rootpath / "build" / "test-kernels"))
     subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True, stdout=subprocess.DEVNULL)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """One line per foreign suite: how many ran, agreed, and are expected not to."""
-    for name, file in (
-        ("ONNX backend node tests", "test_backend_suite.py"),
-        ("ONNX Runtime CPU", "test_onnxruntime.py"),
-    ):
+    for name, file in (("ONNX Runtime CPU", "test_onnxruntime.py"),):
         outcomes = {
             outcome: sum(f"{file}::test_case[" in report.nodeid for report in terminalreporter.stats.get(outcome, []))
             for outcome in ("passed", "xfailed", "failed", "skipped")

@@ -21,7 +21,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library
-from .http.access_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
+from .http.access.api_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
 from .main import create_app, open_pool
 from .serving import (
     GuardedApplication,
@@ -190,7 +190,7 @@ def probe_directml(index: int) -> dict[str, Any]:
 
 
 def warmup() -> dict[str, object]:
-    """Compile the numba backend's kernels into its cache, unless they are there. Takes about 20 seconds.
+    """Compile the numba backend's kernels into its cache, unless they are there. Takes half a minute to a minute.
 
     A server never compiles: without this, it computes with NumPy. To be called in a process that has not used numba.
 

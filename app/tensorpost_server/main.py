@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -20,10 +19,9 @@ from tensorpost.problems import TensorpostError
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, metrics_endpoint, operator_routes
+from .http import examples, operator_routes
 from .http import service as service_routes
-from .http.access import AccessControl
-from .http.access_log import AccessLog, console_line, json_line
+from .http.access.access_control import AccessControl
 from .http.error_responses import (
     answer_disconnected,
     answer_error,
@@ -31,10 +29,13 @@ from .http.error_responses import (
     answer_out_of_memory,
     answer_unexpected,
 )
-from .http.metrics import RequestMetrics
+from .http.observability import metrics_endpoint
+from .http.observability.access_log import AccessLog, console_line, json_line
+from .http.observability.metrics import RequestMetrics
+from .http.observability.request_record import OBSERVE_REFUSAL
+from .http.observability.traces import Traces
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
-from .http.request_record import OBSERVE_REFUSAL
 from .http.service import Service
 from .settings import Settings
 
@@ -49,11 +50,7 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
 
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
-
-
-def _telemetry_is_possible() -> bool:
-    """Whether OpenTelemetry can be on. FastAPI (0.165) would ask three times per request, which takes it 3 us."""
-    return "opentelemetry.sdk" in sys.modules or any(name.startswith("OTEL_") for name in os.environ)
+"""For FastAPI (0.165), which would ask three times per request whether OpenTelemetry is on, and knows no replays."""
 
 
 def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], object]) -> Pool:
@@ -103,12 +100,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         service.access.open()
+        traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
-        service.observe_by(_access_log(settings))
+        service.observe_by(_access_log(settings), traces)
         trimming = asyncio.ensure_future(_trim(buffers))
         try:
             yield {OBSERVE_REFUSAL: service.observe_refusal}
@@ -127,7 +125,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
+        telemetry=_NO_TELEMETRY,
     )
     app.state.service = service
     for module in (operator_routes, examples, service_routes, metrics_endpoint):

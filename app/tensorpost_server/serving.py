@@ -28,8 +28,8 @@ from starlette.types import Message, Receive, Scope, Send
 from tensorpost.problems import DeviceLost, InvalidParameter
 
 from .engine import Pool
-from .http.timeouts import ConnectionLimits
-from .http.tls import TlsFiles, uvicorn_options
+from .http.connection.timeouts import ConnectionLimits
+from .http.connection.tls import TlsFiles, uvicorn_options
 from .settings import ENVIRONMENT_PREFIX, Settings, setting_variable
 
 __all__ = [
@@ -87,7 +87,7 @@ class ProtocolChoice:
         if self.http != "direct":
             return self.http
         # This imports httptools, which may not be installed.
-        from .http.protocol import protocol_class
+        from .http.connection.protocol import protocol_class
 
         return protocol_class(ConnectionLimits.of(self.settings))
 
@@ -95,7 +95,7 @@ class ProtocolChoice:
     def loop_factory(self) -> str:
         """For `uvicorn.Config(loop=...)`."""
         own = sys.platform == "win32" and self.loop == "asyncio"
-        return "tensorpost_server.http.windows_loop:event_loop" if own else self.loop
+        return "tensorpost_server.http.connection.windows_loop:event_loop" if own else self.loop
 
     @property
     def words(self) -> str:

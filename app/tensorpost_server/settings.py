@@ -121,6 +121,11 @@ class Settings(BaseSettings):
         default=True,
         description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
     )
+    traces: bool = Field(
+        default=False,
+        description="Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says, by default http://localhost:4318. Needs the extra otel.",
+    )
     numpy_threads: int = Field(
         default_factory=lambda: min(machine.cores(), 256),
         ge=1,

@@ -5,23 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from ._origin import Origin
-from ._runtime import READ, WRITE, Deadline, Runtime
-from .problems import ConnectFailed, ConnectionProblem, RequestTimeout
+from ._deadline import Deadline, Phase
+from ._runtime import READ, WRITE
+from .problems import ConnectFailed, ConnectionProblem
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
     import ssl
 
-__all__ = ["SSL_WANTS", "Connection", "Direction", "broken", "connect", "connect_failed", "timed_out", "tls_context"]
+__all__ = ["Connection", "awaited", "broken", "connect", "connect_failed", "tls_context"]
 
-SSL_WANTS = {2: READ, 3: WRITE}  # by errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 _CONNECTING = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
-Direction: TypeAlias = Literal["read", "write"]
+_TLS_AWAITED = {2: READ, 3: WRITE}  # by errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +26,12 @@ class Connection:
     """An open socket that does not block.
 
     Attributes:
-        blocked: the socket's errors when it would block, of which TLS has two of its own.
         process: the process that opened it.
     """
 
-    sock: socket.socket | ssl.SSLSocket
-    blocked: tuple[type[OSError], ...] = (BlockingIOError,)
+    sock: socket.socket
+    is_tls: bool = False
     process: int = field(default_factory=os.getpid)
-
-    @property
-    def is_tls(self) -> bool:
-        return len(self.blocked) > 1
 
     @property
     def is_inherited(self) -> bool:
@@ -51,77 +43,67 @@ class Connection:
         try:
             self.sock.recv(1)
         except OSError as error:
-            return isinstance(error, self.blocked)
+            return awaited(error, READ) > 0
         return False
 
 
-async def connect(origin: Origin, runtime: Runtime, deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
+def awaited(error: OSError, events: int) -> int:
+    """The events for which a socket operation has to wait, `events` if TLS says nothing else; 0 if it failed."""
+    return events if isinstance(error, BlockingIOError) else _TLS_AWAITED.get(error.errno or 0, 0)
+
+
+async def connect(deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
     """Open a connection. Each address of a host has the time of `Timeout.connect`.
 
     Raises:
         ConnectFailed: no connection, or the server's certificate is not trusted.
         RequestTimeout: the end of the call's time.
     """
+    origin, failure = deadline.origin, OSError("its name has no address")
     try:
-        with _closed_on_error(await _connected_socket(origin, runtime, deadline)) as sock:
-            if origin.uds is None:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return Connection(sock) if tls is None else await _secured(sock, tls, origin, runtime, deadline)
-    except RequestTimeout:
-        raise  # the end of the call's time, which is an OSError too
-    except (OSError, UnicodeError) as error:  # timeouts, and names that do not resolve or are none, included
-        deadline.clip(None)
-        raise connect_failed(origin, error) from error
-
-
-async def _connected_socket(origin: Origin, runtime: Runtime, deadline: Deadline) -> socket.socket:
-    seconds = deadline.clip(origin.timeout.connect)
-    if origin.uds is not None:
-        found: list[tuple[int, Any]] = [(socket.AF_UNIX, origin.uds)]
-    else:
-        found = [(entry[0], entry[4]) for entry in await runtime.addresses(origin.host, origin.port, seconds)]
-    failure = OSError("its name has no address")
-    for family, address in found:
-        try:
-            with _closed_on_error(socket.socket(family, socket.SOCK_STREAM)) as sock:
-                sock.setblocking(False)
-                code = sock.connect_ex(address)
-                if code in _CONNECTING:
-                    if not await runtime.wait(sock, WRITE, seconds):
-                        raise TimeoutError
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if code:
-                    raise OSError(code, os.strerror(code))
-                return sock
-        except OSError as error:
-            failure = error
-    raise failure
-
-
-async def _secured(
-    sock: socket.socket, tls: ssl.SSLContext, origin: Origin, runtime: Runtime, deadline: Deadline
-) -> Connection:
-    import ssl
-
-    blocked = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-    with _closed_on_error(tls.wrap_socket(sock, server_hostname=origin.host, do_handshake_on_connect=False)) as secured:
-        while True:
+        if origin.uds is not None:
+            return await _open(socket.AF_UNIX, origin.uds, deadline, tls)
+        for entry in await deadline.runtime.addresses(origin.host, origin.port, deadline.seconds("connect")):
             try:
-                secured.do_handshake()
-                return Connection(secured, blocked)
-            except blocked as error:
-                events = SSL_WANTS.get(error.errno or 0, READ)
-            if not await runtime.wait(secured, events, deadline.clip(origin.timeout.connect)):
-                raise TimeoutError
+                return await _open(entry[0], entry[4], deadline, tls)
+            except OSError as error:
+                failure = error
+    except (OSError, UnicodeError) as error:  # names that do not resolve or are none, included
+        failure = error
+    deadline.check()
+    raise connect_failed(deadline, failure) from failure
 
 
-@contextmanager
-def _closed_on_error(sock: socket.socket) -> Generator[Any]:
+async def _open(family: int, address: Any, deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        yield sock
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code in _CONNECTING:
+            await deadline.wait(sock, WRITE, "connect")
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        if deadline.origin.uds is None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=deadline.origin.host, do_handshake_on_connect=False)
+            await _shake_hands(sock, deadline)
     except BaseException:
         sock.close()
         raise
+    return Connection(sock, is_tls=tls is not None)
+
+
+async def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
+    while True:
+        try:
+            return sock.do_handshake()
+        except OSError as error:
+            events = awaited(error, READ)
+            if not events:
+                raise
+        await deadline.wait(sock, events, "connect")
 
 
 def tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
@@ -144,9 +126,9 @@ def tls_context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-def connect_failed(origin: Origin, error: Exception) -> ConnectFailed:
+def connect_failed(deadline: Deadline, error: Exception) -> ConnectFailed:
     """The error when no connection can be made. With a certificate that is not trusted a call is not repeated."""
-    cause: BaseException | None = error
+    origin, cause = deadline.origin, error
     while cause is not None:
         if why := getattr(cause, "verify_message", None):  # ssl.SSLCertVerificationError
             return ConnectFailed(
@@ -159,18 +141,9 @@ def connect_failed(origin: Origin, error: Exception) -> ConnectFailed:
     return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")
 
 
-def timed_out(origin: Origin, direction: Direction) -> RequestTimeout:
-    """The error of too long a wait."""
-    seconds = origin.timeout.read if direction == "read" else origin.timeout.write
-    # Without a timeout of ours the operating system still gives up on a peer that confirms nothing.
-    long = "too long" if seconds is None else f"{seconds:g} seconds"
-    more = "" if direction == "read" else " and took no more of the request"
-    return RequestTimeout(f"{origin} was silent for {long}{more}", extra={"phase": direction})
-
-
-def broken(origin: Origin, direction: Direction, error: Exception) -> ConnectionProblem:
+def broken(deadline: Deadline, phase: Phase, error: Exception) -> ConnectionProblem:
     """The error of a connection that failed."""
     if isinstance(error, TimeoutError):
-        return timed_out(origin, direction)
+        return deadline.timed_out(phase)
     said = str(error) or type(error).__name__
-    return ConnectionProblem(f"the connection to {origin} failed: {said}", extra={"phase": direction})
+    return ConnectionProblem(f"the connection to {deadline.origin} failed: {said}", extra={"phase": phase})

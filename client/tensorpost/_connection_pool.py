@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ._connection import Connection
+from ._deadline import Deadline
 from ._options import Limits
-from ._runtime import Deadline, Runtime
-from .problems import RequestTimeout
 
-__all__ = ["CLOSED", "ConnectionPool", "all_in_use"]
+__all__ = ["CLOSED", "ConnectionPool"]
 
 CLOSED = "the client has been closed; make a new one"
 
@@ -21,61 +20,56 @@ CLOSED = "the client has been closed; make a new one"
 class ConnectionPool:
     """The connections of a client to its server. May be used by several threads, or by the tasks of one event loop."""
 
-    def __init__(self, runtime: Runtime, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._runtime, self._limits, self._clock = runtime, limits, clock
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits, self._clock = limits, clock
         self._lock = threading.Lock()
         self._waiting: deque[Any] = deque()  # events of the calls that wait, oldest first
         self._idle: list[tuple[Connection, float]] = []  # with the time of its last use, oldest first
         self._busy = 0
         self._closed = False
 
-    async def acquire(self, seconds: float | None, deadline: Deadline) -> Connection | None:
+    async def acquire(self, deadline: Deadline) -> Connection | None:
         """Wait until there may be one more connection. Each call of this is followed by one of `release`.
 
         Returns:
             An idle connection that the server has not closed; None if one must be made.
 
         Raises:
-            RequestTimeout: all were in use for so many seconds.
+            RequestTimeout: all were in use for `Timeout.pool` seconds.
             RuntimeError: the pool was closed.
         """
         most, event = self._limits.max_connections, None
         with self._lock:
-            if self._closed:
-                raise RuntimeError(CLOSED)
+            self._require_open()
             if most is None or self._busy < most:
                 self._busy += 1
             else:
-                event = self._runtime.event()
+                event = deadline.runtime.event()
                 self._waiting.append(event)
         if event is not None:
-            await self._wait(event, seconds, deadline)
+            await self._wait(event, deadline)
         while (connection := self._take()) is not None and not connection.is_silent():
             connection.sock.close()
         return connection
 
-    async def _wait(self, event: Any, seconds: float | None, deadline: Deadline) -> None:
-        """Wait for a call that ends and passes its place on."""
-        try:
-            await self._runtime.wait_for(event, deadline.clip(seconds))
-        except BaseException:
-            if not self._withdraw(event):
-                self.release()  # the place that came too late goes to the next one
-            raise
-        if self._withdraw(event):
-            deadline.clip(None)
-            raise all_in_use(seconds, self._limits.max_connections)
+    def _require_open(self) -> None:
         if self._closed:
-            self.release()
             raise RuntimeError(CLOSED)
 
-    def _withdraw(self, event: Any) -> bool:
-        """Wait no longer; False if a place was passed on already."""
-        with self._lock:
-            waits = event in self._waiting
-            if waits:
-                self._waiting.remove(event)
-            return waits
+    async def _wait(self, event: Any, deadline: Deadline) -> None:
+        """Wait for a call that ends and passes its place on."""
+        try:
+            if not await deadline.runtime.wait_for(event, deadline.seconds("pool")):
+                raise deadline.timed_out("pool", self._limits.max_connections)
+            self._require_open()
+        except BaseException:
+            with self._lock:
+                waits = event in self._waiting
+                if waits:
+                    self._waiting.remove(event)
+            if not waits:
+                self.release()  # the place that came too late goes to the next one
+            raise
 
     def _take(self) -> Connection | None:
         """The idle connection used last, which is the least likely to be closed."""
@@ -108,12 +102,3 @@ class ConnectionPool:
         with self._lock:
             self._closed = True
             self._close_idle(0)
-
-
-def all_in_use(seconds: float | None, most: int | None = None) -> RequestTimeout:
-    """The error when no connection became free."""
-    return RequestTimeout(
-        f"all{f' {most}' if most else ''} connections were in use for {seconds} seconds; raise max_connections or the "
-        "timeout's pool, or close streams that are not read to their end",
-        extra={"phase": "pool"},
-    )

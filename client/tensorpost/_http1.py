@@ -17,17 +17,8 @@ from ._origin import Origin
 from ._results import Progress
 from .problems import ConnectionProblem
 
-__all__ = [
-    "CHUNK_LINE",
-    "MOST_HEAD_BYTES",
-    "PIECE_BYTES",
-    "SMALL_BODY_BYTES",
-    "TRAILER",
-    "UNTIL_CLOSE",
-    "Fields",
-    "HttpHead",
-]
-__all__ += ["Request", "encode_head", "no_http", "read_head"]
+__all__ = ["CHUNK_LINE", "MOST_HEAD_BYTES", "PIECE_BYTES", "SMALL_BODY_BYTES", "TRAILER", "UNTIL_CLOSE"]
+__all__ += ["HttpHead", "Request", "encode_head", "no_http", "read_head"]
 
 PIECE_BYTES = 1 << 20  # the smallest piece at which sending and receiving reach full speed
 SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one packet train instead of two
@@ -43,20 +34,6 @@ _STATUS_LINE = re.compile(r"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t -~\x80-\xff]*)?(?=
 CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[\t ]*(?:;[\t -~\x80-\xff]*)?")  # RFC 9112 section 7.1
 TRAILER = re.compile(rf"{_NAME}:[\t ]*{_VALUE}[\t ]*".encode("latin-1"))
 _LENGTH = re.compile(r"[0-9]{1,18}")
-
-
-@lru_cache(maxsize=256)  # the next call's head is most often the same
-def encode_head(method: str, target: str, *fields: Fields) -> bytes:
-    """The bytes of a request's head.
-
-    Raises:
-        ValueError: a method, target, header name or value that would break the head.
-    """
-    line, pairs = f"{method} {target} HTTP/1.1", [pair for group in fields for pair in group]
-    lines = "".join([f"\r\n{name}: {value}" for name, value in pairs])
-    if not _REQUEST_LINE.fullmatch(line) or _FIELD.findall(lines) != pairs:
-        raise ValueError(f"no valid request head: {line!r:.200}")  # not the fields, which may hold an API key
-    return f"{line}{lines}\r\n\r\n".encode("latin-1")
 
 
 @dataclass(slots=True)
@@ -81,21 +58,42 @@ class Request:
         """Bytes of the body."""
         return sum([view.nbytes for view in self.body])
 
-    def pieces(self) -> Iterator[memoryview]:
-        """The body in views of at most `PIECE_BYTES`; each is resumed when its bytes have been sent.
+    def head(self, origin: Origin) -> bytes:
+        """The bytes of the request's head.
 
-        The views are those of the caller's memory, never joined, so that a large body can be sent again.
+        Raises:
+            ValueError: a method, target, header name or value that would break the head.
         """
-        sent, total = 0, self.content_length
+        length = (("content-length", str(self.content_length)),) if self.body else ()
+        return encode_head(self.method, origin.prefix + self.target, origin.fields, self.fields, length)
+
+    def pieces(self, head: bytes = b"") -> Iterator[memoryview]:
+        """A head and the body, in views of at most `PIECE_BYTES`; each is resumed when its bytes have been sent.
+
+        Those of a large body are views of the caller's memory, never joined, so that it can be sent again.
+        """
+        sent, total, views = -len(head), self.content_length, (memoryview(head), *self.body)
+        if total <= SMALL_BODY_BYTES:
+            views = (memoryview(b"".join(views)),)
         if self.report:
             self.report(Progress(0, total))
-        for view in self.body:
+        for view in views:
             for start in range(0, view.nbytes, PIECE_BYTES):
                 piece = view[start : start + PIECE_BYTES]
                 yield piece
                 sent += piece.nbytes
-                if self.report and (total > SMALL_BODY_BYTES or sent == total):
+                if self.report and sent > 0:
                     self.report(Progress(sent, total))
+
+
+@lru_cache(maxsize=256)  # the next call's head is most often the same
+def encode_head(method: str, target: str, *fields: Fields) -> bytes:
+    """The bytes of a request's head; see `Request.head`."""
+    line, pairs = f"{method} {target} HTTP/1.1", [pair for group in fields for pair in group]
+    lines = "".join([f"\r\n{name}: {value}" for name, value in pairs])
+    if not _REQUEST_LINE.fullmatch(line) or _FIELD.findall(lines) != pairs:
+        raise ValueError(f"no valid request head: {line!r:.200}")  # not the fields, which may hold an API key
+    return f"{line}{lines}\r\n\r\n".encode("latin-1")
 
 
 def no_http(origin: Origin, why: str) -> ConnectionProblem:

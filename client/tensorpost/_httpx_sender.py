@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import httpx
 
-from ._connection import broken, connect_failed, timed_out
-from ._connection_pool import all_in_use
+from ._connection import broken, connect_failed
+from ._deadline import Deadline, Phase
 from ._http1 import Request
 from ._options import Limits
 from ._origin import Origin
-from ._runtime import Deadline, Runtime, ThreadRuntime
+from ._runtime import Runtime, ThreadRuntime
 from .problems import ConnectionProblem, InvalidParameter
 
 __all__ = ["HttpxSender", "as_problem"]
@@ -30,8 +30,8 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
         return cast("Iterator[bytes]", self._request.pieces())  # httpx passes memoryviews on as they are
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._request.pieces():
-            yield cast("bytes", piece)
+        for piece in self:
+            yield piece
 
 
 async def _result(value: Any) -> Any:
@@ -46,8 +46,7 @@ class HttpxSender:
         self, origin: Origin, limits: Limits, runtime: Runtime, proxy: str | None, http_client: Any = None
     ) -> None:
         kind = httpx.Client if isinstance(runtime, ThreadRuntime) else httpx.AsyncClient
-        self._origin = origin
-        self._is_ours = http_client is None
+        self._origin, self._is_ours = origin, http_client is None
         if http_client is None:
             most = httpx.Limits(**asdict(limits))
             http_client = kind(trust_env=False, verify=origin.tls, proxy=_checked(proxy), limits=most)
@@ -68,13 +67,13 @@ class HttpxSender:
             headers["content-length"] = str(request.content_length)
         url = httpx.URL(scheme=origin.scheme, host=origin.host, port=origin.port)
         url = url.copy_with(raw_path=(origin.prefix + request.target).encode("ascii"))
-        waits = {phase: deadline.clip(getattr(origin.timeout, phase)) for phase in ("connect", "read", "write", "pool")}
+        waits = {phase: deadline.seconds(phase) for phase in get_args(Phase)}
         sent = self._http.build_request(request.method, url, headers=headers, extensions={"timeout": waits})
         sent.stream = _Body(request)
         try:
-            return HttpxResponse(origin, await _result(self._http.send(sent, stream=True)), deadline)
+            return HttpxResponse(await _result(self._http.send(sent, stream=True)), deadline)
         except httpx.TransportError as error:
-            raise as_problem(error, origin, deadline) from error
+            raise as_problem(error, deadline) from error
 
     async def close(self) -> None:
         """Close all connections; a caller's own client stays open."""
@@ -96,38 +95,31 @@ def _checked(proxy: str | None) -> str | None:
 class HttpxResponse:
     """A response whose body httpx receives. It decides how much comes at once; our readers, how much they take."""
 
-    def __init__(self, origin: Origin, response: httpx.Response, deadline: Deadline) -> None:
+    def __init__(self, response: httpx.Response, deadline: Deadline) -> None:
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
-        self._origin, self._response, self._deadline = origin, response, deadline
+        self._response, self._deadline = response, deadline
         self._parts = _parts(response)
         self._part: memoryview | None = memoryview(b"")  # None at the end of the body
-        self._left = int(self.headers.get("content-length", "-1"))
 
     async def read_into(self, target: memoryview) -> int:
         """See `SocketResponse.read_into`."""
-        self._deadline.clip(None)
-        while self._part is not None and not self._part:
-            await self._next_part()
+        self._deadline.check()
+        try:
+            while self._part is not None and not self._part:
+                part = await anext(self._parts, None)
+                self._part = None if part is None else memoryview(part)
+        except httpx.TransportError as error:
+            raise as_problem(error, self._deadline) from error
         if self._part is None:
             return 0
         count = min(len(target), len(self._part))
         target[:count] = self._part[:count]
         self._part = self._part[count:]
-        self._left -= count
         return count
 
-    async def _next_part(self) -> None:
-        try:
-            part = await anext(self._parts, None)
-        except httpx.TransportError as error:
-            raise as_problem(error, self._origin, self._deadline) from error
-        self._part = None if part is None else memoryview(part)
-
     async def close(self) -> None:
-        """See `SocketResponse.close`."""
-        if self._left == 0 and self._part is not None:
-            await self._next_part()  # the end of the body, which sets the connection free
+        """End the response; httpx keeps its connection if the end of the body was seen."""
         await self._parts.aclose()
         is_sync = isinstance(self._response.stream, httpx.SyncByteStream)
         await _result(self._response.close() if is_sync else self._response.aclose())
@@ -145,24 +137,21 @@ async def _parts(response: httpx.Response) -> AsyncGenerator[bytes]:
             yield part
 
 
-def as_problem(error: httpx.TransportError, origin: Origin, deadline: Deadline) -> ConnectionProblem:
+def as_problem(error: httpx.TransportError, deadline: Deadline) -> ConnectionProblem:
     """The problem by which this SDK calls a transport error of httpx."""
-    if isinstance(error, httpx.LocalProtocolError):
-        raise error  # a request that is no HTTP is a mistake in this file, not a problem of the connection
-    if isinstance(error, httpx.TimeoutException):
-        deadline.clip(None)
-    direction = "write" if isinstance(error, (httpx.WriteTimeout, httpx.WriteError)) else "read"
+    phase: Phase = "write" if isinstance(error, (httpx.WriteTimeout, httpx.WriteError)) else "read"
     match error:
-        case httpx.PoolTimeout():
-            return all_in_use(origin.timeout.pool)
-        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.ProxyError() | httpx.UnsupportedProtocol():
-            return connect_failed(origin, error)
+        case httpx.LocalProtocolError():
+            raise error  # a request that is no HTTP is a mistake in this file, not a problem of the connection
+        case httpx.ConnectTimeout() | httpx.ConnectError() | httpx.ProxyError() | httpx.UnsupportedProtocol():
+            deadline.check()
+            return connect_failed(deadline, error)
         case httpx.TimeoutException():
-            return timed_out(origin, direction)
+            return deadline.timed_out("pool" if isinstance(error, httpx.PoolTimeout) else phase)
         case httpx.RemoteProtocolError():
             said = str(error)
             hung_up = "disconnected" in said
             said = "closed the connection without an answer" if hung_up else f"speaks no HTTP/1.1 ({said})"
-            return ConnectionProblem(f"{origin} {said}")
+            return ConnectionProblem(f"{deadline.origin} {said}")
         case _:
-            return broken(origin, direction, error)
+            return broken(deadline, phase, error)

@@ -13,13 +13,22 @@ from typing import Any, Protocol, Self, cast
 from ._arrays import RequestTemplate, wire_form
 from ._http1 import PIECE_BYTES, Request
 from ._results import Progress
+from ._tracing import CallSpan
 from .frame import ALSO_READ, MEDIA_TYPE, HeadReader
-from .problems import ConnectionProblem, IncompleteBody, InvalidRequest, RequestTimeout, ServerFault, from_problem
+from .problems import (
+    ConnectionProblem,
+    IncompleteBody,
+    InvalidRequest,
+    RequestTimeout,
+    ServerFault,
+    TensorpostError,
+    from_problem,
+)
 from .strict_json import read_json
 
 __all__ = ["Response", "ResponseReader"]
 
-_HEAD_READ_BYTES = 1 << 12  # enough for the head of a frame with one tensor, and little to copy if data follows it
+_HEAD_READ_BYTES = 1 << 12  # of a frame's head, at a time
 _DOCUMENT_READ_BYTES = 1 << 16  # of a document, at a time
 _MOST_JSON_BYTES = 1 << 24
 _MOST_PROBLEM_BYTES = 1 << 20
@@ -42,26 +51,25 @@ class ResponseReader:
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
+        span: of the call, ended when the response is closed; None without OpenTelemetry.
     """
 
     def __init__(self, response: Response, request: Request) -> None:
+        self.span: CallSpan | None = None
         self.status, self.headers = response.status, response.headers
-        self._response = response
-        self._request = request
+        self.request_id = self.headers.get("x-request-id")
+        self._response, self._request = response, request
         self._received = 0
-        self._pushed_back = memoryview(b"")  # read together with a frame's head, but belonging to the tensors
         length = self.headers.get("content-length", "")
         self._expected = int(length) if length.isdecimal() else None
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self.span is not None:
+            self.span.end(self.status, error)
         await self._response.close()
-
-    @property
-    def request_id(self) -> str | None:
-        return self.headers.get("x-request-id")
 
     @property
     def _media_type(self) -> str:
@@ -70,12 +78,6 @@ class ResponseReader:
     def fault(self, detail: str) -> ServerFault:
         """The error of an answer that a tensorpost server does not give."""
         return ServerFault(detail, status=self.status, request_id=self.request_id)
-
-    async def require_success(self) -> None:
-        """Raise what a response that is not a success reports, and close it."""
-        if not 200 <= self.status < 300:
-            async with self:
-                raise await self._error()
 
     # ---- bytes -------------------------------------------------------------------------------------------------------
 
@@ -112,9 +114,7 @@ class ResponseReader:
 
     async def fill(self, memory: memoryview) -> None:
         """Read until this memory is full."""
-        at = min(len(self._pushed_back), len(memory))
-        memory[:at] = self._pushed_back[:at]
-        self._pushed_back = self._pushed_back[at:]
+        at = 0
         while at < len(memory):
             count = await self._some(memory[at : at + PIECE_BYTES])
             if count == 0:  # only without Content-Length: the frame's head announced more than came
@@ -123,9 +123,7 @@ class ResponseReader:
 
     async def finish(self) -> None:
         """See the end of the body, which sets the connection free for the next request."""
-        if self._received == self._expected and not self._pushed_back:
-            return
-        if self._pushed_back or await self._some(memoryview(bytearray(1))):
+        if await self._some(memoryview(bytearray(1))):
             raise self.fault("the answer is longer than its head says")
 
     async def read(self, limit: int = _MOST_PROBLEM_BYTES) -> bytearray:
@@ -145,8 +143,8 @@ class ResponseReader:
         self._require_type("a frame", MEDIA_TYPE, *ALSO_READ)
         reader, piece = HeadReader(content_length=self._expected), memoryview(bytearray(_HEAD_READ_BYTES))
         try:
-            while reader.head is None and (count := await self._some(piece)):
-                self._pushed_back = piece[reader.feed(piece[:count]) : count]
+            while reader.head is None and (count := await self._some(piece[: reader.missing])):
+                reader.feed(piece[:count])
             head = reader.finish()
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
@@ -176,7 +174,8 @@ class ResponseReader:
         except InvalidRequest as error:
             raise self.fault(f"the answer is no readable JSON: {error.detail}") from error
 
-    async def _error(self) -> Exception:
+    async def error(self) -> TensorpostError:
+        """What a response that is not a success reports."""
         try:
             body = await self.read()
         except (IncompleteBody, RequestTimeout):

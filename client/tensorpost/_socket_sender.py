@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from . import _http1 as http1
-from ._connection import SSL_WANTS, Connection, Direction, broken, connect, timed_out, tls_context
+from ._connection import Connection, awaited, broken, connect, tls_context
 from ._connection_pool import ConnectionPool
+from ._deadline import Deadline
 from ._options import Limits
 from ._origin import Origin
-from ._runtime import READ, WRITE, Deadline, Runtime
+from ._runtime import READ, WRITE
 from .problems import ConnectionProblem
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
@@ -33,16 +33,15 @@ R = TypeVar("R")
 class SocketSender:
     """Sends requests to one server."""
 
-    def __init__(self, origin: Origin, limits: Limits, runtime: Runtime) -> None:
-        self.origin, self.runtime = origin, runtime
-        self.pool = ConnectionPool(runtime, limits)
+    def __init__(self, origin: Origin, limits: Limits) -> None:
+        self._origin, self._pool = origin, ConnectionPool(limits)
 
     def __str__(self) -> str:
-        return "own sockets, " + ("TLS" if self.origin.scheme == "https" else "Unix" if self.origin.uds else "TCP")
+        return "own sockets, " + ("TLS" if self._origin.scheme == "https" else "Unix" if self._origin.uds else "TCP")
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
-        return tls_context(self.origin.tls) if self.origin.scheme == "https" else None
+        return tls_context(self._origin.tls) if self._origin.scheme == "https" else None
 
     async def send(self, request: http1.Request, deadline: Deadline) -> SocketResponse:
         """Send a request and wait for the head of its response.
@@ -52,26 +51,21 @@ class SocketSender:
             RequestTimeout: silence for longer than the timeout, no free connection, or the end of the call's time.
             ConnectionProblem: the connection broke before there was an answer, or what came is no HTTP.
         """
-        origin, length = self.origin, request.content_length
-        fields = (("content-length", str(length)),) if request.body else ()
-        first = http1.encode_head(request.method, origin.prefix + request.target, origin.fields, request.fields, fields)
-        rest: Iterable[memoryview] = request.pieces()
-        if length <= http1.SMALL_BODY_BYTES and not request.report:
-            first, rest = b"".join((first, *request.body)), ()
-        connection = await self.pool.acquire(origin.timeout.pool, deadline)
+        head = request.head(self._origin)
+        connection = await self._pool.acquire(deadline)
         try:
             if connection is None:
-                connection = await connect(origin, self.runtime, deadline, self._tls)
-            response = SocketResponse(self, connection, deadline)
-            await response.exchange(first, rest)
+                connection = await connect(deadline, self._tls)
+            response = SocketResponse(self._pool, connection, deadline)
+            await response.exchange(request.pieces(head))
         except BaseException:
-            self.pool.release(connection)
+            self._pool.release(connection)
             raise
         return response
 
     async def close(self) -> None:
         """Close the idle connections; those in use are closed when their responses are."""
-        self.pool.close()
+        self._pool.close()
 
 
 class SocketResponse:
@@ -81,48 +75,46 @@ class SocketResponse:
     memory of `read_into`, so that those of a tensor are copied once.
     """
 
-    def __init__(self, sender: SocketSender, connection: Connection, deadline: Deadline) -> None:
-        self._origin, self._pool, self._runtime = sender.origin, sender.pool, sender.runtime
-        self._connection, self._deadline = connection, deadline
+    def __init__(self, pool: ConnectionPool, connection: Connection, deadline: Deadline) -> None:
+        self._pool, self._connection, self._deadline = pool, connection, deadline
         self._buffer = b""  # what was received, and not yet used
-        self._left: int | None = 0  # bytes of the body, or of the current chunk; None before the first chunk
-        self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = self._closed = False
+        self._left: int = 0  # bytes of the body, or of the current chunk
+        self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = False
         self.status = 0
         self.headers: Mapping[str, str] = {}
 
     # ---- the request, and the head of the response -------------------------------------------------------------------
 
-    async def exchange(self, first: bytes, rest: Iterable[memoryview]) -> None:
+    async def exchange(self, pieces: Iterable[memoryview]) -> None:
         """Send the request, as much of it as the server takes, and receive the head of the response."""
-        # What the caller's progress function raises comes out of `rest`, and is no error of the connection.
-        for piece in chain((memoryview(first),), rest):
+        # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
+        for piece in pieces:
             self._sent_whole = await self._send(piece)
             if not self._sent_whole:
                 break
         if not self.status and not self._connection.is_tls:  # it cannot be there yet; TLS may hold a part of it
-            await self._wait(READ, "read")
+            await self._deadline.wait(self._connection.sock, READ, "read")
         while not self.status:
             self._use_head(await self._receive(self._connection.sock.recv, _RECEIVE_BYTES))
 
     async def _send(self, piece: memoryview) -> bool:
         """Send a piece; False if the server answered, or closed the connection, before it was sent."""
-        if len(piece) > http1.SMALL_BODY_BYTES:
-            await self._runtime.give_turn()
-            if self._has_answer():
-                return False
+        if len(piece) > http1.SMALL_BODY_BYTES and self._has_answer():
+            return False
         while piece:
-            events = READ | WRITE
+            if len(piece) > http1.SMALL_BODY_BYTES:
+                await self._deadline.runtime.give_turn()
             try:
                 piece = piece[self._connection.sock.send(piece) :]
-                if not piece:
-                    break
-            except self._connection.blocked as error:
-                events = READ | SSL_WANTS.get(error.errno or 0, WRITE)
+                continue  # TLS takes a record of 16 KiB at a time
             except (BrokenPipeError, ConnectionResetError):
                 return False  # the server may have said why before: reading the answer will show
             except OSError as error:
-                raise broken(self._origin, "write", error) from error
-            if await self._wait(events, "write") & READ and self._has_answer():
+                events = awaited(error, WRITE)
+                if not events:
+                    raise broken(self._deadline, "write", error) from error
+            ready = await self._deadline.wait(self._connection.sock, events | READ, "write")
+            if ready & READ and self._has_answer():
                 return False
         return True
 
@@ -130,21 +122,21 @@ class SocketResponse:
         """Whether the head of the answer came while the request is being sent."""
         try:
             self._use_head(self._connection.sock.recv(_RECEIVE_BYTES))
-        except self._connection.blocked:
-            return False
         except OSError as error:
-            raise broken(self._origin, "read", error) from error
+            if not awaited(error, READ):
+                raise broken(self._deadline, "read", error) from error
         return self.status > 0
 
     def _use_head(self, data: bytes) -> None:
         """Take bytes that came before the head was whole."""
         self._buffer += data
-        head = http1.read_head(self._buffer, self._origin)
+        head = http1.read_head(self._buffer, self._deadline.origin)
         if head is not None:
             self.status, self.headers, self._keep_alive = head.status, head.headers, head.keep_alive
-            self._left, self._is_chunked = head.body_bytes, head.body_bytes is None
-            self._until_close = head.body_bytes == http1.UNTIL_CLOSE
-            self._buffer = self._buffer[head.head_bytes :]
+            self._until_close, self._is_chunked = head.body_bytes == http1.UNTIL_CLOSE, head.body_bytes is None
+            self._left = head.body_bytes or 0
+            # Before the first chunk as before the others there is the end of a line.
+            self._buffer = (b"\r\n" if self._is_chunked else b"") + self._buffer[head.head_bytes :]
         elif not data:
             raise self._ended()
 
@@ -156,20 +148,23 @@ class SocketResponse:
         Raises:
             RequestTimeout: silence for longer than the timeout, or the end of the call's time.
             ConnectionProblem: the connection broke before the end of the body, or its chunks are malformed.
-            RuntimeError: the response was closed, or is of the process that this one was forked from.
+            RuntimeError: the response is of the process that this one was forked from.
         """
-        self._require_open()
-        self._deadline.clip(None)
+        if self._connection.is_inherited:
+            raise RuntimeError(
+                "this answer is of the process that asked for it, and this one was forked from that; ask again here"
+            )
+        self._deadline.check()
         if self._is_chunked and not self._left:
             await self._begin_chunk()
-        if not self._left:
-            return 0
         target = target[: self._left]
+        if not target:
+            return 0
         if count := min(len(self._buffer), len(target)):
             target[:count] = self._buffer[:count]
             self._buffer = self._buffer[count:]
         else:
-            await self._runtime.give_turn()
+            await self._deadline.runtime.give_turn()
             count = await self._receive(self._connection.sock.recv_into, target)
             if self._connection.is_tls and count:
                 count += self._more_records(target[count:])
@@ -188,24 +183,24 @@ class SocketResponse:
 
     async def _begin_chunk(self) -> None:
         """Read to the data of the next chunk, or to the end of the body."""
-        if self._left == 0 and await self._line():
-            raise http1.no_http(self._origin, "its answer has a chunk longer than it says")
+        origin = self._deadline.origin
+        if await self._line():
+            raise http1.no_http(origin, "its answer has a chunk longer than it says")
         size = http1.CHUNK_LINE.fullmatch(await self._line())
         if size is None:
-            raise http1.no_http(self._origin, "its answer has a malformed chunk")
-        self._left = int(size[1], 16)
-        trailers = 0
+            raise http1.no_http(origin, "its answer has a malformed chunk")
+        self._left, trailers = int(size[1], 16), 0
         while not self._left and (line := await self._line()):
             trailers += len(line)
             if trailers > http1.MOST_HEAD_BYTES or not http1.TRAILER.fullmatch(line):
-                raise http1.no_http(self._origin, "its answer has malformed trailers")
+                raise http1.no_http(origin, "its answer has malformed trailers")
         self._is_chunked = self._left > 0
 
     async def _line(self) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
             if len(self._buffer) > http1.MOST_HEAD_BYTES:
-                raise http1.no_http(self._origin, "its answer has a chunk with too long a line")
-            await self._runtime.give_turn()
+                raise http1.no_http(self._deadline.origin, "its answer has a chunk with too long a line")
+            await self._deadline.runtime.give_turn()
             data = await self._receive(self._connection.sock.recv, _RECEIVE_BYTES)
             if not data:
                 raise self._ended()
@@ -215,45 +210,23 @@ class SocketResponse:
 
     def _ended(self) -> ConnectionProblem:
         missing = "before the end of its answer" if self.status else "without an answer"
-        return ConnectionProblem(f"{self._origin} closed the connection {missing}")
+        return ConnectionProblem(f"{self._deadline.origin} closed the connection {missing}")
 
     async def close(self) -> None:
         """Keep the connection if the response was read to its end, close it otherwise."""
-        if self._closed:
-            return
-        self._closed = True
         if self._connection.is_inherited:
             self._connection.sock.close()  # this process' descriptor; the call is the other process'
             return
         read_whole = not (self._left or self._is_chunked or self._buffer)
         self._pool.release(self._connection, reusable=self._keep_alive and self._sent_whole and read_whole)
 
-    # ---- waiting -----------------------------------------------------------------------------------------------------
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("the answer has been closed")
-        if self._connection.is_inherited:
-            raise RuntimeError(
-                "this answer is of the process that asked for it, and this one was forked from that; ask again here"
-            )
-
     async def _receive(self, operation: Callable[[A], R], argument: A) -> R:
         """What `recv` or `recv_into` gives, once there is something."""
         while True:
             try:
                 return operation(argument)
-            except self._connection.blocked as error:
-                events = SSL_WANTS.get(error.errno or 0, READ)
             except OSError as error:
-                raise broken(self._origin, "read", error) from error
-            await self._wait(events, "read")
-
-    async def _wait(self, events: int, direction: Direction) -> int:
-        timeout = self._origin.timeout
-        seconds = self._deadline.clip(timeout.read if direction == "read" else timeout.write)
-        ready = await self._runtime.wait(self._connection.sock, events, seconds)
-        if not ready:
-            self._deadline.clip(None)
-            raise timed_out(self._origin, direction)
-        return ready
+                events = awaited(error, READ)
+                if not events:
+                    raise broken(self._deadline, "read", error) from error
+            await self._deadline.wait(self._connection.sock, events, "read")

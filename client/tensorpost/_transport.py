@@ -12,12 +12,14 @@ from . import problems
 from ._api_key import find_api_key
 from ._checks import headers_of, shown, text, whole_number
 from ._connection_pool import CLOSED
+from ._deadline import Deadline
 from ._http1 import Request
 from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
 from ._origin import Origin
 from ._response_reader import Response, ResponseReader
-from ._runtime import Deadline, Runtime
+from ._runtime import Runtime
 from ._socket_sender import SocketSender
+from ._tracing import CallSpan, begin_span
 from .problems import InvalidParameter, TensorpostError
 
 if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https needs it
@@ -42,7 +44,6 @@ class Transport:
 
     Attributes:
         origin: the server.
-        sender: our own sockets, or httpx for a proxy and for a caller's own httpx client.
 
     Raises:
         InvalidParameter: an argument is malformed.
@@ -84,32 +85,33 @@ class Transport:
             raise InvalidParameter("there are an api_key and a header Authorization; give one of the two")
         self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
         self._runtime, self._limits, self._http_client = runtime, limits, http_client
-        self.sender = self._new_sender()
-        self._process, self._inherited = os.getpid(), list[Sender]()
+        self._senders: dict[int, Sender] = {os.getpid(): self._new_sender()}
         self._closed = False
 
-    async def close(self) -> None:
-        """Close all connections; a caller's own httpx client stays open."""
-        self._closed = True
-        if self._process == os.getpid():
-            await self.sender.close()
+    @property
+    def sender(self) -> Sender:
+        """Our own sockets, or httpx for a proxy and for a caller's own httpx client.
 
-    def _own_sender(self) -> Sender:
-        """The sender of this process: two processes that use one connection would get each other's answers."""
-        if self._closed:
-            raise RuntimeError(CLOSED)
-        if self._process != os.getpid():
-            self._inherited.append(self.sender)  # kept open, since the process that this one was forked from uses it
-            self.sender, self._process = self._new_sender(), os.getpid()
-        return self.sender
+        Each process has its own: two that use one connection would get each other's answers. Those of the process that
+        this one was forked from stay open.
+        """
+        if os.getpid() not in self._senders:
+            self._senders[os.getpid()] = self._new_sender()
+        return self._senders[os.getpid()]
 
     def _new_sender(self) -> Sender:
         proxy = None if self._http_client is not None else self.origin.proxy()
         if self._http_client is None and proxy is None:
-            return SocketSender(self.origin, self._limits, self._runtime)
+            return SocketSender(self.origin, self._limits)
         from ._httpx_sender import HttpxSender  # httpx takes long to load
 
         return HttpxSender(self.origin, self._limits, self._runtime, proxy, self._http_client)
+
+    async def close(self) -> None:
+        """Close all connections; a caller's own httpx client stays open."""
+        self._closed = True
+        if os.getpid() in self._senders:
+            await self.sender.close()
 
     async def ask(self, request: Request, *, repeat: bool = True) -> ResponseReader:
         """Send a request until the head of a successful response came; it is repeated while its errors may pass.
@@ -117,18 +119,38 @@ class Transport:
         Raises:
             TensorpostError: what the server refused, or `ConnectionProblem`s: the error of the last attempt.
         """
-        deadline = Deadline(self.origin.timeout.total)
+        span = begin_span(self.origin, request)
+        if span is None:
+            return await self._ask(request, repeat, None)
+        request.fields += span.fields
+        try:
+            reader = await self._ask(request, repeat, span)
+        except BaseException as error:
+            span.end(error.status if isinstance(error, TensorpostError) else None, error)
+            raise
+        reader.span = span
+        return reader
+
+    async def _ask(self, request: Request, repeat: bool, span: CallSpan | None) -> ResponseReader:
+        """`ask`, which tells the span of the call."""
+        deadline = Deadline(self._runtime, self.origin)
         retry, waited, fields = 1, 0.0, request.fields
         while True:
+            if self._closed:
+                raise RuntimeError(CLOSED)
             request.fields = fields + deadline.wait_field()
             try:
-                reader = ResponseReader(await self._own_sender().send(request, deadline), request)
-                await reader.require_success()
-                return reader
+                reader = ResponseReader(await self.sender.send(request, deadline), request)
+                if 200 <= reader.status < 300:
+                    return reader
+                async with reader:
+                    raise await reader.error()
             except TensorpostError as error:
                 wait = wait_before_retry(retry, error, waited) if repeat and retry <= self._retries else None
-                if wait is None or not deadline.allows(wait):
+                if wait is None or wait >= deadline.left:
                     raise
+                if span is not None:
+                    span.repeats(retry, error)
             await self._runtime.sleep(wait)
             retry, waited = retry + 1, waited + wait
 

@@ -30,7 +30,7 @@ from tests.support.http_app import (
 )
 from tests.support.live_server import live_server
 
-from tensorpost_server.http import protocol
+from tensorpost_server.http.connection import protocol
 
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
 

@@ -1,6 +1,7 @@
 """The measuring itself: who is called how often and in which order, what counts as an answer, what counts as right."""
 
 import contextlib
+import itertools
 import socket
 import sys
 import threading
@@ -16,6 +17,7 @@ from benchmarks.servers import answers, running
 from benchmarks.timing import Times, in_turn
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+OK_TIMED = b"HTTP/1.1 200 OK\r\nServer-Timing: compute;dur=0.2\r\nContent-Length: 2\r\n\r\nok"
 
 
 def test_calls_take_turns_and_each_begins_a_round() -> None:
@@ -43,13 +45,14 @@ def test_the_lower_quartile_is_not_moved_by_slow_rounds() -> None:
 
 @pytest.fixture
 def answer(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A server that gives the same bytes to whatever comes: its port."""
+    """A server that gives these bytes to whatever comes, or several in turn: its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def converse(connection: socket.socket) -> None:
+            answers = itertools.cycle(request.param if isinstance(request.param, tuple) else (request.param,))
             with connection, contextlib.suppress(ConnectionError):  # a caller may hang up whenever it likes
                 while connection.recv(4096):
-                    connection.sendall(request.param)
+                    connection.sendall(next(answers))
 
         def accept() -> None:
             while True:
@@ -61,10 +64,11 @@ def answer(request: pytest.FixtureRequest) -> Iterator[int]:
 
         threading.Thread(target=accept, daemon=True).start()
         yield int(listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # Windows shuts no listening socket down
+            listener.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize("answer", [OK], indirect=True)
+@pytest.mark.parametrize("answer", [OK, (OK, OK_TIMED)], indirect=True)
 def test_our_load_generator_counts_answers(answer: int) -> None:
     load = by_loop(answer, Request("/", {}, b"x"), connections=3, seconds=0.1)
 

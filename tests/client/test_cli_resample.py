@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.support.command_line import Done, invoke
 from tests.support.live_server import live_server
 
 
@@ -19,9 +18,8 @@ def url() -> Iterator[str]:
         yield address
 
 
-def resample(url: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "tensorpost", "resample", *arguments, "--url", url]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False)
+def resample(url: str, *arguments: str) -> Done:
+    return invoke("resample", *arguments, "--url", url)
 
 
 def test_a_picture_grows_by_scale(url: str, tmp_path: Path) -> None:
@@ -64,5 +62,5 @@ def test_what_is_wrong_is_said(url: str, tmp_path: Path, arguments: tuple[str, .
 
     done = resample(url, str(source), "-o", str(tmp_path / "out.npy"), *arguments)
 
-    assert (done.returncode, said in done.stderr.decode()) == (status, True), done.stderr
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
     assert not (tmp_path / "out.npy").exists()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.command_line import Done, invoke
 from tests.support.live_server import live_server
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -29,11 +28,10 @@ def url() -> Iterator[str]:
         yield address
 
 
-def run(url: str, folder: Path, document: Any, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def run(url: str, folder: Path, document: Any, *arguments: str) -> Done:
     (folder / "op.json").write_text(json.dumps(document), encoding="utf-8")
     np.save(folder / "a.npy", A)
-    command = [sys.executable, "-m", "tensorpost", "run", "op.json", *arguments, "--url", url]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=folder)
+    return invoke("run", "op.json", *arguments, "--url", url, cwd=folder)
 
 
 def test_an_array_of_tensors_takes_the_files_in_order(url: str, tmp_path: Path) -> None:
@@ -83,5 +81,5 @@ def test_what_is_wrong_is_said(
 ) -> None:
     done = run(url, tmp_path, document, *arguments)
 
-    assert (done.returncode, said in " ".join(done.stderr.decode().split())) == (status, True), done.stderr
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (status, True), done.stderr
     assert not (tmp_path / "y.npy").exists()

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from tensorpost import Limits, Timeout
 from tensorpost._connection import Connection
+from tensorpost._connection_pool import ConnectionPool
+from tensorpost._deadline import Deadline
 from tensorpost._http1 import encode_head
 from tensorpost._origin import Origin
-from tensorpost._runtime import Deadline, ThreadRuntime, run_blocking
-from tensorpost._socket_sender import SocketResponse, SocketSender
+from tensorpost._runtime import ThreadRuntime, run_blocking
+from tensorpost._socket_sender import SocketResponse
 from tensorpost.problems import ConnectionProblem
 
 ORIGIN = Origin.parse("http://example.org:8000/p", headers={"x-a": "b"}, timeout=Timeout(), tls=True, uds=None)
@@ -55,8 +57,8 @@ class Ready(ThreadRuntime):
 def begin(answer: bytes, size: int = 1 << 16, *, ends: bool = True) -> tuple[SocketResponse, FakeSocket]:
     """Receive the head of an answer that comes in pieces of this size."""
     sock: Any = FakeSocket(answer, size, ends=ends)
-    response = SocketResponse(SocketSender(ORIGIN, Limits(), Ready()), Connection(sock), Deadline(None))
-    run_blocking(response.exchange(b"request", ()))
+    response = SocketResponse(ConnectionPool(Limits()), Connection(sock), Deadline(Ready(), ORIGIN))
+    run_blocking(response.exchange([memoryview(b"request")]))
     return response, sock
 
 

@@ -15,10 +15,16 @@ import pytest
 from tensorpost import Limits, Timeout
 from tensorpost._connection import Connection
 from tensorpost._connection_pool import ConnectionPool
-from tensorpost._runtime import AsyncioRuntime, Deadline, ThreadRuntime, run_blocking
+from tensorpost._deadline import Deadline
+from tensorpost._origin import Origin
+from tensorpost._runtime import AsyncioRuntime, Runtime, ThreadRuntime, run_blocking
 from tensorpost.problems import InvalidParameter, RequestTimeout
 
-NO_END = Deadline(None)
+
+def patience(seconds: float | None = None, runtime: Runtime | None = None) -> Deadline:
+    """Of a call that waits for a connection for so long."""
+    origin = Origin.parse("http://peer", headers={}, timeout=Timeout(pool=seconds), tls=True, uds=None)
+    return Deadline(runtime or ThreadRuntime(), origin)
 
 
 class Clock:
@@ -50,11 +56,11 @@ def pairs() -> Iterator[Pairs]:
 
 
 def pool_of(limits: Limits | None = None, **options: Any) -> ConnectionPool:
-    return ConnectionPool(ThreadRuntime(), limits or Limits(), **options)
+    return ConnectionPool(limits or Limits(), **options)
 
 
 def acquire(pool: ConnectionPool, seconds: float | None = None) -> Any:
-    return run_blocking(pool.acquire(seconds, NO_END))
+    return run_blocking(pool.acquire(patience(seconds)))
 
 
 def use(pool: ConnectionPool, connection: Connection) -> None:
@@ -213,13 +219,13 @@ def test_closing_wakes_no_one_but_who_is_next_finds_it_closed() -> None:
 
 def test_tasks_wait_for_a_connection_too() -> None:
     async def play() -> float:
-        pool = ConnectionPool(AsyncioRuntime(), Limits(max_connections=1))
-        await pool.acquire(None, NO_END)
+        pool = ConnectionPool(Limits(max_connections=1))
+        await pool.acquire(patience(None, AsyncioRuntime()))
         with pytest.raises(RequestTimeout, match="all 1 connections"):
-            await pool.acquire(0.01, NO_END)
+            await pool.acquire(patience(0.01, AsyncioRuntime()))
         asyncio.get_running_loop().call_later(0.1, pool.release)
         begin = time.monotonic()
-        await pool.acquire(10, NO_END)
+        await pool.acquire(patience(10, AsyncioRuntime()))
         return time.monotonic() - begin
 
     assert 0.05 < asyncio.run(play()) < 5
@@ -228,9 +234,9 @@ def test_tasks_wait_for_a_connection_too() -> None:
 @pytest.mark.parametrize("released", ["before", "after"])
 def test_a_task_that_is_cancelled_while_it_waits_takes_no_place(released: str) -> None:
     async def play() -> None:
-        pool = ConnectionPool(AsyncioRuntime(), Limits(max_connections=1))
-        await pool.acquire(None, NO_END)
-        waiting = asyncio.ensure_future(pool.acquire(None, NO_END))
+        pool = ConnectionPool(Limits(max_connections=1))
+        await pool.acquire(patience(None, AsyncioRuntime()))
+        waiting = asyncio.ensure_future(pool.acquire(patience(None, AsyncioRuntime())))
         await asyncio.sleep(0)
         if released == "before":
             pool.release()
@@ -238,7 +244,7 @@ def test_a_task_that_is_cancelled_while_it_waits_takes_no_place(released: str) -
         await asyncio.gather(waiting, return_exceptions=True)
         if released == "after":
             pool.release()
-        await pool.acquire(0.5, NO_END)
+        await pool.acquire(patience(0.5, AsyncioRuntime()))
 
     asyncio.run(play())
 

@@ -23,11 +23,12 @@ from tests.support.raw_server import http_answer, read_request
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperatorDesc, Timeout, problems
 from tensorpost._connection import Connection
-from tensorpost._http1 import Request
+from tensorpost._connection_pool import ConnectionPool
+from tensorpost._deadline import Deadline
 from tensorpost._httpx_sender import as_problem
 from tensorpost._origin import Origin
-from tensorpost._runtime import Deadline, ThreadRuntime, run_blocking
-from tensorpost._socket_sender import SocketResponse, SocketSender
+from tensorpost._runtime import ThreadRuntime, run_blocking
+from tensorpost._socket_sender import SocketResponse
 
 Connect = Callable[..., Any]
 
@@ -541,10 +542,9 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()
-    sender = SocketSender(origin_of("http://x"), Limits(), ThreadRuntime())
+    deadline = Deadline(ThreadRuntime(), origin_of("http://x"))
     with ours:
-        connection = Connection(ours)
-        response = SocketResponse(sender, connection, Deadline(None))
+        response = SocketResponse(ConnectionPool(Limits()), Connection(ours), deadline)
         assert run_blocking(response._send(memoryview(b"x"))) is False
 
 
@@ -579,17 +579,6 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_asked_for_again() ->
 
     assert len(met) == 1
     assert "self-signed" in caught.value.extra["certificate"] or "self signed" in caught.value.extra["certificate"]
-
-
-def test_a_stream_of_a_closed_answer_says_so() -> None:
-    with raw_server(answers(OK)) as server:
-        sender = SocketSender(origin_of(server.url), Limits(), ThreadRuntime())
-        response = run_blocking(sender.send(Request("GET", "/", ()), Deadline(None)))
-        run_blocking(response.close())
-
-        with pytest.raises(RuntimeError, match="the answer has been closed"):
-            run_blocking(response.read_into(memoryview(bytearray(1))))
-        run_blocking(sender.close())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a full queue is silent on Linux; elsewhere it refuses")
@@ -656,7 +645,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
-    origin = origin_of("http://x", timeout=Timeout.of(None))
+    deadline = Deadline(ThreadRuntime(), origin_of("http://x", timeout=Timeout.of(None)))
     classes, todo = set[type[httpx.TransportError]](), [httpx.TransportError]
     while todo:
         classes.add(cls := todo.pop())
@@ -664,15 +653,15 @@ def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
     assert len(classes) > 10
 
     for cls in classes - {httpx.LocalProtocolError}:
-        assert isinstance(as_problem(cls("x"), origin, Deadline(None)), problems.ConnectionProblem)
+        assert isinstance(as_problem(cls("x"), deadline), problems.ConnectionProblem)
     for cls in (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError):
-        assert type(as_problem(cls("x"), origin, Deadline(None))) is problems.ConnectFailed
+        assert type(as_problem(cls("x"), deadline)) is problems.ConnectFailed
     for cls in (httpx.ReadTimeout, httpx.WriteTimeout):
-        found = as_problem(cls("x"), origin, Deadline(None))
+        found = as_problem(cls("x"), deadline)
         assert type(found) is problems.RequestTimeout
         assert "silent for too long" in found.detail
     with pytest.raises(httpx.LocalProtocolError):  # a mistake of ours, which must not look like the network's
-        as_problem(httpx.LocalProtocolError("x"), origin, Deadline(None))
+        as_problem(httpx.LocalProtocolError("x"), deadline)
 
 
 @pytest.mark.parametrize(

@@ -1,54 +1,45 @@
-"""`tensorpost keys`, and the key of the other commands, through real processes."""
+"""`tensorpost keys`, and the key of the other commands."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.command_line import invoke
 from tests.support.live_server import live_server
 
-PATIENCE = 60  # seconds; a busy machine is slow, not wrong
 KEY = re.compile(r"tp_[A-Za-z0-9_-]{43}")
-
-
-def ran(*arguments: object, **env: object) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENSORPOST_")}
-    return subprocess.run(
-        [sys.executable, "-m", "tensorpost", *map(str, arguments)],
-        env={**inherited, **{name: str(value) for name, value in env.items()}},
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
 
 
 def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
-    made = ran("keys", "add", "anna", "--keys-file", file, "--days", 3, "--requests-per-minute", 600, "--scope", "run")
+    made = invoke(
+        "keys", "add", "anna", "--keys-file", file, "--days", 3, "--requests-per-minute", 600, "--scope", "run"
+    )
     assert made.returncode == 0, made.stderr
     key = made.stdout.strip()
     assert KEY.fullmatch(key), "standard output has the key and nothing else"
     assert key not in made.stderr
 
-    listed = ran("keys", "list", "--json", TENSORPOST_KEYS_FILE=file)
+    listed = invoke("keys", "list", "--json", TENSORPOST_KEYS_FILE=file)
     (row,) = json.loads(listed.stdout)
     assert (row["name"], row["scopes"], row["requests_per_minute"], row["expired"]) == ("anna", ["run"], 600, False)
     assert "sha256" not in row
-    table = ran("keys", "list", "--keys-file", file).stdout
+    table = invoke("keys", "list", "--keys-file", file).stdout
     assert re.search(r"^anna +run +2\d{3}-\S+ +2\d{3}-\S+ +600 +any *$", table, re.MULTILINE), table
 
-    again = ran("keys", "add", "anna", "--keys-file", file)
+    again = invoke("keys", "add", "anna", "--keys-file", file)
     assert (again.returncode, again.stdout) == (1, "")
     assert "there is a key anna already" in again.stderr
 
-    guess = ran("keys", "revoke", "ana", "--keys-file", file)
+    guess = invoke("keys", "revoke", "ana", "--keys-file", file)
     assert (guess.returncode, "did you mean anna?" in guess.stderr) == (1, True)
-    assert ran("keys", "revoke", "anna", "--keys-file", file).returncode == 0
-    assert json.loads(ran("keys", "list", "--json", "--keys-file", file).stdout) == []
+    assert invoke("keys", "revoke", "anna", "--keys-file", file).returncode == 0
+    assert json.loads(invoke("keys", "list", "--json", "--keys-file", file).stdout) == []
 
 
 @pytest.mark.parametrize(
@@ -63,7 +54,7 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], status: int, said: str) -> None:
-    found = ran("keys", *arguments, "--keys-file", tmp_path / "keys.jsonl")
+    found = invoke("keys", *arguments, "--keys-file", tmp_path / "keys.jsonl")
 
     assert (found.returncode, found.stdout) == (status, "")
     assert said in found.stderr
@@ -73,13 +64,13 @@ def test_what_cannot_be_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...]
 
 def test_commands_send_their_key(tmp_path: Path) -> None:
     file, key_file, source, target = (tmp_path / name for name in ("keys", "key", "x.npy", "y.npy"))
-    key = ran("keys", "add", "anna", "--keys-file", file).stdout.strip()
+    key = invoke("keys", "add", "anna", "--keys-file", file).stdout.strip()
     key_file.write_text(key)
     key_file.chmod(0o600)
     np.save(source, np.array([1, 2], np.float32))
     tile = ("tile", source, "--repeats", "2", "-o", target, "--quiet")
     with live_server(TENSORPOST_KEYS_FILE=file) as url:
-        without = ran(*tile, "--url", url)
+        without = invoke(*tile, "--url", url)
         assert (without.returncode, "wants an API key" in without.stderr) == (1, True)
         assert not target.exists()
         for options, env in (
@@ -87,14 +78,14 @@ def test_commands_send_their_key(tmp_path: Path) -> None:
             ((), {"TENSORPOST_API_KEY": key}),
             ((), {"TENSORPOST_API_KEY_FILE": key_file}),
         ):
-            done = ran(*tile, "--url", url, *options, **env)
+            done = invoke(*tile, "--url", url, *options, **env)
             assert done.returncode == 0, done.stderr
             np.testing.assert_array_equal(np.load(target), np.array([1, 2, 1, 2], np.float32))
             target.unlink()
-        assert ran("devices", "--url", url, "--api-key-file", key_file).returncode == 0
-        assert ran("healthcheck", "--url", url).returncode == 0
+        assert invoke("devices", "--url", url, "--api-key-file", key_file).returncode == 0
+        assert invoke("healthcheck", "--url", url).returncode == 0
         if os.name == "posix":
             key_file.chmod(0o644)
-            wide = ran("devices", "--url", url, "--api-key-file", key_file)
+            wide = invoke("devices", "--url", url, "--api-key-file", key_file)
             assert (wide.returncode, "mode 0644" in wide.stderr) == (1, True)
             assert key not in wide.stderr

@@ -11,8 +11,8 @@ from tests.support.http_app import NPY, app_settings, npy_bytes, request_bytes, 
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import serving as module
-from tensorpost_server.http.protocol import DirectProtocol
-from tensorpost_server.http.timeouts import ConnectionLimits
+from tensorpost_server.http.connection.protocol import DirectProtocol
+from tensorpost_server.http.connection.timeouts import ConnectionLimits
 from tensorpost_server.serving import choose_protocol
 
 Hide = Callable[..., None]

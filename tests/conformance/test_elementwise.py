@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tests.conformance.suite import check_bytes
 from tests.support import strategies as ours
 from tests.support.elementwise_oracles import FORMULAS, case_of, packed_case, types_of
+from tests.support.onnx_reference import reference_outputs
 from tests.support.vectors import Case, all_hold, cases_of, elements, written
 
 from tensorpost.descriptors import BufferTensorDesc, operator_class
@@ -188,7 +189,7 @@ def test_numbers_are_those_of_onnx(backend: Backend, operator: str):
         arrays = [_random(random, dtype, (9, 31)) for _ in names]
         if theirs == "BitShift":  # ONNX says nothing of counts of the width and more
             arrays[1] %= dtype.type(8 * dtype.itemsize)
-        expected = _of_onnx(theirs, onnx_attributes, arrays)
+        (expected,) = reference_outputs(theirs, 20, arrays, onnx_attributes)
         fields = {name: {"DataType": data_type, "Sizes": [9, 31]} for name in names}
         desc = cls.completed({**fields, **attributes})
         made = expected.astype(desc.outputs[0].layout.data_type.dtype)
@@ -213,19 +214,3 @@ def _random(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int,
         return (random.standard_normal(shape) * 2).astype(dtype)
     numbers = np.frombuffer(random.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
     return np.where(numbers == 0, numbers.dtype.type(1), numbers)
-
-
-def _of_onnx(op_type: str, attributes: Mapping[str, Any], arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    from onnx.reference import ReferenceEvaluator
-
-    from onnx import helper
-
-    names = [f"x{index}" for index in range(len(arrays))]
-    kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in arrays]
-    inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(names, kinds, strict=True)]
-    output = helper.make_empty_tensor_value_info("y")
-    graph = helper.make_graph([helper.make_node(op_type, names, ["y"], **attributes)], "one", inputs, [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
-    with np.errstate(all="ignore"):
-        (made,) = ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
-    return np.asarray(made)

@@ -29,16 +29,16 @@ from tests.support.http_app import (
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
-from tensorpost_server.http import access, access_keys
-from tensorpost_server.http.access import TokenBucket
-from tensorpost_server.http.access_keys import ApiKey, read_keys, write_keys
+from tensorpost_server.http.access import access_control, api_keys
+from tensorpost_server.http.access.access_control import TokenBucket
+from tensorpost_server.http.access.api_keys import ApiKey, read_keys, write_keys
 
 TILE = "/v1/operators/tile?repeats=2"
 BODY = npy_bytes([1, 2])
 
 
 class Clock:
-    """The clocks of `access.py`, which stand still until they are told."""
+    """The clocks of `access_control.py`, which stand still until they are told."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -53,7 +53,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(access, "time", clock)
+    monkeypatch.setattr(access_control, "time", clock)
     return clock
 
 
@@ -94,7 +94,7 @@ def test_the_file_holds_hashes_and_no_keys(file: Path, anna: str) -> None:
 
 
 def test_keys_are_256_random_bits() -> None:
-    keys = {access_keys.new_key() for _ in range(100)}
+    keys = {api_keys.new_key() for _ in range(100)}
 
     assert len(keys) == 100
     assert {len(key) for key in keys} == {len("tp_") + 43}  # 43 letters of 6 bits
@@ -270,14 +270,14 @@ def test_the_file_is_looked_at_once_a_second(
     file: Path, anna: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    look = access_keys.KeysFile._look
+    look = api_keys.KeysFile._look
 
-    def counted(self: access_keys.KeysFile) -> Any:
+    def counted(self: api_keys.KeysFile) -> Any:
         nonlocal looks
         looks += 1
         return look(self)
 
-    monkeypatch.setattr(access_keys.KeysFile, "_look", counted)
+    monkeypatch.setattr(api_keys.KeysFile, "_look", counted)
     with http_app(keys_file=file) as app:
         looks = 0
         for _ in range(5):
@@ -366,14 +366,14 @@ def test_a_declared_length_beyond_the_limit_is_no_eternal_debt(file: Path, clock
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each request that the protocol could replay, whether it was."""
     done: list[bool] = []
-    replay = access.AccessControl._replay
+    replay = access_control.AccessControl._replay
 
-    def watched(self: access.AccessControl, *arguments: Any) -> Any:
+    def watched(self: access_control.AccessControl, *arguments: Any) -> Any:
         response = replay(self, *arguments)
         done.append(response is not None)
         return response
 
-    monkeypatch.setattr(access.AccessControl, "_replay", watched)
+    monkeypatch.setattr(access_control.AccessControl, "_replay", watched)
     return done
 
 

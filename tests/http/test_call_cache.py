@@ -33,7 +33,6 @@ from uvicorn.server import ServerState
 
 from tensorpost.datatypes import data_type
 from tensorpost.frame import encode_head
-from tensorpost_server.http import protocol as protocol_module
 from tensorpost_server.http.call_cache import (
     MOST_KEY_BYTES,
     BoundedCache,
@@ -42,6 +41,7 @@ from tensorpost_server.http.call_cache import (
     tensors_in_place,
     whole_messages,
 )
+from tensorpost_server.http.connection import protocol as protocol_module
 
 TILE = "/v1/operators/tile?repeats=1,2"
 

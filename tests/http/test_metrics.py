@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.support.http_app import NPY, Serving, assert_problem, eventually, http_app, npy_bytes, request_bytes, serving
 
-from tensorpost_server.http.metrics import BOUNDS, METRICS, RequestMetrics, Sample, exposition
-from tensorpost_server.http.request_record import RequestRecord
+from tensorpost_server.http.observability.metrics import BOUNDS, METRICS, RequestMetrics, Sample, exposition
+from tensorpost_server.http.observability.request_record import RequestRecord
 
 TILE = "/v1/operators/tile?repeats=2&backend=numpy"
 CALL = {"operator": "TILE", "backend": "numpy"}

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.support.bodies_app import BodiesApp, settle, sha
 from tests.support.fake_transport import FakeTransport, answers, connect
 
-from tensorpost_server.http import protocol as protocol_module
-from tensorpost_server.http.connection_states import TRANSITIONS, Event, Reading
-from tensorpost_server.http.protocol import DirectProtocol
+from tensorpost_server.http.connection import protocol as protocol_module
+from tensorpost_server.http.connection.connection_states import TRANSITIONS, Event, Reading
+from tensorpost_server.http.connection.protocol import DirectProtocol
 
 SMALL = 32  # what counts as a large body here, so that byte by byte is affordable
 

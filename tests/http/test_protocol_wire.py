@@ -20,8 +20,8 @@ import pytest
 from tests.support.bodies_app import Serving, serve_bodies, sha
 from tests.support.http_app import PATIENCE, Wire, eventually, request_bytes
 
-from tensorpost_server.http.protocol import DIRECT_BYTES, DirectProtocol, protocol_class
-from tensorpost_server.http.timeouts import ConnectionLimits
+from tensorpost_server.http.connection.protocol import DIRECT_BYTES, DirectProtocol, protocol_class
+from tensorpost_server.http.connection.timeouts import ConnectionLimits
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
 LOOPS = [

@@ -20,7 +20,7 @@ from tests.support.http_app import PATIENCE, app_settings, eventually
 from tensorpost import Client
 from tensorpost.problems import ConnectionProblem, InvalidParameter
 from tensorpost_server import commands
-from tensorpost_server.http.tls import TlsFiles, uvicorn_options
+from tensorpost_server.http.connection.tls import TlsFiles, uvicorn_options
 
 CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
 needs_openssl = pytest.mark.skipif(

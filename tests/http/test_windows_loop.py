@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tensorpost_server.http.windows_loop import accept_next, event_loop
+from tensorpost_server.http.connection.windows_loop import accept_next, event_loop
 
 RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)  # SO_LINGER: close by a reset
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tensorpost_server.http.metrics import METRICS
+from tensorpost_server.http.observability.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"

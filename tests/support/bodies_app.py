@@ -23,9 +23,9 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.support.http_app import PATIENCE, Wire, eventually
 
-from tensorpost_server.http.receive_into import receive_into
+from tensorpost_server.http.connection.receive_into import receive_into
 
-WINDOWS_LOOP = "tensorpost_server.http.windows_loop:event_loop"  # asyncio's own stops at a reset
+WINDOWS_LOOP = "tensorpost_server.http.connection.windows_loop:event_loop"  # asyncio's own stops at a reset
 __all__ = ["BodiesApp", "Lent", "Serving", "serve_bodies", "settle", "sha"]
 
 GUARD = b"\xa5" * 64

@@ -24,6 +24,7 @@ from tensorpost_server.backends.cuda.variants import Variant
 __all__ = ["COMPILER", "Emulator", "address"]
 
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+FLAGS = (COMPILER or "", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off")
 HEADER = Path(__file__).with_name("cuda_emulation.hpp")
 
 
@@ -54,23 +55,23 @@ class Emulator:
                 f'extern "C" void run(unsigned grid, unsigned block, unsigned shared, void **arguments) '
                 f"{{ launch({variant.kernel}, grid, block, shared, arguments); }}\n"
             )
-            text = HEADER.read_text() + variant.source + driver + more
             fresh = path.with_suffix(f".{os.getpid()}.so")  # another test process may be compiling the same
-            command = [
-                COMPILER,
-                "-O1",
-                "-w",
-                "-shared",
-                "-fPIC",
-                "-ffp-contract=off",
-                *variant.options,
-                "-x",
-                "c++",
-                "-",
-            ]
-            subprocess.run([*command, "-o", str(fresh)], check=True, input=text.encode())
+            command = [*FLAGS, *variant.options, "-include", str(self.header()), "-x", "c++", "-", "-o", str(fresh)]
+            subprocess.run(command, check=True, input=(variant.source + driver + more).encode())
             fresh.replace(library)
         return library
+
+    def header(self) -> Path:
+        """The names of CUDA, compiled once for all variants: it is most of what there is to compile."""
+        header = self.folder / HEADER.name
+        compiled = self.folder / f"{HEADER.name}.gch"
+        if not compiled.exists():
+            fresh = [path.with_suffix(f"{path.suffix}.{os.getpid()}") for path in (header, compiled)]
+            shutil.copyfile(HEADER, fresh[0])
+            subprocess.run([*FLAGS, "-std=c++17", "-x", "c++-header", str(HEADER), "-o", str(fresh[1])], check=True)
+            fresh[0].replace(header)
+            fresh[1].replace(compiled)
+        return header
 
     def run(self, launch: Launch, sources: Sequence[int], target: int, tables: Mapping[str, int] | None = None) -> None:
         """Run a launch.

@@ -18,7 +18,7 @@ from tests.support.structure import picture, structure_table
 from tensorpost import _cli
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
 from tensorpost_server.http.error_responses import status_of
-from tensorpost_server.http.metrics import METRICS
+from tensorpost_server.http.observability.metrics import METRICS
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 

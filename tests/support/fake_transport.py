@@ -15,8 +15,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from tensorpost_server.http.protocol import DirectProtocol, protocol_class
-from tensorpost_server.http.timeouts import ConnectionLimits
+from tensorpost_server.http.connection.protocol import DirectProtocol, protocol_class
+from tensorpost_server.http.connection.timeouts import ConnectionLimits
 
 from .bodies_app import settle
 

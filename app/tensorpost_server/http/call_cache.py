@@ -34,8 +34,8 @@ from ..engine import Stages, Worker
 from ..planning import Plan
 from .headers import request_id
 from .media_types import MediaType, RequestFormat
+from .observability.request_record import RequestRecord
 from .parse_call import Dialect, RunOptions
-from .request_record import RequestRecord
 
 if TYPE_CHECKING:
     from .service import Service

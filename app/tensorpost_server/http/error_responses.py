@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from tensorpost import problems as p
 
-from .browser_requests import NO_SNIFFING
-from .request_record import observation_of
+from .access.browser_requests import NO_SNIFFING
+from .observability.request_record import observation_of
 
 __all__ = [
     "MEDIA_TYPE",

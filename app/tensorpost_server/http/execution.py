@@ -24,14 +24,14 @@ from .call_cache import (
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
+from .connection.receive_into import arrived_bytes, receive_into
 from .error_responses import is_out_of_memory, out_of_memory
 from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
+from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .receive_into import arrived_bytes, receive_into
 from .request_body import ClientDisconnected, RequestBody
-from .request_record import CLIENT_DISCONNECTED, Observation
 from .responses import (
     JSON_BYTES_PER_ELEMENT,
     ResponseSender,
@@ -144,7 +144,8 @@ class Execution:
         if self._whole is not None:
             body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages, watch)
-        if self._whole is not None and format_.request is not MediaType.JSON:
+        # A trace context is another one in each request, so no later head would be the same.
+        if self._whole is not None and format_.request is not MediaType.JSON and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operator
@@ -215,11 +216,14 @@ class Execution:
         self, prepared: PreparedCall, media_type: MediaType, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
-        plan, sender = prepared.plan, self.sender
+        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
+        timeline = None if trace is None else trace.timeline
         assert sender is not None
         if media_type is MediaType.JSON:
             # `check_output` has limited it, so it fits in memory.
-            output = b"".join([block async for block in worker.run(plan, inputs, caller=self._caller)])
+            output = b"".join(
+                [block async for block in worker.run(plan, inputs, caller=self._caller, timeline=timeline)]
+            )
             large = json_elements(plan) > INLINE_JSON_ELEMENTS
             await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
             return
@@ -228,9 +232,11 @@ class Execution:
             head = prepared.heads[worker] = response_head(prepared, worker, media_type)
         if head.inline:
             # The first time, backends make tables and compile, which may take long, so a thread does it.
-            await sender.whole(head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller))
+            await sender.whole(
+                head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller, timeline=timeline)
+            )
             return
-        await sender.stream(head, worker.run(plan, inputs, caller=self._caller))
+        await sender.stream(head, worker.run(plan, inputs, caller=self._caller, timeline=timeline))
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""

@@ -16,14 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
 
-from .browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
+from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .call_cache import whole_messages
 from .dialects import DIALECTS
 from .error_responses import STATUS, answer_error, answer_http_exception
 from .execution import Execution
 from .headers import header_fields, request_framing, request_id
+from .observability.request_record import Observation, RequestTrace, operator_name
 from .parse_call import Dialect
-from .request_record import Observation, operator_name
 from .service import Service
 
 __all__ = ["OperatorDispatch"]
@@ -56,6 +56,8 @@ class OperatorDispatch:
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         observation = Observation(scope, id_)
+        if self._service.traces is not None:
+            observation.trace = RequestTrace.of(fields)
         try:
             await self._answer(scope, receive, send, fields, id_, observation)
         except Exception as error:  # the application answers it outside of here, or the connection breaks

@@ -10,8 +10,8 @@ from starlette.types import Receive
 from tensorpost.frame import BodyWriter, HeadReader, NpyHeadReader
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
+from .connection.receive_into import ReceiveInto
 from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
-from .receive_into import ReceiveInto
 
 __all__ = ["ClientDisconnected", "RequestBody"]
 

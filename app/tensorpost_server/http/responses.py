@@ -19,7 +19,7 @@ from tensorpost.problems import LimitExceeded, NotAcceptable
 from ..engine import Stages, Worker
 from ..planning import Plan
 from ..settings import Settings
-from .browser_requests import NO_SNIFFING
+from .access.browser_requests import NO_SNIFFING
 from .call_cache import PreparedCall, PreparedHead, ReplayFunction, WholeMessages, changing_field_lines, field_lines
 from .caller_watch import CallerWatch
 from .media_types import MediaType

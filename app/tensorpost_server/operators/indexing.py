@@ -12,7 +12,20 @@ from tensorpost import descriptors as dml
 from ..forms import Array, Box, BoxFunction
 from .registry import form_of_class
 
-__all__ = ["gather_form", "nonzero_form", "scatter_form"]
+__all__ = [
+    "BLOCK",
+    "along",
+    "gather_elements",
+    "gather_elements_form",
+    "gather_form",
+    "nonnegative",
+    "nonzero_form",
+    "one_hot_form",
+    "reverse_form",
+    "scatter_form",
+]
+
+BLOCK = 1 << 16  # elements at a time, whose indices of 64 bits stay in a CPU's cache
 
 
 @form_of_class(dml.GatherOperatorDesc)
@@ -30,13 +43,33 @@ def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int
     extra = len(whole) - rank
     spans = [(0, 1)] * max(0, extra) + list(box[max(0, -extra) :])
     leading, middle, trailing = spans[:axis], spans[axis : axis + counted], spans[axis + counted :]
-    picked = _nonnegative(xp, indices[tuple([slice(*span) for span in middle])], length)
+    picked = nonnegative(xp, indices[tuple([slice(*span) for span in middle])], length)
     picked = xp.clip(picked, 0, length - 1)
     source = x[(*[slice(*span) for span in leading], slice(None), *[slice(*span) for span in trailing])]
     out[...] = xp.take(source, picked.reshape(-1), axis=axis).reshape(out.shape)
 
 
-def _nonnegative(xp: ModuleType, indices: Any, length: int) -> Any:
+@form_of_class(dml.GatherElementsOperatorDesc)
+def gather_elements_form(desc: dml.GatherElementsOperatorDesc) -> BoxFunction:
+    """`Output[c] = Input[c with c[Axis] = Indices[c]]`."""
+    return BoxFunction(gather_elements, 2, (("axis", desc.axis),), 2, block=BLOCK)
+
+
+def gather_elements(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
+    """Fill a box of the elements that an index of the same shape names along an axis."""
+    x, indices = inputs
+    part = [slice(*span) for span in box]
+    picked = nonnegative(xp, indices[tuple(part)], x.shape[axis])
+    part[axis] = slice(None)
+    out[...] = xp.take_along_axis(x[tuple(part)], xp.clip(picked, 0, x.shape[axis] - 1), axis)
+
+
+def along(xp: ModuleType, span: tuple[int, int], axis: int, rank: int) -> Any:
+    """The coordinates of a range along an axis, as an array of so many dimensions."""
+    return xp.arange(*span, dtype="int64").reshape([-1 if at == axis else 1 for at in range(rank)])
+
+
+def nonnegative(xp: ModuleType, indices: Any, length: int) -> Any:
     """The indices as int64, with negative ones counted from the end of the axis."""
     if indices.dtype.kind == "u":
         # What is beyond the axis stays beyond it; 64 bits would not fit int64.
@@ -56,7 +89,7 @@ def scatter_form(desc: dml.ScatterElementsOperatorDesc) -> Array:
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int) -> Any:
     length, made = x.shape[axis], x.copy()
-    places = _nonnegative(xp, indices, length)
+    places = nonnegative(xp, indices, length)
     inside = (places >= 0) & (places < length)
     coordinates = list(xp.nonzero(inside))
     values = updates[tuple(coordinates)]
@@ -86,3 +119,38 @@ def _nonzero(xp: ModuleType, x: Any, count: tuple[int, ...], coordinates: tuple[
     for column, entries in enumerate(found):
         rows[:held, column] = entries
     return xp.full(count, held, "uint32"), rows.reshape(coordinates)
+
+
+@form_of_class(dml.OneHotOperatorDesc)
+def one_hot_form(desc: dml.OneHotOperatorDesc) -> BoxFunction:
+    """`Output[c] = Values[1 if c[Axis] == Indices[c with c[Axis] = 0] else 0]`."""
+    values = desc.values_tensor.sizes
+    last = max(axis for axis, size in enumerate(values) if size > 1)
+    second = tuple([int(axis == last) for axis in range(len(values))])
+    parameters = (("axis", desc.axis), ("length", desc.output_tensor.sizes[desc.axis]), ("second", second))
+    return BoxFunction(_one_hot, 2, parameters, block=BLOCK)
+
+
+def _one_hot(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int, length: int, second: tuple[int, ...]
+) -> None:
+    indices, values = inputs
+    part = [slice(*span) for span in box]
+    part[axis] = slice(None)
+    hot = along(xp, box[axis], axis, len(box)) == nonnegative(xp, indices[tuple(part)], length)
+    out[...] = xp.where(hot, values[second], values[(0,) * len(box)])
+
+
+@form_of_class(dml.ReverseSubsequencesOperatorDesc)
+def reverse_form(desc: dml.ReverseSubsequencesOperatorDesc) -> BoxFunction:
+    """`Output[k] = Input[n - 1 - k]` below the length n along each line, and the input from there on."""
+    return BoxFunction(_reverse, 2, (("axis", desc.axis),), 2, block=BLOCK)
+
+
+def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
+    x, lengths = inputs
+    part = [slice(*span) for span in box]
+    part[axis] = slice(None)
+    count = nonnegative(xp, lengths[tuple(part)], x.shape[axis])
+    place = along(xp, box[axis], axis, len(box))
+    out[...] = xp.take_along_axis(x[tuple(part)], xp.where(place < count, count - 1 - place, place), axis)

@@ -15,22 +15,58 @@ from tensorpost import descriptors as dml
 from tensorpost.descriptors import BufferTensorDesc, PaddingMode
 from tensorpost.descriptors.operator_desc import with_size
 
-from ..forms import Box, BoxFunction, Copies, Copy
+from ..forms import Box, BoxFunction, Copies, Copy, Loop
 from .registry import form_of_class
 
-__all__ = ["join_form", "padding_form", "slice_form", "split_form"]
+__all__ = [
+    "cast_value",
+    "join_form",
+    "pad",
+    "padding_form",
+    "plain_slice_form",
+    "slice_form",
+    "slice_grad_form",
+    "split_form",
+]
 
 
 MOST_COPIES = 256
 """Copies of one padding; each costs some microseconds for every slice, and for the plan."""
 
 
+@form_of_class(dml.SliceOperatorDesc)
+def plain_slice_form(desc: dml.SliceOperatorDesc) -> Copies:
+    """`Output[c] = Input[Offsets + c * Strides]`."""
+    return Copies.of_box(desc.sizes, source_start=desc.offsets, source_steps=desc.strides)
+
+
 @form_of_class(dml.Slice1OperatorDesc)
 def slice_form(desc: dml.Slice1OperatorDesc) -> Copies:
     """`Output[c] = Input[start + c * stride]`; a negative stride starts at the window's last element."""
+    return Copies.of_box(
+        desc.output_tensor.sizes, source_start=_window_start(desc), source_steps=desc.input_window_strides
+    )
+
+
+@form_of_class(dml.SliceGradOperatorDesc)
+def slice_grad_form(desc: dml.SliceGradOperatorDesc) -> Copies:
+    """`OutputGradient[start + c * stride] = InputGradient[c]`, 0 elsewhere; backwards where the stride is negative."""
+    counts, steps = desc.input_gradient_tensor.sizes, desc.input_window_strides
+    axes = list(zip(counts, _window_start(desc), steps, strict=True))
+    source = [count - 1 if step < 0 else 0 for count, _, step in axes]
+    target = [start + (count - 1) * min(step, 0) for count, start, step in axes]
+    loops = [
+        Loop(count, (axis, abs(step)), ((axis, 1 if step > 0 else -1),))
+        for axis, (count, _, step) in enumerate(axes)
+        if count > 1
+    ]
+    return Copies((len(counts),), ((Copy(0, tuple(source), tuple(target), tuple(loops)),),), 0)
+
+
+def _window_start(desc: dml.Slice1OperatorDesc | dml.SliceGradOperatorDesc) -> list[int]:
+    """The first element that SLICE1 reads along each axis."""
     windows = zip(desc.input_window_offsets, desc.input_window_sizes, desc.input_window_strides, strict=True)
-    start = [offset + (size - 1 if step < 0 else 0) for offset, size, step in windows]
-    return Copies.of_box(desc.output_tensor.sizes, source_start=start, source_steps=desc.input_window_strides)
+    return [offset + (size - 1 if step < 0 else 0) for offset, size, step in windows]
 
 
 @form_of_class(dml.JoinOperatorDesc)
@@ -57,19 +93,22 @@ def _parts(tensors: Sequence[BufferTensorDesc], axis: int) -> Iterator[tuple[Seq
         begin += tensor.sizes[axis]
 
 
-@form_of_class(dml.Padding1OperatorDesc)
-def padding_form(desc: dml.Padding1OperatorDesc) -> Copies | BoxFunction:
+@form_of_class(dml.PaddingOperatorDesc, dml.Padding1OperatorDesc)
+def padding_form(desc: dml.PaddingOperatorDesc | dml.Padding1OperatorDesc) -> Copies | BoxFunction:
     """Along each axis the output is a few runs of the input, forwards, backwards or of one element.
 
     Where that makes many copies, elements are taken by their indices instead.
     """
     sizes, rank = desc.input_tensor.sizes, len(desc.input_tensor.sizes)
     if desc.padding_mode is PaddingMode.CONSTANT:
-        return Copies.of_box(sizes, target_start=desc.start_padding, fill_value=desc.padding_value)
+        value = desc.padding_value
+        if isinstance(desc, dml.PaddingOperatorDesc):
+            value = cast_value(value, desc.input_tensor.dtype)
+        return Copies.of_box(sizes, target_start=desc.start_padding, fill_value=value)
     axes = list(zip(sizes, desc.start_padding, desc.output_tensor.sizes, strict=True))
     periods = [3 if desc.padding_mode is PaddingMode.EDGE else 2 * (whole // size + 2) for size, _, whole in axes]
     if math.prod(periods) > MOST_COPIES:
-        return BoxFunction(_pad, 1, (("axes", tuple(axes)), ("mode", desc.padding_mode)), rank + 1)
+        return BoxFunction(pad, 1, (("axes", tuple(axes)), ("mode", desc.padding_mode)), rank + 1)
     runs = [_runs(size, before, whole, desc.padding_mode) for size, before, whole in axes]
     copies = [
         Copy.of_box(
@@ -83,9 +122,19 @@ def padding_form(desc: dml.Padding1OperatorDesc) -> Copies | BoxFunction:
     return Copies((rank,), (tuple(copies),))
 
 
-def _pad(
+def cast_value(value: float, dtype: np.dtype[Any]) -> int | float:
+    """A FLOAT attribute in the type of a tensor: truncated and saturated for integers, rounded for floats."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return min(max(int(value), int(limits.min)), int(limits.max))
+    with np.errstate(over="ignore"):  # infinite beyond FLOAT16
+        return float(dtype.type(value))
+
+
+def pad(
     xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[tuple[int, int, int], ...], mode: PaddingMode
 ) -> None:
+    """Fill a box of a padded tensor; `axes` are size, elements before it and size of the result."""
     taken = [
         _index(np.arange(start, stop) - before, size, mode)
         for (start, stop), (size, before, _) in zip(box, axes, strict=True)

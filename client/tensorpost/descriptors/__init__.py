@@ -11,42 +11,60 @@ from typing import Any, cast
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
+    attention,
     clip,
     convolution,
+    depth_space,
     elementwise,
     elementwise_base,
+    fold,
     generator,
     indexing,
+    indexing_nd,
     logic,
     movement,
+    normalization,
     pooling,
     product,
+    quantization,
+    recurrent,
     reduction,
     resample,
     resample_grad,
     roi,
+    scan,
     softmax,
     tile,
+    training,
+    value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
+from .attention import *  # noqa: F403
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
 from .convolution import *  # noqa: F403
+from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
+from .fold import *  # noqa: F403
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
+from .quantization import *  # noqa: F403
+from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
 from .roi import *  # noqa: F403
+from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
     BufferTensorDesc,
@@ -57,6 +75,8 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .training import *  # noqa: F403
+from .value_scale import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
@@ -77,22 +97,33 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += attention.__all__
 __all__ += clip.__all__
+__all__ += depth_space.__all__
 __all__ += convolution.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
+__all__ += fold.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
+__all__ += indexing_nd.__all__
 __all__ += logic.__all__
 __all__ += movement.__all__
 __all__ += pooling.__all__
 __all__ += product.__all__
+__all__ += recurrent.__all__
+__all__ += normalization.__all__
+__all__ += product.__all__
+__all__ += quantization.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
+__all__ += scan.__all__
 __all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += training.__all__
+__all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 

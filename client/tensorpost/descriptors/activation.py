@@ -45,6 +45,7 @@ __all__ = [
     "ActivationThresholdedReluOperatorDesc",
     "FusedActivation",
     "WithFusedActivation",
+    "newer_activations",
 ]
 
 _PLACEHOLDER: Mapping[str, Any] = {"DataType": "FLOAT32", "Sizes": [1, 1, 1, 1]}
@@ -68,11 +69,17 @@ class WithFusedActivation(OperatorDesc):
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """See `OperatorDesc.level_rules`."""
-        fused = self.fused_activation
-        if fused is not None and level < fused.facts.since:
-            message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
-            expected = f"{fused.facts.since} or above"
-            yield self.broken("activation-newer-than-level", ("FusedActivation",), message, fused.name, expected)
+        yield from newer_activations(self, self.fused_activation, level, "FusedActivation")
+
+
+def newer_activations(
+    desc: OperatorDesc, fused: Activation | None, level: FeatureLevel, *path: str | int
+) -> Iterator[Violation]:
+    """An activation fused into an operator, at this path, must not be newer than the level."""
+    if fused is not None and level < fused.facts.since:
+        message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
+        expected = f"{fused.facts.since} or above"
+        yield desc.broken("activation-newer-than-level", path, message, fused.name, expected)
 
 
 class ActivationEluOperatorDesc(Activation):

@@ -2,7 +2,8 @@
 
 The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
 Two rows of 6_4 are not the pages' but what DirectML was seen to accept there: FLOAT64 in TILE, 1 to 4 dimensions in
-RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)).
+RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)). PastSequenceLengthsTensor of
+MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the other tensors there.
 Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
 them.
 """

@@ -1,16 +1,62 @@
-"""Generators: operators without inputs. Source: the DML_FILL_VALUE_SEQUENCE page."""
+"""Generators: operators whose outputs follow from their attributes, from a few numbers, or replace parts of an input.
+
+Sources: the DML_FILL_VALUE_CONSTANT, FILL_VALUE_SEQUENCE, DIAGONAL_MATRIX, DIAGONAL_MATRIX1, RANDOM_GENERATOR and
+DML_RANDOM_GENERATOR_TYPE pages; J. K. Salmon and others, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
+from typing import Annotated
 
+from ..datatypes import TensorDataType
 from ..problems import Violation
-from .fields import Scalar
+from .fields import CEnum, Float, Int, Scalar
 from .movement import DataTypeOf, scalar_fits, scalar_type_is
-from .operator_desc import Given, Inferred, OperatorDesc
+from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
-__all__ = ["FillValueSequenceOperatorDesc"]
+__all__ = [
+    "DiagonalMatrix1OperatorDesc",
+    "DiagonalMatrixOperatorDesc",
+    "FillValueConstantOperatorDesc",
+    "FillValueSequenceOperatorDesc",
+    "RandomGeneratorOperatorDesc",
+    "RandomGeneratorType",
+]
+
+
+class RandomGeneratorType(enum.IntEnum):
+    """`DML_RANDOM_GENERATOR_TYPE`: the only one is Philox with 4 words of 32 bits and 10 rounds."""
+
+    PHILOX_4X32_10 = 0
+
+
+class FillValueConstantOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_FILL_VALUE_CONSTANT`: one value for every element.
+
+    Attributes:
+        output_tensor: tensor to fill.
+        value_data_type: the output's DataType.
+        value: of every element.
+    """
+
+    operator_type = "FILL_VALUE_CONSTANT"
+
+    output_tensor: BufferTensorDesc
+    value_data_type: DataTypeOf
+    value: Scalar
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the value's DataType."""
+        yield "value_data_type", given.tensor("output_tensor").data_type
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The value has the output's DataType, and fits it."""
+        yield from scalar_type_is(self, "value_data_type", self.output_tensor.data_type)
+        yield from scalar_fits(self, "value", self.value_data_type)
 
 
 class FillValueSequenceOperatorDesc(OperatorDesc):
@@ -41,3 +87,107 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
         yield from scalar_fits(self, "value_start", self.value_data_type)
         if not isinstance(self.value_delta, int) or self.value_delta >= 0:
             yield from scalar_fits(self, "value_delta", self.value_data_type)
+
+
+class DiagonalMatrixOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_DIAGONAL_MATRIX`: matrices with a value on one diagonal and 0 elsewhere.
+
+    Attributes:
+        output_tensor: tensor to fill; its last two dimensions are the matrices', of any height and width.
+        offset: column less row of the diagonal's elements; it may lie outside the matrix.
+        value: cast to the output's type: truncated and saturated for integers.
+    """
+
+    operator_type = "DIAGONAL_MATRIX"
+
+    output_tensor: BufferTensorDesc
+    offset: Int
+    value: Float
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """There are two dimensions at least."""
+        yield from _of_matrices(self, self.output_tensor)
+
+
+class DiagonalMatrix1OperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_DIAGONAL_MATRIX1`: matrices with a value on a band of diagonals, or everywhere but on it.
+
+    Attributes:
+        input_tensor: what is not filled; 0 if it is left out.
+        output_tensor: of the input's sizes and DataType; its last two dimensions are the matrices'.
+        value_data_type: the output's DataType.
+        value: what the band is filled with.
+        diagonal_fill_begin: column less row of the first diagonal of the band.
+        diagonal_fill_end: the diagonal after its last. If it is less than the first, all is filled but the diagonals
+            from the end up to the begin.
+    """
+
+    operator_type = "DIAGONAL_MATRIX1"
+
+    input_tensor: BufferTensorDesc | None = None
+    output_tensor: BufferTensorDesc
+    value_data_type: DataTypeOf
+    value: Scalar
+    diagonal_fill_begin: Int
+    diagonal_fill_end: Int
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output from the input, and the value's DataType."""
+        source = given.tensor("input_tensor" if given.value("input_tensor") is not None else "output_tensor")
+        yield "value_data_type", source.data_type
+        yield "output_tensor", packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Input and output agree, there are two dimensions at least, and the value fits."""
+        if self.input_tensor is not None:
+            yield from self.same_type_and_rank()
+            yield from self.sizes_are(self.input_tensor.sizes, "InputTensor.Sizes", "output_tensor")
+        yield from _of_matrices(self, self.output_tensor)
+        yield from scalar_type_is(self, "value_data_type", self.output_tensor.data_type)
+        yield from scalar_fits(self, "value", self.value_data_type)
+
+
+def _of_matrices(desc: OperatorDesc, output: BufferTensorDesc) -> Iterator[Violation]:
+    if len(output.sizes) < 2:
+        message = "a matrix has two dimensions"
+        yield desc.broken(
+            "dimension-count", ("OutputTensor", "Sizes"), message, list(output.sizes), "2 to 4 dimensions"
+        )
+
+
+class RandomGeneratorOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_RANDOM_GENERATOR`: random bits by Philox 4x32-10, the same for the same state.
+
+    Four elements in row-major order are one block, of the counter plus 0, 1 and so on. The pages leave open in which
+    order words are: word 0 of the counter is its lowest, word 0 of a block comes first, as in TensorFlow, whose plugin
+    copies its words as they are.
+
+    Attributes:
+        input_state_tensor: 6 UINT32: the counter of 128 bits, then the key of 64.
+        output_tensor: UINT32, of any sizes.
+        output_state_tensor: the state for the next call: the counter plus the blocks that were begun; may be left out.
+        type: PHILOX_4X32_10, the only one.
+    """
+
+    operator_type = "RANDOM_GENERATOR"
+
+    input_state_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    output_state_tensor: BufferTensorDesc | None = None
+    type: Annotated[RandomGeneratorType, CEnum("DML_RANDOM_GENERATOR_TYPE_")] = RandomGeneratorType.PHILOX_4X32_10
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """States of 6 UINT32, and an output of UINT32."""
+        yield from self.data_type_is(
+            TensorDataType.UINT32, "input_state_tensor", "output_tensor", "output_state_tensor"
+        )
+        state = self.input_state_tensor.sizes
+        yield from self.sizes_are([*[1] * (len(state) - 1), 6], "six words", "input_state_tensor", code="state-sizes")
+        if self.output_state_tensor is not None:
+            other = self.output_state_tensor.sizes
+            if len(other) != len(state):
+                message = f"the output state has {len(other)} dimensions, the input state {len(state)}"
+                where = ("OutputStateTensor", "Sizes")
+                yield self.broken("dimension-counts-differ", where, message, list(other), f"{len(state)} dimensions")
+            yield from self.sizes_are(state, "InputStateTensor.Sizes", "output_state_tensor")

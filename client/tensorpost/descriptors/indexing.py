@@ -1,8 +1,9 @@
 """Indexing: operators that read or write elements where an index tensor says.
 
-Sources: the DML_GATHER, DML_SCATTER_ELEMENTS and DML_NONZERO_COORDINATES pages. From 3_0 on a negative index of a
-signed type counts from the end. An index outside the axis reads the nearest element of the axis (GATHER) or writes
-nothing (SCATTER_ELEMENTS): the pages leave that open, it is tensorpost's choice.
+Sources: the DML_GATHER, GATHER_ELEMENTS, SCATTER_ELEMENTS, NONZERO_COORDINATES, ONE_HOT and REVERSE_SUBSEQUENCES pages.
+From 3_0 on a negative index of a signed type counts from the end. An index outside the axis reads the nearest element
+of the axis (GATHER and its kin) or writes nothing (SCATTER and its kin): the pages leave that open, it is tensorpost's
+choice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from .fields import UInt
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import BufferTensorDesc
 
-__all__ = ["GatherOperatorDesc", "NonzeroCoordinatesOperatorDesc", "ScatterElementsOperatorDesc"]
+__all__ = [
+    "GatherElementsOperatorDesc",
+    "GatherOperatorDesc",
+    "NonzeroCoordinatesOperatorDesc",
+    "OneHotOperatorDesc",
+    "ReverseSubsequencesOperatorDesc",
+    "ScatterElementsOperatorDesc",
+]
 
 
 class GatherOperatorDesc(OperatorDesc):
@@ -43,7 +51,7 @@ class GatherOperatorDesc(OperatorDesc):
         """See `OperatorDesc.inferred`: the output; all dimensions of the indices count, but for leading ones."""
         source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
         axis = given.axis("axis", len(source.sizes))
-        counted = len(_without_leading_ones(indices.sizes))
+        counted = len(without_leading_ones(indices.sizes))
         yield "index_dimensions", counted
         count = given.integer("index_dimensions") if given.has("index_dimensions") else counted
         sizes = _gathered(source.sizes, indices.sizes, axis, count)
@@ -75,7 +83,7 @@ class GatherOperatorDesc(OperatorDesc):
                 yield from self.sizes_are(sizes, "the input's with the axis replaced by the indices'", "output_tensor")
 
 
-def _without_leading_ones(sizes: Sequence[int]) -> Sequence[int]:
+def without_leading_ones(sizes: Sequence[int]) -> Sequence[int]:
     first = next((axis for axis, size in enumerate(sizes) if size != 1), len(sizes))
     return sizes[first:]
 
@@ -88,6 +96,39 @@ def _gathered(sizes: Sequence[int], indices: Sequence[int], axis: int, count: in
         return None
     kept = whole[max(0, len(whole) - rank) :]
     return [1] * (rank - len(kept)) + kept
+
+
+class GatherElementsOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_GATHER_ELEMENTS`: takes single elements along an axis, each by an index of its own.
+
+    Attributes:
+        input_tensor: tensor to read.
+        indices_tensor: where along the axis each element is; of the input's sizes but for the axis.
+        output_tensor: of the indices' sizes and the input's DataType.
+        axis: the dimension that is indexed.
+    """
+
+    operator_type = "GATHER_ELEMENTS"
+
+    input_tensor: BufferTensorDesc
+    indices_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axis: UInt
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output."""
+        yield "output_tensor", packed(given.tensor("input_tensor").data_type, given.tensor("indices_tensor").sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Ranks, types and sizes agree; along the axis there may be any number of indices."""
+        yield from self.same_type_and_rank("input_tensor", "output_tensor")
+        sizes, indices = self.input_tensor.sizes, self.indices_tensor.sizes
+        yield from self.axis_is_below(len(sizes))
+        yield from self.sizes_are(indices, "IndicesTensor.Sizes", "output_tensor")
+        if self.axis < len(sizes) == len(indices):
+            wanted = with_size(sizes, self.axis, indices[self.axis])
+            yield from self.sizes_are(wanted, "the input's but for the axis", "indices_tensor", code="index-sizes")
 
 
 class ScatterElementsOperatorDesc(OperatorDesc):
@@ -158,7 +199,7 @@ class NonzeroCoordinatesOperatorDesc(OperatorDesc):
         count, coordinates = self.output_count_tensor.sizes, self.output_coordinates_tensor.sizes
         yield from self.sizes_are([1] * len(count), "all ones", "output_count_tensor")
         sizes = self.input_tensor.sizes
-        effective, rank = len(_without_leading_ones(sizes)), len(sizes)
+        effective, rank = len(without_leading_ones(sizes)), len(sizes)
         if len(coordinates) < 2 or not max(1, effective) <= coordinates[-1] <= rank:
             message = (
                 f"the last size of the coordinates must be {max(1, effective)} to {rank}, as the input has dimensions"
@@ -168,3 +209,69 @@ class NonzeroCoordinatesOperatorDesc(OperatorDesc):
         else:
             wanted = [*[1] * (len(coordinates) - 2), math.prod(sizes), coordinates[-1]]
             yield from self.sizes_are(wanted, "one row per input element", "output_coordinates_tensor")
+
+
+class OneHotOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_ONE_HOT`: makes a line of each index: one value where the index says, another one elsewhere.
+
+    Attributes:
+        indices_tensor: of size 1 along the axis. An index outside the axis is nowhere: its line has one value only.
+        values_tensor: what is elsewhere and what is at the index: its first two elements in row-major order.
+        output_tensor: the indices' sizes with the axis made longer, which follows from nothing; the values' DataType.
+        axis: the dimension of the lines.
+    """
+
+    operator_type = "ONE_HOT"
+
+    indices_tensor: BufferTensorDesc
+    values_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axis: UInt
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Ranks and types agree, indices are 1 along the axis, and there are two values."""
+        yield from self.same_type_and_rank("values_tensor", "output_tensor")
+        sizes, values = self.output_tensor.sizes, self.values_tensor.sizes
+        yield from self.axis_is_below(len(sizes))
+        if self.axis < len(sizes):
+            wanted = with_size(sizes, self.axis, 1)
+            yield from self.sizes_are(
+                wanted, "the output's with 1 along the axis", "indices_tensor", code="index-sizes"
+            )
+        if math.prod(values) < 2:
+            message = "there must be two values: what is elsewhere, and what is at the index"
+            yield self.broken("value-count", ("ValuesTensor", "Sizes"), message, list(values), "2 elements or more")
+
+
+class ReverseSubsequencesOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_REVERSE_SUBSEQUENCES`: reverses the first elements of every line along an axis.
+
+    Attributes:
+        input_tensor: tensor to read.
+        sequence_lengths_tensor: how many elements of each line are reversed, all at most; of size 1 along the axis.
+        output_tensor: of the input's sizes and DataType.
+        axis: the dimension of the lines.
+    """
+
+    operator_type = "REVERSE_SUBSEQUENCES"
+
+    input_tensor: BufferTensorDesc
+    sequence_lengths_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axis: UInt
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output."""
+        source = given.tensor("input_tensor")
+        yield "output_tensor", packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Ranks, types and sizes agree; lengths are 1 along the axis."""
+        yield from self.same_type_and_rank("input_tensor", "output_tensor")
+        sizes = self.input_tensor.sizes
+        yield from self.axis_is_below(len(sizes))
+        yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
+        if self.axis < len(sizes):
+            wanted, why = with_size(sizes, self.axis, 1), "the input's with 1 along the axis"
+            yield from self.sizes_are(wanted, why, "sequence_lengths_tensor", code="index-sizes")

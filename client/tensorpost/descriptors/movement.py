@@ -1,6 +1,6 @@
 """Data movement: operators that copy elements to other places, bit for bit.
 
-Sources: the DML_SLICE1, DML_JOIN, DML_SPLIT and DML_PADDING1 pages.
+Sources: the DML_SLICE, DML_SLICE1, DML_SLICE_GRAD, DML_JOIN, DML_SPLIT, DML_PADDING and DML_PADDING1 pages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..datatypes import TensorDataType
 from ..problems import Violation
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
-from .fields import CEnum, IntArray, Scalar, UInt, UIntArray, count_of
+from .fields import CEnum, Float, IntArray, Scalar, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import MOST_TENSORS, BufferTensorDesc, TensorArray
 
@@ -23,7 +23,10 @@ __all__ = [
     "JoinOperatorDesc",
     "Padding1OperatorDesc",
     "PaddingMode",
+    "PaddingOperatorDesc",
     "Slice1OperatorDesc",
+    "SliceGradOperatorDesc",
+    "SliceOperatorDesc",
     "SplitOperatorDesc",
 ]
 
@@ -38,6 +41,45 @@ class PaddingMode(enum.IntEnum):
     REFLECTION = 2
     SYMMETRIC = 3
     WRAP = 4
+
+
+class SliceOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_SLICE`: every Strides[i]-th element from Offsets[i] on, Sizes[i] of them.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_tensor: same DataType and rank, with `sizes` as its sizes.
+        offsets: the first element along each dimension.
+        dimension_count: derived.
+        sizes: elements to take along each dimension.
+        strides: steps, at least 1.
+    """
+
+    operator_type = "SLICE"
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    offsets: UIntArray
+    dimension_count: UInt = count_of("offsets")
+    sizes: UIntArray
+    strides: UIntArray
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output."""
+        yield "output_tensor", packed(given.tensor("input_tensor").data_type, given.integers("sizes"))
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Every step lies inside the input; a stride of 0, of which the page says nothing, is refused."""
+        yield from self.same_type_and_rank()
+        yield from self.count_rules("dimension_count", "offsets")
+        yield from self.one_entry_per_dimension("sizes", "strides")
+        yield from self.sizes_are(self.sizes, "Sizes", "output_tensor")
+        steps = zip(self.input_tensor.sizes, self.offsets, self.sizes, self.strides, strict=False)
+        for axis, (length, offset, size, stride) in enumerate(steps):
+            if stride < 1 or offset + stride * (size - 1) >= length:
+                message = f"{size} elements, {stride} apart from {offset} on, do not lie in the input's {length}"
+                yield self.broken("window", ("Sizes", axis), message, size, "a window inside the input")
 
 
 class Slice1OperatorDesc(OperatorDesc):
@@ -70,26 +112,58 @@ class Slice1OperatorDesc(OperatorDesc):
 
     def operator_rules(self) -> Iterator[Violation]:
         """The window lies inside the input, and the output inside what the steps reach."""
-        yield from self.same_type_and_rank()
-        yield from self.count_rules("dimension_count", "input_window_offsets")
-        yield from self.one_entry_per_dimension("input_window_sizes", "input_window_strides")
-        windows = zip(
-            self.input_tensor.sizes, self.output_tensor.sizes, self.input_window_offsets, self.input_window_sizes,
-            self.input_window_strides, strict=False,
-        )  # fmt: skip
-        for axis, (length, out, offset, size, step) in enumerate(windows):
-            most = _reached(size, step)
-            if size < 1 or offset + size > length:
-                message = f"the window of {size} elements from {offset} on is not inside the input's {length} elements"
-                yield self.broken(
-                    "window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}"
-                )
-            elif step == 0:
-                message = "a step of 0 stays where it is"
-                yield self.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
-            elif out > most:
-                message = f"the steps reach {most} elements of the window, not {out}"
-                yield self.broken("output-sizes", ("OutputTensor", "Sizes", axis), message, out, f"1 to {most}")
+        yield from _window_rules(self, self.input_tensor, "output_tensor")
+
+
+class SliceGradOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_SLICE_GRAD`: lays a gradient where SLICE1 read its elements, over zeros.
+
+    Attributes:
+        input_gradient_tensor: tensor to read, of the sizes of SLICE1's output.
+        output_gradient_tensor: same DataType and rank, of the sizes of SLICE1's input, which do not follow from others.
+        dimension_count: derived.
+        input_window_offsets: the first element of SLICE1's window along each dimension.
+        input_window_sizes: elements of the window along each dimension, at least 1.
+        input_window_strides: steps, not 0; a negative one starts at the window's last element.
+    """
+
+    operator_type = "SLICE_GRAD"
+
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+    input_window_offsets: UIntArray
+    dimension_count: UInt = count_of("input_window_offsets")
+    input_window_sizes: UIntArray
+    input_window_strides: IntArray
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """SLICE1's rules, with its input as the output here."""
+        yield from _window_rules(self, self.output_gradient_tensor, "input_gradient_tensor")
+
+
+def _window_rules(
+    desc: Slice1OperatorDesc | SliceGradOperatorDesc, whole: BufferTensorDesc, part: str
+) -> Iterator[Violation]:
+    """The window lies inside the whole, and the part inside what the steps reach."""
+    yield from desc.same_type_and_rank()
+    yield from desc.count_rules("dimension_count", "input_window_offsets")
+    yield from desc.one_entry_per_dimension("input_window_sizes", "input_window_strides")
+    role = "input" if part == "output_tensor" else "output gradient"
+    windows = zip(
+        whole.sizes, getattr(desc, part).sizes, desc.input_window_offsets, desc.input_window_sizes,
+        desc.input_window_strides, strict=False,
+    )  # fmt: skip
+    for axis, (length, count, offset, size, step) in enumerate(windows):
+        most = _reached(size, step)
+        if size < 1 or offset + size > length:
+            message = f"the window of {size} elements from {offset} on is not inside the {role}'s {length} elements"
+            yield desc.broken("window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}")
+        elif step == 0:
+            message = "a step of 0 stays where it is"
+            yield desc.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
+        elif count > most:
+            message = f"the steps reach {most} elements of the window, not {count}"
+            yield desc.broken("output-sizes", (pascal_case(part), "Sizes", axis), message, count, f"1 to {most}")
 
 
 def _reached(size: int, step: int) -> int:
@@ -187,6 +261,44 @@ def _parts_fill_whole(desc: OperatorDesc, whole: str, parts: str, axis: int) -> 
         )  # fmt: skip
 
 
+class PaddingOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_PADDING`: PADDING1 with a constant that is a FLOAT whatever the tensors' type.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_tensor: same DataType and rank; as large as the input and both paddings.
+        padding_mode: as in PADDING1; SYMMETRIC needs 3_0, WRAP 6_4.
+        padding_value: the constant, cast to the tensors' type: truncated and saturated for integers; without effect in
+            other modes.
+        dimension_count: derived.
+        start_padding: elements before the input along each dimension.
+        end_padding: elements after it.
+    """
+
+    operator_type = "PADDING"
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    padding_mode: Annotated[PaddingMode, CEnum("DML_PADDING_MODE_")]
+    padding_value: Float = 0
+    start_padding: UIntArray
+    dimension_count: UInt = count_of("start_padding")
+    end_padding: UIntArray
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output."""
+        yield "output_tensor", _padded(given)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The output is as large as the input and both paddings."""
+        yield from _padding_rules(self)
+
+    def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
+        """SYMMETRIC and WRAP are newer than the operator."""
+        yield from _mode_rules(self, level)
+
+
 class Padding1OperatorDesc(OperatorDesc):
     """`DML_OPERATOR_PADDING1`: surrounds a tensor with a constant, or with its own elements continued.
 
@@ -216,27 +328,42 @@ class Padding1OperatorDesc(OperatorDesc):
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output, and the value's DataType."""
-        source = given.tensor("input_tensor")
-        yield "padding_value_data_type", source.data_type
-        paddings = zip(source.sizes, given.integers("start_padding"), given.integers("end_padding"), strict=False)
-        yield "output_tensor", packed(source.data_type, [sum(three) for three in paddings])
+        yield "padding_value_data_type", given.tensor("input_tensor").data_type
+        yield "output_tensor", _padded(given)
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output is as large as the input and both paddings; the value has the tensors' type."""
-        yield from self.same_type_and_rank()
-        yield from self.count_rules("dimension_count", "start_padding")
-        yield from self.one_entry_per_dimension("end_padding")
+        yield from _padding_rules(self)
         yield from scalar_type_is(self, "padding_value_data_type", self.input_tensor.data_type)
-        paddings = zip(self.input_tensor.sizes, self.start_padding, self.end_padding, strict=False)
-        wanted = [sum(three) for three in paddings]
-        yield from self.sizes_are(wanted, "the input's with both paddings", "output_tensor")
         yield from scalar_fits(self, "padding_value", self.padding_value_data_type)
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """WRAP is newer than the operator."""
-        if self.padding_mode is PaddingMode.WRAP and level < FeatureLevel.L6_4:
-            message = f"PaddingMode WRAP needs feature level 6_4, not {level}"
-            yield self.broken("mode-newer-than-level", ("PaddingMode",), message, "WRAP", "6_4 or above")
+        yield from _mode_rules(self, level)
+
+
+def _padded(given: Given) -> dict[str, object]:
+    source = given.tensor("input_tensor")
+    paddings = zip(source.sizes, given.integers("start_padding"), given.integers("end_padding"), strict=False)
+    return packed(source.data_type, [sum(three) for three in paddings])
+
+
+def _padding_rules(desc: PaddingOperatorDesc | Padding1OperatorDesc) -> Iterator[Violation]:
+    yield from desc.same_type_and_rank()
+    yield from desc.count_rules("dimension_count", "start_padding")
+    yield from desc.one_entry_per_dimension("end_padding")
+    paddings = zip(desc.input_tensor.sizes, desc.start_padding, desc.end_padding, strict=False)
+    wanted = [sum(three) for three in paddings]
+    yield from desc.sizes_are(wanted, "the input's with both paddings", "output_tensor")
+
+
+def _mode_rules(desc: PaddingOperatorDesc | Padding1OperatorDesc, level: FeatureLevel) -> Iterator[Violation]:
+    newer = {PaddingMode.SYMMETRIC: FeatureLevel.L3_0, PaddingMode.WRAP: FeatureLevel.L6_4}
+    since = newer.get(desc.padding_mode, level)
+    if level < since:
+        name = desc.padding_mode.name
+        message = f"PaddingMode {name} needs feature level {since}, not {level}"
+        yield desc.broken("mode-newer-than-level", ("PaddingMode",), message, name, f"{since} or above")
 
 
 def scalar_type_is(desc: OperatorDesc, field: str, wanted: TensorDataType) -> Iterator[Violation]:

@@ -1,9 +1,12 @@
-"""Reductions and selections along axes. Sources: the DML_REDUCE and DML_TOP_K1 pages, and DML_REDUCE_FUNCTION."""
+"""Reductions and selections along axes.
+
+Sources: the DML_REDUCE, DML_ARGMIN, DML_ARGMAX, DML_TOP_K and DML_TOP_K1 pages, and DML_REDUCE_FUNCTION.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from ..datatypes import TensorDataType
@@ -13,7 +16,16 @@ from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .resample import AxisDirection, Direction
 from .tensor import BufferTensorDesc
 
-__all__ = ["ReduceFunction", "ReduceOperatorDesc", "TopK1OperatorDesc"]
+__all__ = [
+    "ArgmaxOperatorDesc",
+    "ArgminOperatorDesc",
+    "Positions",
+    "ReduceFunction",
+    "ReduceOperatorDesc",
+    "Selection",
+    "TopK1OperatorDesc",
+    "TopKOperatorDesc",
+]
 
 
 class ReduceFunction(enum.IntEnum):
@@ -62,28 +74,78 @@ class ReduceOperatorDesc(OperatorDesc):
         """See `OperatorDesc.inferred`: the output; positions are UINT32."""
         source, axes = given.tensor("input_tensor"), given.integers("axes")
         function = given.member("function", ReduceFunction, "DML_REDUCE_FUNCTION_", ReduceFunction.SUM)
-        sizes = [1 if axis in axes else size for axis, size in enumerate(source.sizes)]
-        yield "output_tensor", packed(TensorDataType.UINT32 if function.is_index else source.data_type, sizes)
+        data_type = TensorDataType.UINT32 if function.is_index else source.data_type
+        yield "output_tensor", packed(data_type, _reduced(source.sizes, axes))
 
     def operator_rules(self) -> Iterator[Violation]:
         """The output has the input's rank, and one element along each axis."""
         yield from self.same_type_and_rank(*(["input_tensor"] if self.function.is_index else []))
-        yield from self.count_is_length("axis_count", "axes")
-        rank = len(self.input_tensor.sizes)
-        for index, axis in enumerate(self.axes):
-            if axis >= rank:
-                message = f"{axis} is no dimension of the input"
-                yield self.broken("axis", ("Axes", index), message, axis, f"0 to {rank - 1}")
-        wanted = [1 if axis in self.axes else size for axis, size in enumerate(self.input_tensor.sizes)]
-        yield from self.sizes_are(wanted, "the input's with 1 for each axis", "output_tensor")
+        yield from _axes_rules(self)
 
     def function_name(self) -> str:
         """The support tables differ by function."""
         return self.function.name
 
 
-class TopK1OperatorDesc(OperatorDesc):
-    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and their positions.
+def _reduced(sizes: Sequence[int], axes: Sequence[int]) -> list[int]:
+    return [1 if axis in axes else size for axis, size in enumerate(sizes)]
+
+
+def _axes_rules(desc: ReduceOperatorDesc | Positions) -> Iterator[Violation]:
+    """The axes are dimensions, as DirectML has it even if one is there twice; each has one element in the output."""
+    yield from desc.count_is_length("axis_count", "axes")
+    sizes = desc.input_tensor.sizes
+<<<<<<< HEAD
+    yield from desc.axes_are_below(len(sizes))
+=======
+    yield from desc.axes_are_dimensions(len(sizes))
+>>>>>>> directml
+    yield from desc.sizes_are(_reduced(sizes, desc.axes), "the input's with 1 for each axis", "output_tensor")
+
+
+class Positions(OperatorDesc):
+    """Base of operators that find one element along some axes.
+
+    Attributes:
+        input_tensor: tensor to read.
+        output_tensor: positions in row-major order of the axes; the input's sizes with 1 for each axis.
+        axis_count: derived.
+        axes: dimensions; one that is there twice counts once.
+        axis_direction: of equal elements the first (INCREASING) or the last one (DECREASING).
+    """
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    axes: UIntArray
+    axis_count: UInt = count_of("axes")
+    axis_direction: Direction = AxisDirection.INCREASING
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output, UINT32."""
+        sizes, axes = given.tensor("input_tensor").sizes, given.integers("axes")
+        yield "output_tensor", packed(TensorDataType.UINT32, _reduced(sizes, axes))
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """The output has the input's rank, and one element along each axis."""
+        yield from self.same_type_and_rank("input_tensor")
+        yield from _axes_rules(self)
+
+
+class ArgminOperatorDesc(Positions):
+    """`DML_OPERATOR_ARGMIN`: the position of the smallest element along some axes; of NaN, if there is any."""
+
+    operator_type = "ARGMIN"
+
+
+class ArgmaxOperatorDesc(Positions):
+    """`DML_OPERATOR_ARGMAX`: the position of the largest element along some axes; of NaN, if there is any."""
+
+    operator_type = "ARGMAX"
+
+
+class Selection(OperatorDesc):
+    """Base of operators that take the first K elements of every line in an order of values.
 
     Attributes:
         input_tensor: tensor to read.
@@ -91,17 +153,13 @@ class TopK1OperatorDesc(OperatorDesc):
         output_index_tensor: positions along the axis; of the same sizes.
         axis: a dimension.
         k: 1 to the input's size along the axis (the page says less than that size; ONNX TopK needs it itself).
-        axis_direction: INCREASING for the smallest first, DECREASING for the largest.
     """
-
-    operator_type = "TOP_K1"
 
     input_tensor: BufferTensorDesc
     output_value_tensor: BufferTensorDesc
     output_index_tensor: BufferTensorDesc
     axis: UInt
     k: UInt
-    axis_direction: Direction = AxisDirection.DECREASING
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -122,3 +180,21 @@ class TopK1OperatorDesc(OperatorDesc):
                 yield self.broken("k", ("K",), message, self.k, f"1 to {sizes[self.axis]}")
             wanted, outputs = with_size(sizes, self.axis, self.k), ("output_value_tensor", "output_index_tensor")
             yield from self.sizes_are(wanted, "the input's with K for the axis", *outputs)
+
+
+class TopKOperatorDesc(Selection):
+    """`DML_OPERATOR_TOP_K`: the K largest elements of every line, largest first, and their positions."""
+
+    operator_type = "TOP_K"
+
+
+class TopK1OperatorDesc(Selection):
+    """`DML_OPERATOR_TOP_K1`: the K largest or smallest elements of every line, in order, and their positions.
+
+    Attributes:
+        axis_direction: INCREASING for the smallest first, DECREASING for the largest.
+    """
+
+    operator_type = "TOP_K1"
+
+    axis_direction: Direction = AxisDirection.DECREASING

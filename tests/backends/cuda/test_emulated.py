@@ -106,7 +106,7 @@ def run(emulator: Emulator, call: Call, used: set[variants.Variant] | None = Non
 
 
 @given(call=st.one_of(tile_calls(COPIED), copy_calls(COPIED)))
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=200)
 def test_copies(emulator: Emulator, call: Call):
     agree(call, run(emulator, call), exactly=True)
 

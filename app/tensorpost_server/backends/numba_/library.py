@@ -138,7 +138,8 @@ def object_file() -> Path:
 def build() -> tuple[Path, bool]:
     """Compile the kernels into the cache, unless they are there.
 
-    Takes about 20 seconds. Meant for a process of its own: numba then compiles for `target()`, whatever this CPU has.
+    Takes half a minute to a minute. Meant for a process of its own: numba then compiles for `target()`, whatever this
+    CPU has.
 
     Returns:
         The file, and whether it was made now.

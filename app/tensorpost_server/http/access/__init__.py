@@ -1,0 +1,1 @@
+"""Who may call: API keys, scopes and quotas, Host and Origin checks."""

@@ -1,0 +1,259 @@
+"""Who may call: API keys, their scopes and quotas, and the name of the caller.
+
+With the setting `keys_file` every path but the health endpoints wants a key, as `Authorization: Bearer` (RFC 6750,
+section 2.1) or as `X-API-Key`. Each request gets `scope["tensorpost.caller"]`: the key's name, without keys the peer's
+address, on a Unix socket `local`.
+
+Small calls that are replayed (`call_cache.py`) never come here. Their HTTP heads are known byte for byte, the key in
+them included, so it was checked. It is looked at again before each replay: whether the file still has it, its expiry,
+its scopes and its quotas.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, MutableMapping
+from functools import partial
+from typing import Any
+
+from starlette.types import Message, Scope, Send
+
+from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
+
+from ...settings import Settings
+from ..call_cache import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
+from .api_keys import LONGEST_KEY, ApiKey, KeyScope, KeysFile, digest
+
+__all__ = ["CALLER", "AccessControl", "TokenBucket"]
+
+CALLER = "tensorpost.caller"
+"""The key of the caller's name in the ASGI scope."""
+
+OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
+"""Paths that are answered without a key: what load balancers and containers ask."""
+ADMIN_PATHS = ("/metrics",)
+"""Paths, with all below them, that show what is about other callers too."""
+
+_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/=-]+)")
+_CHALLENGE = 'Bearer realm="tensorpost"'
+
+
+class TokenBucket:
+    """A quota: so many tokens a minute, of which a whole minute's may be taken at once. It may be overdrawn.
+
+    What a request takes is known only when its response is complete, so it begins if anything is left, and those after
+    it wait until the debt is paid.
+
+    Args:
+        per_minute: 1 or more.
+        now: of a clock that never goes back, seconds.
+    """
+
+    __slots__ = ("_level", "_most", "_since")
+
+    def __init__(self, per_minute: int, now: float) -> None:
+        self._most = self._level = float(per_minute)
+        self._since = now
+
+    def wait(self, now: float) -> float:
+        """Seconds until there is a token; 0 if there is one."""
+        rate = self._most / 60
+        self._level = min(self._most, self._level + (now - self._since) * rate)
+        self._since = now
+        return max(0.0, (1 - self._level) / rate)
+
+    def take(self, count: int) -> None:
+        """Take tokens, also if there are fewer."""
+        self._level -= count
+
+
+class _Grant:
+    """What a key allows now."""
+
+    __slots__ = ("bytes", "expires", "key", "requests")
+
+    def __init__(self, key: ApiKey, now: float) -> None:
+        self.key = key
+        self.expires = math.inf if key.expires is None else key.expires.timestamp()
+        self.requests = None if key.requests_per_minute is None else TokenBucket(key.requests_per_minute, now)
+        self.bytes = None if key.bytes_per_minute is None else TokenBucket(key.bytes_per_minute, now)
+
+    def wait(self, now: float) -> float:
+        """Seconds until the quotas allow a request; 0 if they do."""
+        seconds = 0.0 if self.requests is None else self.requests.wait(now)
+        return seconds if self.bytes is None else max(seconds, self.bytes.wait(now))
+
+    def take_request(self) -> None:
+        if self.requests is not None:
+            self.requests.take(1)
+
+    def take_bytes(self, count: int) -> None:
+        if self.bytes is not None:
+            self.bytes.take(count)
+
+
+class AccessControl:
+    """Lets requests in by their API keys.
+
+    Args:
+        settings: `keys_file` says where the keys are; without it everybody may call.
+    """
+
+    __slots__ = ("_file", "_grants", "_most_body_bytes")
+
+    def __init__(self, settings: Settings) -> None:
+        self._file = None if settings.keys_file is None else KeysFile(settings.keys_file)
+        self._most_body_bytes = settings.max_body_bytes
+        self._grants: Mapping[str, _Grant] = {}
+
+    def open(self) -> None:
+        """Read the keys. Before that nobody is let in.
+
+        Raises:
+            InvalidParameter: the file is not there or cannot be used.
+        """
+        if self._file is not None:
+            self._grant(self._file.read(), time.monotonic())
+
+    def admit(self, scope: Scope, fields: Mapping[bytes, bytes], path: str, send: Send) -> Send:
+        """Let a request in, and name its caller in the scope.
+
+        Args:
+            scope: of the request.
+            fields: the header fields in it, by name.
+            path: that the request is routed by.
+            send: the ASGI channel of the response.
+
+        Returns:
+            The channel to send the response with: it counts bytes if the key has a quota of them.
+
+        Raises:
+            Unauthenticated: there is no key, or one that is not or no longer valid.
+            Forbidden: the key has not the scope for this path.
+            QuotaExceeded: the key has used up its requests or bytes; `retry_after_seconds` says for how long.
+        """
+        if self._file is None or path in OPEN_PATHS:
+            client = scope.get("client")
+            scope[CALLER] = client[0] if client else "local"
+            return send
+        now = time.monotonic()
+        hash_, grant = self._presented(fields, now)
+        needed = _scope_of(scope["method"], path)
+        if needed is not None and needed not in grant.key.scopes:
+            raise Forbidden(
+                f"the key {grant.key.name} has not the scope {needed}, which {scope['method']} {path[:100]} wants",
+                extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
+            )
+        if seconds := grant.wait(now):
+            raise QuotaExceeded(
+                f"the key {grant.key.name} has used up what it may take in a minute; wait",
+                extra={"retry_after_seconds": math.ceil(seconds)},
+            )
+        scope[CALLER] = grant.key.name
+        grant.take_request()
+        self._count_and_guard(hash_, grant, scope, fields)
+        return send if grant.bytes is None else partial(_send_counted, grant, send)
+
+    def _presented(self, fields: Mapping[bytes, bytes], now: float) -> tuple[str, _Grant]:
+        """The key that the header fields present."""
+        key = _key_in(fields)
+        if len(key) > LONGEST_KEY:
+            raise _not_valid("this key is longer than any key here")
+        hash_ = digest(key)
+        grant = self._current(hash_, now)
+        if grant is None:
+            raise _not_valid("there is no such key here, or it was revoked; ask whoever runs this server for one")
+        if time.time() >= grant.expires:
+            raise _not_valid(f"the key {grant.key.name} has expired; ask whoever runs this server for a new one")
+        return hash_, grant
+
+    def _current(self, hash_: str, now: float) -> _Grant | None:
+        """What a key allows by the file as it is now, expired or not; None if it has no such key."""
+        if self._file is not None and (keys := self._file.changed(now)) is not None:
+            self._grant(keys, now)
+        return self._grants.get(hash_)
+
+    def _grant(self, keys: tuple[ApiKey, ...], now: float) -> None:
+        """Allow what these keys say. Keys that have not changed keep the state of their quotas."""
+        before = self._grants
+        self._grants = {
+            key.sha256: known if (known := before.get(key.sha256)) and known.key == key else _Grant(key, now)
+            for key in keys
+        }
+
+    def _count_and_guard(self, hash_: str, grant: _Grant, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
+        """Count the request's bytes, and let the server's extension count the response and guard its replays."""
+        if grant.bytes is not None:
+            length = fields.get(b"content-length", b"0")
+            # A body above the limit is refused before it is read, so it does not count as a whole.
+            grant.take_bytes(min(int(length), self._most_body_bytes) if length.isdigit() and len(length) < 20 else 0)
+        extensions: MutableMapping[str, Any] | None = scope.get("extensions")
+        extension = extensions.get(WHOLE_MESSAGES) if extensions else None
+        if extensions is not None and extension is not None:
+            whole: WholeMessages = extension["whole_messages"]
+            guarded = WholeMessages(whole.receive, partial(self._send_whole, whole.send, hash_, grant))
+            extensions[WHOLE_MESSAGES] = {"whole_messages": guarded}
+
+    def _send_whole(
+        self, send: SendWhole, hash_: str, grant: _Grant, lines: bytes, body: bytes,
+        replay: ReplayFunction | None = None,
+    ) -> bool:  # fmt: skip
+        """See `SendWhole`."""
+        if not send(lines, body, None if replay is None else partial(self._replay, replay, hash_)):
+            return False
+        grant.take_bytes(len(body))
+        return True
+
+    def _replay(self, replay: ReplayFunction, hash_: str, body: bytes) -> tuple[bytes, bytes] | None:
+        """Replay a response if its key still allows that; else None, and the application answers with the reason."""
+        now = time.monotonic()
+        grant = self._current(hash_, now)
+        if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes or grant.wait(now):
+            return None
+        response = replay(body)
+        if response is not None:
+            grant.take_request()
+            grant.take_bytes(len(body) + len(response[1]))
+        return response
+
+
+def _key_in(fields: Mapping[bytes, bytes]) -> bytes:
+    """The key in the header fields.
+
+    Raises:
+        Unauthenticated: there is none, or there are two different ones.
+    """
+    authorization, key = fields.get(b"authorization"), fields.get(b"x-api-key")
+    if authorization is None and key is None:
+        raise Unauthenticated(
+            "this server wants an API key; send the header Authorization: Bearer KEY, or X-API-Key: KEY",
+            extra={"www_authenticate": _CHALLENGE},
+        )
+    if authorization is not None:
+        bearer = _BEARER.fullmatch(authorization)
+        if bearer is None:
+            raise _not_valid("the header Authorization holds no key; it must be: Bearer KEY")
+        if key is not None and key != bearer[1]:
+            raise _not_valid("the headers Authorization and X-API-Key hold different keys; send one of them")
+        key = bearer[1]
+    assert key is not None
+    return key
+
+
+def _not_valid(detail: str) -> Unauthenticated:
+    return Unauthenticated(detail, extra={"www_authenticate": f'{_CHALLENGE}, error="invalid_token"'})
+
+
+def _scope_of(method: str, path: str) -> KeyScope | None:
+    """The scope that a request needs; None if any key will do, as for catalogues and limits."""
+    if any(path == admin or path.startswith(f"{admin}/") for admin in ADMIN_PATHS):
+        return "admin"
+    return None if method in ("GET", "HEAD") else "run"
+
+
+async def _send_counted(grant: _Grant, send: Send, message: Message) -> None:
+    if message["type"] == "http.response.body":
+        grant.take_bytes(len(message.get("body", b"")))
+    await send(message)

@@ -1,0 +1,1 @@
+"""Connections: the protocol class, its states and timeouts, receiving into memory, TLS."""

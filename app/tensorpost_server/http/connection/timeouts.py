@@ -1,0 +1,130 @@
+"""Limits on what a connection may cost, and the monitor that looks for connections which are too slow.
+
+Each limit is a setting. A timer for every connection would cost every request, so one timer per server looks at all of
+them; what is too slow is found a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import machine
+from ...settings import Settings
+from .connection_budget import ConnectionBudget
+
+__all__ = ["ConnectionLimits", "ConnectionMonitor", "RateMeter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What a connection may cost; the settings give the reasons.
+
+    Attributes:
+        head_bytes: largest head of a request: target, header fields, and trailer fields.
+        head_seconds: longest time for a head, and for a new connection to send its first one.
+        receive_seconds: the rate of a body is measured over twice this time.
+        send_seconds: the rate of a response is measured over twice this time.
+        bytes_per_second: lowest rate of a body and of a response; 0 asks for one byte in that time.
+        drain_bytes: most bytes of a body that are read and discarded after its request was answered.
+        connections: that may be open in all.
+        connections_per_address: that may be open from one address; None for half of all.
+    """
+
+    head_bytes: int = 65_536
+    head_seconds: float = 30.0
+    receive_seconds: float = 60.0
+    send_seconds: float = 60.0
+    bytes_per_second: int = 16_384
+    drain_bytes: int = 64 << 20
+    connections: int = field(default_factory=machine.connections)
+    connections_per_address: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> ConnectionLimits:
+        """The limits in the settings."""
+        return cls(
+            settings.max_http_head_bytes,
+            settings.head_timeout_seconds,
+            settings.receive_timeout_seconds,
+            settings.send_timeout_seconds,
+            settings.min_bytes_per_second,
+            settings.max_drain_bytes,
+            settings.max_connections,
+            settings.max_connections_per_address,
+        )
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two checks of all connections."""
+        least = min(self.head_seconds, self.receive_seconds, self.send_seconds)
+        return min(1.0, max(0.01, least / 4))
+
+
+class ConnectionMonitor:
+    """Checks all connections of a server once per interval, as long as there are any.
+
+    Args:
+        connections: of the server. Each has `check(now)`, except WebSockets, which are passed over.
+        budget: of the server; its log is written at the same times.
+        loop: of the server.
+        interval: seconds between two checks.
+    """
+
+    def __init__(
+        self, connections: set[Any], budget: ConnectionBudget, loop: asyncio.AbstractEventLoop, interval: float
+    ) -> None:
+        self._connections = connections
+        self._budget = budget
+        self._schedule: Callable[[], asyncio.TimerHandle] = lambda: loop.call_later(interval, self._check)
+        self._now = loop.time
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Check from now on; called for every new connection."""
+        if self._timer is None:
+            self._timer = self._schedule()
+
+    def _check(self) -> None:
+        self._timer = None
+        self._budget.log()
+        now = self._now()
+        for connection in [*self._connections]:
+            if hasattr(connection, "check"):
+                connection.check(now)
+        if self._connections:
+            self._timer = self._schedule()
+
+
+class RateMeter:
+    """Measures how many bytes move in one phase of a connection (a head, a body, a response)."""
+
+    __slots__ = ("_moved", "_phase", "_since")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """No phase has begun."""
+        self._phase: object = None
+        self._since, self._moved = 0.0, 0
+
+    def is_too_slow(self, phase: object, moved: int, now: float, window: float, rate: int) -> bool:
+        """Whether fewer bytes moved than the rate asks for, over a whole window of the same phase.
+
+        Args:
+            phase: what the connection does; another value begins another measurement.
+            moved: bytes moved until now, from any origin.
+            now: the loop's time, seconds.
+            window: time to measure over, seconds.
+            rate: lowest rate, bytes per second; 0 asks for one byte in the window.
+        """
+        if phase == self._phase:
+            if now - self._since < window:
+                return False
+            if moved - self._moved < max(1, rate * window):
+                return True
+        self._phase, self._since, self._moved = phase, now, moved
+        return False

@@ -1,0 +1,231 @@
+"""Counters and histograms of requests, and the text format in which Prometheus reads them.
+
+Source of the format: Prometheus, "Exposition formats", text format 0.0.4. It is written here because a request must not
+pay for it: prometheus-client takes a lock and looks labels up for every value, of which a request has a dozen.
+
+Numbers are kept per application and changed on the event loop's thread alone, so there are no locks. The values of a
+label are bounded: operators that there are, backends, statuses, stages and problem codes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ...engine import STAGES
+from .request_record import CLIENT_DISCONNECTED, RequestRecord
+
+__all__ = ["BOUNDS", "CONTENT_TYPE", "METRICS", "Metric", "RequestMetrics", "Sample", "exposition"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+BOUNDS = (25e-6, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 1e-2, 2.5e-2, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
+"""Upper ends of the buckets of every histogram, seconds: from a replayed call to a large tensor on a slow line."""
+
+
+class Metric(NamedTuple):
+    """What a metric says.
+
+    Attributes:
+        kind: counter, gauge or histogram.
+        labels: their names.
+        help: one sentence.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+_CALL = ("operator", "backend")
+_DEVICE = ("backend", "device")
+
+METRICS: Mapping[str, Metric] = {
+    "tensorpost_requests_total": Metric(
+        "counter", (*_CALL, "status"),
+        "Requests that have ended. operator: none for what is no call of an operator that there is; backend: none if "
+        "none was chosen; status: none if the caller left before there was one.",
+    ),
+    "tensorpost_request_seconds": Metric(
+        "histogram", _CALL, "From the head of a request to the end of its response, refusals included."
+    ),
+    "tensorpost_stage_seconds": Metric(
+        "histogram", ("stage", "backend"),
+        f"Seconds of each stage of a call: {', '.join(STAGES)}. compute ends with the first slice.",
+    ),
+    "tensorpost_received_bytes_total": Metric("counter", _CALL, "Bytes of request bodies of operator calls."),
+    "tensorpost_sent_bytes_total": Metric("counter", _CALL, "Bytes of response bodies."),
+    "tensorpost_slices_total": Metric(
+        "counter", _CALL, "Slices of outputs that were sent; a response that was sent whole is one."
+    ),
+    "tensorpost_refusals_total": Metric(
+        "counter", ("reason",), "Requests that were refused or failed, by problem code (docs/errors.md)."
+    ),
+    "tensorpost_cancellations_total": Metric(
+        "counter", (), "Requests whose caller closed the connection before the response was complete."
+    ),
+    "tensorpost_requests_in_flight": Metric("gauge", (), "Admitted calls that have not ended."),
+    "tensorpost_requests_limit": Metric("gauge", (), "Calls that may be in flight (TENSORPOST_MAX_REQUESTS)."),
+    "tensorpost_memory_reserved_bytes": Metric("gauge", (), "Memory that calls in flight have reserved."),
+    "tensorpost_memory_limit_bytes": Metric(
+        "gauge", (), "Memory that all calls in flight may reserve (TENSORPOST_MEMORY_BYTES)."
+    ),
+    "tensorpost_buffer_pool_lent_bytes": Metric("gauge", (), "Large buffers in use."),
+    "tensorpost_buffer_pool_kept_bytes": Metric("gauge", (), "Large buffers kept for the next call."),
+    "tensorpost_buffer_pool_reused_total": Metric("counter", (), "Large buffers that were used again."),
+    "tensorpost_ready": Metric("gauge", (), "1 if requests are served, else 0."),
+    "tensorpost_device_up": Metric("gauge", _DEVICE, "1 if the device can be used; 0 if it failed for good."),
+    "tensorpost_device_queue_bytes": Metric("gauge", _DEVICE, "Input and output bytes of the calls in its queue."),
+    "tensorpost_device_busy_seconds": Metric(
+        "gauge", _DEVICE, "How long the longest call of the device that has not returned has been running."
+    ),
+    "tensorpost_device_memory_bytes": Metric("gauge", _DEVICE, "Memory of the device."),
+    "tensorpost_device_memory_limit_bytes": Metric("gauge", _DEVICE, "Memory that this server may take there."),
+    "tensorpost_device_memory_free_bytes": Metric("gauge", _DEVICE, "Memory that nobody uses there."),
+    "tensorpost_device_memory_held_bytes": Metric("gauge", _DEVICE, "Memory that this server holds there."),
+    "tensorpost_device_memory_used_bytes": Metric("gauge", _DEVICE, "Of that, what calls use now."),
+    "tensorpost_pinned_bytes": Metric("gauge", _DEVICE, "Page-locked host memory for the device."),
+    "tensorpost_pinned_used_bytes": Metric("gauge", _DEVICE, "Of that, what calls use now."),
+    "tensorpost_pinned_misses": Metric("gauge", _DEVICE, "Tensors that page-locked memory had no room for."),
+    "tensorpost_compiled_operators": Metric("gauge", _DEVICE, "Operators that are compiled for the device."),
+    "tensorpost_access_lines_dropped_total": Metric(
+        "counter", (), "Lines of the access log that were lost, because nobody read them fast enough."
+    ),
+    "tensorpost_traces_dropped_total": Metric(
+        "counter", (), "Requests whose spans were lost, because more ended than spans could be made of."
+    ),
+    "tensorpost_build_info": Metric("gauge", ("version", "python"), "Always 1."),
+    "process_start_time_seconds": Metric("gauge", (), "When the application was made, seconds since 1970."),
+    "process_cpu_seconds_total": Metric("counter", (), "Processor time of the process."),
+    "process_resident_memory_bytes": Metric("gauge", (), "Memory of the process that is in RAM (Linux)."),
+    "process_open_fds": Metric("gauge", (), "Open descriptors, connections among them (Linux)."),
+    "process_max_fds": Metric("gauge", (), "Descriptors that may be open (not on Windows)."),
+}  # fmt: skip
+"""Every metric there is, by name, in the order in which they are written."""
+
+
+class Sample(NamedTuple):
+    """One line.
+
+    Attributes:
+        metric: its name in `METRICS`.
+        labels: their values, in the order of the metric's names.
+        value: a number, or a histogram.
+    """
+
+    metric: str
+    labels: tuple[str, ...]
+    value: float | Histogram
+
+
+class Histogram:
+    """Counts values by `BOUNDS`."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+
+class _Calls:
+    """What requests of the same operator and backend have in common."""
+
+    __slots__ = ("received_bytes", "seconds", "sent_bytes", "slices", "stages", "statuses")
+
+    def __init__(self, stages: dict[str, Histogram]) -> None:
+        self.stages = stages
+        self.seconds = Histogram()
+        self.statuses: dict[int | None, int] = {}
+        self.received_bytes = self.sent_bytes = self.slices = 0
+
+
+class RequestMetrics:
+    """Counts the requests of one application."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str | None, str | None], _Calls] = {}
+        self._stages: dict[str | None, dict[str, Histogram]] = {}
+        self._refusals: dict[str, int] = {}
+        self._cancellations = 0
+
+    def observe(self, records: Sequence[RequestRecord]) -> None:
+        """Count requests that have ended."""
+        for record in records:
+            key = record.operator, record.backend
+            calls = self._calls.get(key)
+            if calls is None:
+                stages = self._stages.setdefault(record.backend, {})
+                calls = self._calls[key] = _Calls(stages)
+            calls.statuses[record.status] = calls.statuses.get(record.status, 0) + 1
+            calls.received_bytes += record.received_bytes
+            calls.sent_bytes += record.sent_bytes
+            calls.slices += record.slices
+            calls.seconds.add(record.seconds)
+            for stage, took in record.stages.items():
+                histogram = calls.stages.get(stage)
+                if histogram is None:
+                    histogram = calls.stages[stage] = Histogram()
+                histogram.add(took / 1e3)
+            if record.reason == CLIENT_DISCONNECTED:
+                self._cancellations += 1
+            elif record.reason is not None:
+                self._refusals[record.reason] = self._refusals.get(record.reason, 0) + 1
+
+    def samples(self) -> Iterator[Sample]:
+        """What was counted."""
+        for (operator, backend), calls in self._calls.items():
+            labels = operator or "none", backend or "none"
+            for status, count in calls.statuses.items():
+                yield Sample("tensorpost_requests_total", (*labels, str(status or "none")), count)
+            yield Sample("tensorpost_request_seconds", labels, calls.seconds)
+            yield Sample("tensorpost_received_bytes_total", labels, calls.received_bytes)
+            yield Sample("tensorpost_sent_bytes_total", labels, calls.sent_bytes)
+            yield Sample("tensorpost_slices_total", labels, calls.slices)
+        for backend, stages in self._stages.items():
+            for stage, histogram in stages.items():
+                yield Sample("tensorpost_stage_seconds", (stage, backend or "none"), histogram)
+        for reason, count in self._refusals.items():
+            yield Sample("tensorpost_refusals_total", (reason,), count)
+        yield Sample("tensorpost_cancellations_total", (), self._cancellations)
+
+
+def exposition(samples: Iterable[Sample]) -> str:
+    """The text that Prometheus reads, with the samples of each metric together."""
+    by_metric: dict[str, list[Sample]] = {name: [] for name in METRICS}
+    for sample in samples:
+        by_metric[sample.metric].append(sample)
+    lines: list[str] = []
+    for name, found in by_metric.items():
+        metric = METRICS[name]
+        lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+        for sample in found:
+            labels = ",".join(
+                [f'{label}="{_escaped(v)}"' for label, v in zip(metric.labels, sample.labels, strict=True)]
+            )
+            if isinstance(sample.value, Histogram):
+                lines += _histogram_lines(name, labels, sample.value)
+            else:
+                lines.append(f"{name}{{{labels}}} {sample.value!r}" if labels else f"{name} {sample.value!r}")
+    return "\n".join([*lines, ""])
+
+
+def _histogram_lines(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
+    """Buckets with all that is below their upper end, as the format wants them; then the sum and the count."""
+    count, comma = 0, "," if labels else ""
+    for bound, inside in zip((*BOUNDS, None), histogram.counts, strict=True):
+        count += inside
+        upper = "+Inf" if bound is None else f"{bound:g}"
+        yield f'{name}_bucket{{{labels}{comma}le="{upper}"}} {count}'
+    yield f"{name}_sum{{{labels}}} {histogram.sum!r}"
+    yield f"{name}_count{{{labels}}} {count}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,207 @@
+"""What is known of a request when it has ended: for the access log and the metrics, by one call for every path.
+
+Replayed calls, calls, other requests, and heads that the protocol class refuses all end in `Service.records`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.types import Scope
+
+from tensorpost.descriptors import OPERATORS
+from tensorpost.onnx import ONNX_OPERATORS
+from tensorpost.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
+
+from ...backends.timeline import Timeline
+from ..headers import request_id
+
+__all__ = [
+    "CLIENT_DISCONNECTED",
+    "OBSERVE_REFUSAL",
+    "Observation",
+    "RecordBatch",
+    "RequestRecord",
+    "RequestTrace",
+    "observation_of",
+    "operator_name",
+    "refused_record",
+]
+
+CLIENT_DISCONNECTED = "client-disconnected"
+"""The reason of a request whose caller closed the connection before its response was complete."""
+
+OBSERVE_REFUSAL = "tensorpost.observe_refusal"
+"""Key of the lifespan state (ASGI) with the function that the protocol class calls with the status of each request that
+it refuses itself."""
+
+BATCH_SECONDS = 0.1
+MOST_RECORDS = 256
+"""Records of a batch; about a millisecond of the event loop's time with metrics and access log."""
+
+_SCOPE_KEY = "tensorpost.observation"
+_CALLER = "tensorpost.caller"
+
+
+class RequestRecord(NamedTuple):
+    """One request that has ended.
+
+    Attributes:
+        ended: when, in seconds since 1970.
+        id: its X-Request-ID.
+        caller: name of the key that it was called with; None if there is none.
+        method: of HTTP, as it was sent; "-" if its head was not read.
+        path: decoded, as it was sent, with any characters; "-" if its head was not read.
+        operator: `TILE`, `Tile` of ONNX; None if it was no call of an operator that there is.
+        backend: that computed it; None if none was chosen.
+        status: of the response; None if no response was begun.
+        reason: code of the problem that it was refused with, or `client-disconnected`; None if all went well.
+        received_bytes: of its body.
+        sent_bytes: of the response's body.
+        slices: of the output that were sent; 1 for a response that was sent whole.
+        stages: milliseconds by stage, as in `Server-Timing`.
+        seconds: from its head to the end of its response.
+        trace: what its spans need beside that; None where traces are off, and for a replayed call.
+    """
+
+    ended: float
+    id: str
+    caller: str | None
+    method: str
+    path: str
+    operator: str | None
+    backend: str | None
+    status: int | None
+    reason: str | None
+    received_bytes: int
+    sent_bytes: int
+    slices: int
+    stages: Mapping[str, float]
+    seconds: float
+    trace: RequestTrace | None = None
+
+
+class RequestTrace(NamedTuple):
+    """What only the spans of a request need.
+
+    Attributes:
+        context: the fields `traceparent` and `tracestate` that the caller sent (W3C Trace Context, section 3).
+        timeline: of its run on a device.
+    """
+
+    context: Mapping[str, str]
+    timeline: Timeline
+
+    @staticmethod
+    def of(fields: Mapping[bytes, bytes]) -> RequestTrace:
+        """Begin to trace a request with these header fields."""
+        sent = {name: fields[name.encode()] for name in _CONTEXT if name.encode() in fields}
+        return RequestTrace({name: value.decode("latin-1") for name, value in sent.items()}, Timeline())
+
+
+_CONTEXT = ("traceparent", "tracestate")
+_REASONS = {408: ReceiveTimeout.code, 431: LimitExceeded.code}
+_NO_STAGES: Mapping[str, float] = {}
+_OPERATOR_NAMES = frozenset([cls.operator_type for cls in OPERATORS] + [schema.op_type for schema in ONNX_OPERATORS])
+
+
+def operator_name(sent: str) -> str | None:
+    """The operator's own name for the name in a path, so that no caller makes up a new one; None if there is none."""
+    if sent in _OPERATOR_NAMES:
+        return sent
+    short = sent[:100].upper().removeprefix("DML_OPERATOR_")
+    return short if short in _OPERATOR_NAMES else None
+
+
+class Observation:
+    """What is known so far of a request that the application answers.
+
+    Args:
+        scope: the ASGI scope; the observation can be found there by `observation_of`.
+        id_: the request's id.
+
+    Attributes: those of `RequestRecord` that become known one after the other.
+    """
+
+    __slots__ = (
+        "_begin", "_id", "_scope", "backend", "operator", "reason", "received_bytes", "sent_bytes", "slices", "stages",
+        "status", "trace",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, id_: str) -> None:
+        self._begin = time.perf_counter()
+        self._scope, self._id = scope, id_
+        scope[_SCOPE_KEY] = self
+        self.operator: str | None = None
+        self.backend: str | None = None
+        self.status: int | None = None
+        self.reason: str | None = None
+        self.received_bytes = self.sent_bytes = self.slices = 0
+        self.stages = _NO_STAGES
+        self.trace: RequestTrace | None = None
+
+    def sending(self, message: MutableMapping[str, Any]) -> None:
+        """Take note of an ASGI message that is about to be sent."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body":
+            self.sent_bytes += len(message.get("body", b""))
+
+    def record(self) -> RequestRecord:
+        """What is known when the request has ended."""
+        scope = self._scope
+        reason = CLIENT_DISCONNECTED if self.status is None and self.reason is None else self.reason
+        return RequestRecord(
+            time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
+            self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
+            time.perf_counter() - self._begin, self.trace,
+        )  # fmt: skip
+
+
+def refused_record(status: int) -> RequestRecord:
+    """The record of a request that the protocol class refused, because its head was wrong, too long or too slow."""
+    reason = _REASONS.get(status, InvalidRequest.code)
+    return RequestRecord(
+        time.time(), request_id(None), None, "-", "-", None, None, status, reason, 0, 0, 0, _NO_STAGES, 0.0
+    )  # fmt: skip
+
+
+class RecordBatch:
+    """Collects records, and hands them on some times a second: one after the other would take four times as long.
+
+    Used on the event loop's thread only.
+
+    Args:
+        consumers: called with the records of a batch.
+    """
+
+    def __init__(self, consumers: Sequence[Callable[[Sequence[RequestRecord]], None]]) -> None:
+        self._consumers = consumers
+        self._records: list[RequestRecord] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, record: RequestRecord) -> None:
+        """Add the record of a request that has ended."""
+        self._records.append(record)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self.flush)
+        elif len(self._records) >= MOST_RECORDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what was collected; may be repeated."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        records, self._records = self._records, []
+        if records:
+            for consume in self._consumers:
+                consume(records)
+
+
+def observation_of(scope: Scope) -> Observation | None:
+    """The observation of this request; None if nothing observes it."""
+    return scope.get(_SCOPE_KEY)

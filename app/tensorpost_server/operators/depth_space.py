@@ -1,0 +1,47 @@
+"""SPACE_TO_DEPTH and DEPTH_TO_SPACE as one copy, whose loops are those over images, channels, blocks and pixels."""
+
+from __future__ import annotations
+
+from tensorpost import descriptors as dml
+
+from ..forms import Copies, Copy, Loop
+from .registry import form_of_class
+
+__all__ = ["depth_space_form"]
+
+SpaceToDepth = dml.SpaceToDepthOperatorDesc | dml.SpaceToDepth1OperatorDesc
+DepthToSpace = dml.DepthToSpaceOperatorDesc | dml.DepthToSpace1OperatorDesc
+
+
+@form_of_class(
+    dml.SpaceToDepthOperatorDesc,
+    dml.SpaceToDepth1OperatorDesc,
+    dml.DepthToSpaceOperatorDesc,
+    dml.DepthToSpace1OperatorDesc,
+)
+def depth_space_form(desc: SpaceToDepth | DepthToSpace) -> Copies:
+    """Depth [n, d, y, x] and space [n, c, y * B + by, x * B + bx]; d counts c, by and bx in either order."""
+    to_depth, block = isinstance(desc, SpaceToDepth), desc.block_size
+    space, depth = desc.input_tensor.sizes, desc.output_tensor.sizes
+    if not to_depth:
+        space, depth = depth, space
+    channels = space[1]
+    plain = isinstance(desc, dml.SpaceToDepthOperatorDesc | dml.DepthToSpaceOperatorDesc)
+    channels_first = not plain and desc.order is dml.DepthSpaceOrder.COLUMN_ROW_DEPTH
+    row, column, channel = (block, 1, block * block) if channels_first else (block * channels, channels, 1)
+    # (extent, axis and step in space, axis and step in depth), larger steps of each axis first
+    in_block = [(block, (2, 1), (1, row)), (block, (3, 1), (1, column))]
+    of_channels = [(channels, (1, 1), (1, channel))]
+    walks = [
+        (space[0], (0, 1), (0, 1)),
+        (depth[2], (2, block), (2, 1)),
+        (depth[3], (3, block), (3, 1)),
+        *(of_channels + in_block if channels_first else in_block + of_channels),
+    ]
+    loops = [
+        Loop(extent, in_depth, (in_space,)) if to_depth else Loop(extent, in_space, (in_depth,))
+        for extent, in_space, in_depth in walks
+        if extent > 1
+    ]
+    start = (0, 0, 0, 0)
+    return Copies((4,), ((Copy(0, start, start, tuple(loops)),),))

@@ -1,0 +1,142 @@
+"""Blocks of pixels as channels, and back.
+
+Sources: the DML_SPACE_TO_DEPTH, SPACE_TO_DEPTH1, DEPTH_TO_SPACE, DEPTH_TO_SPACE1 and DML_DEPTH_SPACE_ORDER pages. The
+pages of SPACE_TO_DEPTH print the sizes of the opposite operator; their examples count.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar
+
+from ..problems import Violation
+from .fields import CEnum, UInt
+from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .tensor import BufferTensorDesc
+
+__all__ = [
+    "DepthSpaceOrder",
+    "DepthToSpace1OperatorDesc",
+    "DepthToSpaceOperatorDesc",
+    "SpaceToDepth1OperatorDesc",
+    "SpaceToDepthOperatorDesc",
+]
+
+
+class DepthSpaceOrder(enum.IntEnum):
+    """`DML_DEPTH_SPACE_ORDER`: which of block row, block column and channel the depth counts first to last."""
+
+    DEPTH_COLUMN_ROW = 0  # (block row, block column, channel); ONNX's DCR
+    COLUMN_ROW_DEPTH = 1  # (channel, block row, block column); ONNX's CRD
+
+
+Order = Annotated[DepthSpaceOrder, CEnum("DML_DEPTH_SPACE_ORDER_")]
+
+
+class _Blocks(OperatorDesc):
+    """Base of the four: tensors N, C, H, W whose sizes the block size ties together.
+
+    Attributes:
+        input_tensor: tensor to read, of 4 dimensions.
+        output_tensor: same DataType; its sizes follow from the input's and the block size.
+        block_size: height and width of a block, at least 1.
+        divides: what the block size must divide, in words.
+    """
+
+    divides: ClassVar[str]
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    block_size: UInt
+
+    @classmethod
+    def moved(cls, sizes: Sequence[int], block: int) -> list[int] | None:
+        """The output's sizes; None if the input cannot be cut into such blocks."""
+        raise NotImplementedError
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output, if the input can be cut."""
+        source, block = given.tensor("input_tensor"), given.integer("block_size")
+        sizes = cls.moved(source.sizes, block) if len(source.sizes) == 4 and block > 0 else None
+        yield "output_tensor", packed(source.data_type, source.sizes if sizes is None else sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Four dimensions, which blocks divide without a rest; no blocks of size 0, of which the pages say nothing."""
+        yield from self.same_type_and_rank()
+        sizes, block = self.input_tensor.sizes, self.block_size
+        if len(sizes) != 4:
+            message = f"{self.operator_type} takes N, C, H, W, not {len(sizes)} dimensions"
+            yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(sizes), "4 dimensions")
+            return
+        wanted = self.moved(sizes, block) if block else None
+        if wanted is None:
+            message = f"BlockSize is {block}; {self.divides} without a rest"
+            yield self.broken("block-size", ("BlockSize",), message, block, "a divisor, at least 1")
+        else:
+            yield from self.sizes_are(wanted, "the input's in blocks", "output_tensor")
+
+
+class _SpaceToDepth(_Blocks):
+    divides = "it must divide the input's height and width"
+
+    @classmethod
+    def moved(cls, sizes: Sequence[int], block: int) -> list[int] | None:
+        """See `_Blocks.moved`."""
+        batch, channels, height, width = sizes
+        if height % block or width % block:
+            return None
+        return [batch, channels * block * block, height // block, width // block]
+
+
+class _DepthToSpace(_Blocks):
+    divides = "its square must divide the input's channels"
+
+    @classmethod
+    def moved(cls, sizes: Sequence[int], block: int) -> list[int] | None:
+        """See `_Blocks.moved`."""
+        batch, channels, height, width = sizes
+        return None if channels % block**2 else [batch, channels // block**2, height * block, width * block]
+
+
+class SpaceToDepthOperatorDesc(_SpaceToDepth):
+    """`DML_OPERATOR_SPACE_TO_DEPTH`: makes channels of the places within blocks of pixels.
+
+    `Output[n, (by * B + bx) * C + c, y, x] = Input[n, c, y * B + by, x * B + bx]` with blocks of B x B and C channels.
+    """
+
+    operator_type = "SPACE_TO_DEPTH"
+
+
+class SpaceToDepth1OperatorDesc(_SpaceToDepth):
+    """`DML_OPERATOR_SPACE_TO_DEPTH1`: SPACE_TO_DEPTH with a choice of the channels' order.
+
+    Attributes:
+        order: DEPTH_COLUMN_ROW, as SPACE_TO_DEPTH, or COLUMN_ROW_DEPTH: `(c * B + by) * B + bx`.
+    """
+
+    operator_type = "SPACE_TO_DEPTH1"
+
+    order: Order
+
+
+class DepthToSpaceOperatorDesc(_DepthToSpace):
+    """`DML_OPERATOR_DEPTH_TO_SPACE`: makes blocks of pixels of channels; the inverse of SPACE_TO_DEPTH.
+
+    `Output[n, c, y * B + by, x * B + bx] = Input[n, (by * B + bx) * C + c, y, x]` with blocks of B x B and C channels.
+    """
+
+    operator_type = "DEPTH_TO_SPACE"
+
+
+class DepthToSpace1OperatorDesc(_DepthToSpace):
+    """`DML_OPERATOR_DEPTH_TO_SPACE1`: DEPTH_TO_SPACE with a choice of the channels' order.
+
+    Attributes:
+        order: DEPTH_COLUMN_ROW, as DEPTH_TO_SPACE, or COLUMN_ROW_DEPTH: `(c * B + by) * B + bx`.
+    """
+
+    operator_type = "DEPTH_TO_SPACE1"
+
+    order: Order
