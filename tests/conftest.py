@@ -29,10 +29,7 @@ def pytest_configure(config: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """One line per foreign suite: how many ran, agreed, and are expected not to."""
-    for name, file in (
-        ("ONNX backend node tests", "test_backend_suite.py"),
-        ("ONNX Runtime CPU", "test_onnxruntime.py"),
-    ):
+    for name, file in (("ONNX Runtime CPU", "test_onnxruntime.py"),):
         outcomes = {
             outcome: sum(f"{file}::test_case[" in report.nodeid for report in terminalreporter.stats.get(outcome, []))
             for outcome in ("passed", "xfailed", "failed", "skipped")

@@ -290,23 +290,33 @@ def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int,
     return TileOperatorDesc.of(BufferTensorDesc(data_type=data_type, sizes=sizes), repeats)
 
 
-def onnx_node(op_type: str, inputs: Sequence[Any], opset: int, attributes: Mapping[str, Any]) -> OnnxNode:
-    """The node of a call with inputs by position.
+def onnx_node(
+    op_type: str, inputs: Sequence[Any], opset: int, outputs: int | None, attributes: Mapping[str, Any]
+) -> tuple[OnnxNode, list[Any]]:
+    """The node of a call with inputs by position, and the arrays that travel as its tensors.
 
     Raises:
-        InvalidParameter: more inputs than the operator has, or no array to work on.
+        InvalidParameter: more inputs than the operator has, or something else than an array for a tensor.
         UnknownOperator: no such operator.
         InvalidDescriptor: the node breaks a rule of ONNX.
     """
     schema = schema_of(op_type, opset)
-    names = [entry.name for entry in schema.inputs]
-    if len(inputs) > len(names):
-        raise InvalidParameter(f"{schema.name} has the inputs {', '.join(names)}; got {len(inputs)}")
-    if not inputs or not isinstance(inputs[0], np.ndarray):
-        kind = type(inputs[0]).__name__ if inputs else "nothing"
-        raise InvalidParameter(f"{names[0]} must be a NumPy array, not {kind}; np.asarray(x, dtype=...) makes one")
-    given = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
-    return OnnxNode.of(op_type, given, opset=opset, **attributes)
+    slots = list(schema.inputs)
+    if slots[-1:] and slots[-1].variadic:
+        slots += slots[-1:] * (len(inputs) - len(slots))
+    if len(inputs) > len(slots):
+        raise InvalidParameter(f"{schema.name} has the inputs {', '.join(s.name for s in slots)}; got {len(inputs)}")
+    given: dict[str, Any] = {}
+    arrays: list[Any] = []
+    for index, (slot, value) in enumerate(zip(slots, [*inputs, *[None] * len(slots)], strict=False)):
+        if slot.data and not isinstance(value, np.ndarray) and not (value is None and slot.optional):
+            kind = type(value).__name__ if index < len(inputs) else "nothing"
+            raise InvalidParameter(f"{slot.name} must be a NumPy array, not {kind}; np.asarray(x, dtype=...) makes one")
+        if value is not None:
+            given[f"{slot.name}_{index - schema.inputs.index(slot)}" if slot.variadic else slot.name] = value
+            if slot.data:
+                arrays.append(value)
+    return OnnxNode.of(op_type, given, opset=opset, outputs=outputs, **attributes), arrays
 
 
 def resample_arrays(

@@ -15,6 +15,7 @@ from .descriptors import operator_class, parse_operator
 from .descriptors.catalogue import slot_name
 from .npy import encode_npy_head
 from .onnx import OnnxNode, OnnxTensor
+from .onnx._reading import schema_of
 from .operation import Operation
 from .problems import InvalidParameter
 
@@ -69,9 +70,13 @@ def _directml_name(field: str, array: NDArray[Any]) -> str:
 def _node(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> OnnxNode:
     inputs = document.get("inputs")
     if isinstance(inputs, Mapping) and arrays:
-        name = {"Tile": "input"}.get(str(document.get("op_type")), "X")
-        tensor = OnnxTensor(data_type(arrays[0].dtype).numpy_name, arrays[0].shape).to_json()
-        document = {**document, "inputs": {name: tensor, **cast("Mapping[str, Any]", inputs)}}
+        given: dict[str, Any] = {**cast("Mapping[str, Any]", inputs)}
+        schema = schema_of(str(document.get("op_type")), document.get("opset"))
+        names = [slot.name for slot in schema.data_inputs if not slot.variadic]
+        names += [f"{slot.name}_{at}" for slot in schema.data_inputs if slot.variadic for at in range(len(arrays))]
+        for name, array in zip(names, arrays, strict=False):
+            given.setdefault(name, OnnxTensor(data_type(array.dtype).numpy_name, array.shape).to_json())
+        document = {**document, "inputs": given}
     return OnnxNode.from_json(document)
 
 

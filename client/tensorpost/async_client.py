@@ -149,15 +149,16 @@ class AsyncClient:
         op_type: str,
         *inputs: Any,
         opset: int = NEWEST_OPSET,
-        out: NDArray[Any] | None = None,
+        outputs: int | None = None,
+        out: Outputs = None,
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
-    ) -> NDArray[Any]:
+    ) -> Any:
         """As `Client.onnx`."""
-        node = onnx_node(op_type, inputs, opset, attributes)
-        return await self.run(node, inputs[0], out=out, backend=backend, device=device, progress=progress)
+        node, arrays = onnx_node(op_type, inputs, opset, outputs, attributes)
+        return await self.run(node, arrays, out=out, backend=backend, device=device, progress=progress)
 
     async def run(
         self,

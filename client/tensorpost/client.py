@@ -212,19 +212,22 @@ class Client:
         op_type: str,
         *inputs: Any,
         opset: int = NEWEST_OPSET,
-        out: NDArray[Any] | None = None,
+        outputs: int | None = None,
+        out: Outputs = None,
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
-    ) -> NDArray[Any]:
-        """Run an ONNX operator: Tile, Resize or Upsample, as the opset's version of it says.
+    ) -> Any:
+        """Run an ONNX operator, as the opset's version of it says.
 
         Args:
             op_type: the operator's name in ONNX.
             inputs: its inputs by position, None for one that is left out: `tp.onnx("Tile", x, repeats)`,
-                `tp.onnx("Resize", x, None, scales, mode="linear")`. The first is the array that is worked on.
+                `tp.onnx("Resize", x, None, scales, mode="linear")`, `tp.onnx("Concat", a, b, axis=0)`. Tensors that are
+                worked on are arrays; those that decide the output's shape may be sequences of numbers.
             opset: opset of the default domain; default the newest known.
+            outputs: how many outputs the node has; default those that it must have.
             out: as in `run`.
             backend: as in `run`.
             device: as in `run`.
@@ -236,8 +239,8 @@ class Client:
             InvalidDescriptor: the node breaks a rule of ONNX, or its type cannot travel; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        node = onnx_node(op_type, inputs, opset, attributes)
-        return self.run(node, inputs[0], out=out, backend=backend, device=device, progress=progress)
+        node, arrays = onnx_node(op_type, inputs, opset, outputs, attributes)
+        return self.run(node, arrays, out=out, backend=backend, device=device, progress=progress)
 
     def run(
         self,

@@ -71,6 +71,19 @@ class Layout:
         sizes = tuple(sizes)
         return cls(data_type, sizes, packed_strides(sizes), math.prod(sizes) * data_type.item_size, packed=True)
 
+    def broadcast(self, sizes: Sequence[int]) -> Layout:
+        """The same block read at more coordinates: sizes of 1 are repeated by strides of 0, missing ones come first.
+
+        Args:
+            sizes: of as many dimensions or more; each size of the layout is 1 or that of its dimension.
+        """
+        if self.sizes == tuple(sizes):
+            return self
+        more = len(sizes) - len(self.sizes)
+        steps = zip(self.sizes, self.strides, sizes[more:], strict=True)
+        strides = (*[0] * more, *[stride if own == size else 0 for own, stride, size in steps])
+        return Layout(self.data_type, tuple(sizes), strides, self.size_in_bytes, packed=False)
+
     @property
     def data_size_in_bytes(self) -> int:
         """Bytes from the block's start to the end of the farthest element; 0 without elements."""

@@ -188,10 +188,14 @@ def test_an_unknown_operator_comes_first() -> None:
     with pytest.raises(UnknownOperator):
         OnnxNode.from_json({"op_type": "Tyle", "inputs": {}})
     with pytest.raises(UnknownOperator):
-        OnnxNode.from_query("Tyle", "thirteen", {}, X)
+        OnnxNode.from_query("Tyle", "thirteen", {}, {"input": X})
 
 
 # -- the query string --
+
+
+def name_of(op_type: str) -> str:
+    return "input" if op_type == "Tile" else "X"
 
 
 @pytest.mark.parametrize(
@@ -211,11 +215,11 @@ def test_an_unknown_operator_comes_first() -> None:
     ],
 )  # fmt: skip
 def test_query(op_type: str, opset: int | str, params: dict[str, str], same: OnnxNode) -> None:
-    assert OnnxNode.from_query(op_type, opset, params, X) == same
+    assert OnnxNode.from_query(op_type, opset, params, {name_of(op_type): X}) == same
 
 
 def test_small_inputs_may_come_as_tensors_of_a_frame() -> None:
-    node = OnnxNode.from_query("Resize", 19, {"mode": "cubic"}, X, {"sizes": np.array([3, 3])})
+    node = OnnxNode.from_query("Resize", 19, {"mode": "cubic"}, {"X": X, "sizes": np.array([3, 3])})
     assert node == OnnxNode.of("Resize", {"X": X, "sizes": [3, 3]}, opset=19, mode="cubic")
 
 
@@ -241,13 +245,13 @@ def test_small_inputs_may_come_as_tensors_of_a_frame() -> None:
 )  # fmt: skip
 def test_queries_that_are_refused(op_type: str, params: dict[str, str], expected: dict[str, str]) -> None:
     with pytest.raises(InvalidDescriptor) as caught:
-        OnnxNode.from_query(op_type, 19, params, X)
+        OnnxNode.from_query(op_type, 19, params, {name_of(op_type): X})
     assert broken(caught.value) == expected
 
 
 def test_an_input_sent_twice_is_refused() -> None:
     with pytest.raises(InvalidDescriptor) as caught:
-        OnnxNode.from_query("Resize", 19, {"sizes": "3,3"}, X, {"sizes": np.array([3, 3])})
+        OnnxNode.from_query("Resize", 19, {"sizes": "3,3"}, {"X": X, "sizes": np.array([3, 3])})
     assert broken(caught.value) == {"$.inputs.sizes": "input-twice"}
 
 

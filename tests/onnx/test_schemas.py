@@ -7,8 +7,10 @@ import re
 from typing import Any
 
 import pytest
+from tests.support import onnx_schemas
 
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema, find_schema
+from tensorpost.onnx.schemas import WRITTEN_BY_HAND
 from tensorpost.problems import UnknownOperator, Violation
 
 NO_ONNX = "the package onnx is not installed; it has no wheel for every Python"
@@ -56,7 +58,7 @@ def test_an_unknown_operator_names_the_nearest(name: str, guess: str) -> None:
         find_schema(name, 19)
     assert caught.value.extra["nearest"] == guess
     with pytest.raises(UnknownOperator, match="there are Tile, Resize, Upsample"):
-        find_schema("Softmax", 19)
+        find_schema("Qqq", 19)
 
 
 def test_the_catalogue_is_plain_json() -> None:
@@ -84,7 +86,12 @@ def defs() -> Any:
     return pytest.importorskip("onnx.defs", reason=NO_ONNX)
 
 
-@pytest.mark.parametrize("op_type", ["Tile", "Resize", "Upsample"])
+def test_the_file_of_operators_is_what_the_package_says() -> None:
+    """A release of onnx with newer versions fails here: python -m tests.support.onnx_schemas writes the file anew."""
+    assert onnx_schemas.PATH.read_text("utf-8") == onnx_schemas.text()
+
+
+@pytest.mark.parametrize("op_type", ["Tile", "Resize", "Upsample", "Add", "Clip", "Cast"])
 def test_every_opset_has_the_version_onnx_says(op_type: str) -> None:
     for opset in range(1, min(defs().onnx_opset_version(), NEWEST_OPSET) + 1):
         ours = find_schema(op_type, opset)
@@ -100,7 +107,10 @@ def test_every_opset_has_the_version_onnx_says(op_type: str) -> None:
             assert ours.since_version == theirs.since_version
 
 
-@pytest.mark.parametrize("schema", ONNX_OPERATORS, ids=lambda schema: schema.name)
+BY_HAND = [schema for schema in ONNX_OPERATORS if schema.op_type in WRITTEN_BY_HAND]
+
+
+@pytest.mark.parametrize("schema", BY_HAND, ids=lambda schema: schema.name)
 def test_inputs_types_and_attributes_are_those_of_onnx(schema: OnnxSchema) -> None:
     theirs = defs().get_schema(schema.op_type, schema.since_version, "")
     types = {entry.type_param_str: set(entry.allowed_type_strs) for entry in theirs.type_constraints}

@@ -22,7 +22,7 @@ BLOCK = 1 << 15  # elements computed at a time, so that temporaries stay in a CP
 
 @dataclass(frozen=True, slots=True)
 class Pointwise(BoxForm):
-    """An expression over inputs that all have the output's sizes; broadcasts are strides of 0.
+    """An expression over inputs that have the output's sizes, or 1 instead of some; `Plan.operands` repeats the latter.
 
     Elements of each input are converted to its type in `types`, the expression is computed, and the result is converted
     to the output's type once: float16 and float32 to nearest even, integers modulo their range.
@@ -32,15 +32,18 @@ class Pointwise(BoxForm):
         types: NumPy names of the types that the elements of each input are converted to first.
         computed_in: NumPy name of the type that constants have.
         of_bits: elements of every tensor are taken as unsigned integers of the same bits.
+        seen: for packed inputs that are not of the output's sizes: the sizes of every input, in the output's rank, with
+            1 where it is repeated. The plan makes strides of 0 of them.
     """
 
     expression: Expression
     types: tuple[str, ...]
     computed_in: str
     of_bits: bool = False
+    seen: tuple[tuple[int, ...], ...] = ()
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
-        """See `Form.reads`: the same box."""
+        """See `Form.reads`: the same box, of the operands."""
         del output
         return (box,) * len(self.types)
 
@@ -52,7 +55,7 @@ class Pointwise(BoxForm):
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`. Computed in blocks on the CPU, whole on a device."""
         del output
-        part = tuple([slice(*span) for span in box])
+        part = (*[slice(*span) for span in box], ...)  # of rank 0, too, an array and not a number
         arrays = [x[part] for x in inputs]
         if self.of_bits:
             *arrays, out = [array.view(f"u{array.dtype.itemsize}") for array in (*arrays, out)]

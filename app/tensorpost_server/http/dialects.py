@@ -13,7 +13,7 @@ from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, opera
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.operator_desc import TensorPath
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor, find_schema
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
 from tensorpost.strict_json import read_json
@@ -75,8 +75,10 @@ class DirectmlParser:
         _describe_inputs(cls, desc, tensors)
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
-        parsed = parse_operator({"type": cls.operator_type, **(members or {}), "desc": desc}, complete=True)
+        if members is not None and members.keys() - {"type", "desc"}:
+            parse_operator({**members, "desc": desc}, complete=True)  # raises, and names the other members as well
         try:
+            parsed = cls.completed(desc)
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
             raise error.under("desc") from None
@@ -233,9 +235,16 @@ class OnnxParser:
         self._name = name
 
     @property
-    def npy_tensor(self) -> str:
-        """The tensor that the node works on; it has the same name in every version."""
-        return next(schema for schema in ONNX_OPERATORS if schema.op_type == self._name).data_input.name
+    def npy_tensor(self) -> str | None:
+        """The name of the only tensor that the operator's newest version requires; None if it takes none."""
+        inputs = _versions(self._name)[-1].data_inputs
+        required = [entry for entry in inputs if not entry.optional]
+        if len(required) == 1 and not required[0].variadic:
+            return required[0].name
+        if not inputs:
+            return None
+        names = [entry.name + ("_0, ..." if entry.variadic else "") for entry in inputs]
+        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
 
     @property
     def value_names(self) -> frozenset[str]:
@@ -253,40 +262,59 @@ class OnnxParser:
             InvalidDescriptor: the node breaks a rule of ONNX.
             InvalidFrame: the tensors do not match the node.
         """
-        name, data = self._name, self.npy_tensor
+        name = self._name
         parameters, options = parse_query(query, (), ["backend", "device"])
         text = parameters.pop("opset", None)
         range_ = f"is not a number; send one from 1 to {NEWEST_OPSET}"
         opset = None if text is None else query_number("opset", text, range_)
         members = parse_document(document, parameters)
-        match_names(tensors, [data], sorted(self.value_names))
-        announced = next(tensor for tensor in tensors if tensor.name == data)
-        tensor = OnnxTensor(announced.data_type.numpy_name, announced.shape)
         for parameter, value in parameters.items():
             if (count := value.count(",") + 1) > _MOST_ITEMS:
                 raise InvalidParameter(
                     f"{parameter[:60]} has {count:,} entries; at most {_MOST_ITEMS} are read from the query",
                     extra={"parameter": parameter[:60]},
                 )
+        if not any(entry.variadic for entry in _versions(name)[-1].inputs):
+            required, optional = self._names()
+            match_names(tensors, required, sorted(optional | self.value_names))
+        found = {
+            tensor.name: OnnxTensor(tensor.data_type.numpy_name, tensor.shape)
+            for tensor in tensors
+            if tensor.name not in self.value_names
+        }
         if members is None:
-            node = OnnxNode.from_query(name, NEWEST_OPSET if opset is None else opset, parameters, tensor, values)
+            at = NEWEST_OPSET if opset is None else opset
+            node = OnnxNode.from_query(name, at, parameters, {**found, **values})
         else:
-            node = OnnxNode.from_json(_completed(members, name, opset, data, tensor, values))
-        if node.input != tensor:
-            raise InvalidFrame(
-                f"tensor {data!r} is {tensor.to_json()} in the body, but {node.input.to_json()} in the document"
-            )
+            node = OnnxNode.from_json(_completed(members, name, opset, found, values))
+        for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):
+            if found.get(slot.name) != tensor:
+                sent = found[slot.name].to_json() if slot.name in found else "missing"
+                raise InvalidFrame(
+                    f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
+                )
         return node, options
+
+    def _names(self) -> tuple[list[str], set[str]]:
+        """Tensors that every version requires, and others that some version has."""
+        versions = [{entry.name: entry.optional for entry in each.data_inputs} for each in _versions(self._name)]
+        known = {name: None for version in versions for name in version}
+        required = [name for name in known if all(version.get(name) is False for version in versions)]
+        return required, known.keys() - {*required}
+
+
+@cache
+def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
+    return tuple([schema for schema in ONNX_OPERATORS if schema.op_type == op_type])
 
 
 @cache
 def _value_names(op_type: str) -> frozenset[str]:
-    versions = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
-    return frozenset(entry.name for schema in versions for entry in schema.value_inputs)
+    return frozenset(entry.name for schema in _versions(op_type) for entry in schema.value_inputs)
 
 
 def _completed(
-    members: Mapping[str, Any], name: str, opset: int | None, data: str, tensor: OnnxTensor, values: Mapping[str, Any]
+    members: Mapping[str, Any], name: str, opset: int | None, found: Mapping[str, OnnxTensor], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The node document with what the path and the tensors say."""
     if members.get("op_type", name) != name:
@@ -302,7 +330,7 @@ def _completed(
         twice = sorted(sent.keys() & values.keys())
         if twice:
             raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
-        inputs = {data: tensor.to_json(), **sent, **values}
+        inputs = {**found, **sent, **values}
     return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}
 
 

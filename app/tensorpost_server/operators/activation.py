@@ -19,7 +19,7 @@ from ..forms.expression import Expression, call, maximum, minimum, operand, wher
 from .elementwise_base import binary, pointwise
 from .registry import form_of_class
 
-__all__ = ["activated", "shrink_form"]
+__all__ = ["activated", "gelu", "hard_sigmoid", "shrink_form", "sigmoid", "softplus"]
 
 Formula = Callable[[Expression, Any], Expression]
 
@@ -50,22 +50,24 @@ def _finite(x: Expression) -> Expression:
     return minimum(maximum(x, -_LARGEST), _LARGEST)
 
 
-def _sigmoid(x: Expression) -> Expression:
-    """With the exponential of a number that is not above 0, which does not overflow."""
+def sigmoid(x: Expression) -> Expression:
+    """`1 / (1 + e^-x)`, with the exponential of a number that is not above 0, which does not overflow."""
     power = call("exp", -abs(x))
     return where(x < 0.0, power, 1.0) / (1.0 + power)
 
 
-def _softplus(x: Expression) -> Expression:
+def softplus(x: Expression) -> Expression:
+    """`log(1 + e^x)`, with an exponential that does not overflow."""
     return maximum(x, 0.0) + call("log1p", call("exp", -abs(x)))
 
 
-def _hard_sigmoid(x: Expression, alpha: float, beta: float) -> Expression:
+def hard_sigmoid(x: Expression, alpha: float, beta: float) -> Expression:
+    """`alpha * x + beta`, limited to 0 and 1."""
     return maximum(minimum(x * alpha + beta, 1.0), 0.0)
 
 
-def _gelu(x: Expression, _desc: Activation) -> Expression:
-    """By the limit for -infinity, where the formula as it stands would be NaN: FLOAT32's lowest number gives it."""
+def gelu(x: Expression) -> Expression:
+    """`x * (1 + erf(x / sqrt(2))) / 2`; for -infinity its limit, by FLOAT32's lowest number."""
     finite = maximum(x, -_LARGEST)
     return finite * 0.5 * (1.0 + call("erf", finite * 0.7071067811865476))
 
@@ -81,7 +83,7 @@ def _shrink(x: Expression, d: dml.ActivationShrinkOperatorDesc) -> Expression:
 
 
 _activation(dml.ActivationReluOperatorDesc, lambda x, _: maximum(x, 0.0))
-_activation(dml.ActivationGeluOperatorDesc, _gelu)
+_activation(dml.ActivationGeluOperatorDesc, lambda x, _: gelu(x))
 _activation(dml.ActivationIdentityOperatorDesc, lambda x, _: x)
 _activation(dml.ActivationLinearOperatorDesc, lambda x, d: x * d.alpha + d.beta)
 _activation(dml.ActivationLeakyReluOperatorDesc, lambda x, d: where(x >= 0.0, x, x * d.alpha))
@@ -89,20 +91,20 @@ _activation(dml.ActivationThresholdedReluOperatorDesc, lambda x, d: where(x > d.
 _activation(dml.ActivationEluOperatorDesc, lambda x, d: where(x >= 0.0, x, _expm1(x) * d.alpha))
 _activation(dml.ActivationCeluOperatorDesc, lambda x, d: maximum(x, 0.0) + minimum(_expm1(x / d.alpha) * d.alpha, 0.0))
 _activation(dml.ActivationScaledEluOperatorDesc, lambda x, d: where(x > 0.0, x, _expm1(x) * d.alpha) * d.gamma)
-_activation(dml.ActivationHardSigmoidOperatorDesc, lambda x, d: _hard_sigmoid(x, d.alpha, d.beta))
-_activation(dml.ActivationSigmoidOperatorDesc, lambda x, _: _sigmoid(x))
-_activation(dml.ActivationSoftplusOperatorDesc, lambda x, d: _softplus(x * d.steepness) / d.steepness)
-_activation(dml.ActivationParametricSoftplusOperatorDesc, lambda x, d: _softplus(x * d.beta) * d.alpha)
+_activation(dml.ActivationHardSigmoidOperatorDesc, lambda x, d: hard_sigmoid(x, d.alpha, d.beta))
+_activation(dml.ActivationSigmoidOperatorDesc, lambda x, _: sigmoid(x))
+_activation(dml.ActivationSoftplusOperatorDesc, lambda x, d: softplus(x * d.steepness) / d.steepness)
+_activation(dml.ActivationParametricSoftplusOperatorDesc, lambda x, d: softplus(x * d.beta) * d.alpha)
 _activation(dml.ActivationTanhOperatorDesc, lambda x, _: call("tanh", x))
 _activation(dml.ActivationScaledTanhOperatorDesc, lambda x, d: call("tanh", x * d.beta) * d.alpha)
 _activation(dml.ActivationSoftsignOperatorDesc, lambda x, _: _finite(x) / (1.0 + abs(_finite(x))))
 _activation(
     dml.ActivationSwishOperatorDesc,
-    lambda x, d: _gated(x, d.sigmoid_input_scale, lambda y: _sigmoid(y * d.sigmoid_input_scale)),
+    lambda x, d: _gated(x, d.sigmoid_input_scale, lambda y: sigmoid(y * d.sigmoid_input_scale)),
 )
 _activation(
     dml.ActivationHardSwishOperatorDesc,
-    lambda x, d: _gated(x, d.alpha, lambda y: _hard_sigmoid(y, d.alpha, d.beta)),
+    lambda x, d: _gated(x, d.alpha, lambda y: hard_sigmoid(y, d.alpha, d.beta)),
 )
 binary(dml.ActivationParameterizedReluOperatorDesc, lambda x, slope: where(x >= 0, x, x * slope))
 binary(dml.ActivationReluGradOperatorDesc, lambda x, gradient: where(x > 0, gradient, 0))

@@ -1,4 +1,4 @@
-"""ONNX nodes as forms: Tile, Resize and Upsample, each for every type and shape that ONNX gives it.
+"""ONNX nodes as forms: where their rows are looked up, and Tile, Resize and Upsample.
 
 Unlike DirectML's operators, these take empty tensors, rank 0, and more than 8 dimensions.
 """
@@ -13,22 +13,30 @@ from ..forms import Form
 from ..forms.axes import AxisMap
 from ..forms.onnx_axes import FilterMap, NearestMap
 from ..forms.onnx_resize import OnnxResize
-from .registry import form_of_class
+from .registry import NODE_FORMS, form_of_class, form_of_node
 from .tile import tile
 
-__all__ = ["onnx_form"]
+__all__ = ["onnx_form", "resize_form", "tile_form"]
 
 
 @form_of_class(OnnxNode)
 def onnx_form(node: OnnxNode) -> Form:
-    """The form of a node, by what it means at its opset."""
-    if isinstance(node.meaning, Tiling):
-        return tile(node.input.shape, node.meaning.repeats)
-    return _resize(node.meaning)
+    """The form of a node, by the row of its operator."""
+    return NODE_FORMS[node.op_type](node)
 
 
-def _resize(meaning: Resizing) -> OnnxResize:
+@form_of_node("Tile")
+def tile_form(node: OnnxNode) -> Form:
+    """Copies side by side."""
+    assert isinstance(node.meaning, Tiling)
+    return tile(node.input.shape, node.meaning.repeats)
+
+
+@form_of_node("Resize", "Upsample")
+def resize_form(node: OnnxNode) -> OnnxResize:
     """The form of a resize, for tensors of any type."""
+    meaning = node.meaning
+    assert isinstance(meaning, Resizing)
     crops = meaning.extrapolation_value is not None
     maps: list[AxisMap | None] = []
     for axis in meaning.axes:

@@ -1,4 +1,4 @@
-"""Which form an operation has: a table by the class of its descriptor, or by the meaning of its ONNX node."""
+"""Which form an operation has: a table by the class of its descriptor, and one by the operator of its ONNX node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorpost.operation import Operation
 
 from ..forms import Form
 
-__all__ = ["FORMS", "form_of", "form_of_class"]
+__all__ = ["FORMS", "NODE_FORMS", "form_of", "form_of_class", "form_of_node"]
 
 Make = TypeVar("Make", bound=Callable[[Any], Form])
 
@@ -24,6 +24,22 @@ def form_of_class(*classes: type) -> Callable[[Make], Make]:
         for cls in classes:
             assert cls not in FORMS, f"{cls.__name__} has a form already"
             FORMS[cls] = make
+        return make
+
+    return register
+
+
+NODE_FORMS: dict[str, Callable[[Any], Form]] = {}
+"""What makes the form of an ONNX node, by its operator."""
+
+
+def form_of_node(*op_types: str) -> Callable[[Make], Make]:
+    """Decorate the function that makes the form of the nodes of these ONNX operators."""
+
+    def register(make: Make) -> Make:
+        for op_type in op_types:
+            assert op_type not in NODE_FORMS, f"{op_type} has a form already"
+            NODE_FORMS[op_type] = make
         return make
 
     return register

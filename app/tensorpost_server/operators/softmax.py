@@ -15,7 +15,7 @@ from tensorpost import descriptors as dml
 from ..forms import Lines
 from .registry import form_of_class
 
-__all__ = ["hardmax_form", "softmax_form"]
+__all__ = ["hardmax_form", "hardmax_lines", "softmax_form", "softmax_lines"]
 
 
 @form_of_class(
@@ -25,25 +25,35 @@ __all__ = ["hardmax_form", "softmax_form"]
 def softmax_form(desc: Any) -> Lines:
     """`e^x / sum(e^x)` or its logarithm, along the axes together or the last one."""
     logarithm = desc.operator_type.startswith("ACTIVATION_LOG")
-    return _lines(desc, _softmax, (("logarithm", logarithm),), 12)
+    return softmax_lines(desc.input_tensor.sizes, _axes(desc), logarithm=logarithm)
 
 
 @form_of_class(dml.ActivationHardmaxOperatorDesc, dml.ActivationHardmax1OperatorDesc)
 def hardmax_form(desc: Any) -> Lines:
     """1 at the first of the largest elements, in row-major order of the axes."""
-    return _lines(desc, _hardmax, (), 12)
+    return hardmax_lines(desc.input_tensor.sizes, _axes(desc))
 
 
-def _lines(desc: Any, function: Any, parameters: tuple[tuple[str, Any], ...], scratch: int) -> Lines:
-    sizes = desc.input_tensor.sizes
-    axes = tuple(sorted(getattr(desc, "axes", (len(sizes) - 1,))))
-    return Lines(function, axes, sizes, (sizes,), ((*parameters, ("axes", axes)),), scratch)
+def _axes(desc: Any) -> tuple[int, ...]:
+    return tuple(sorted(set(getattr(desc, "axes", (len(desc.input_tensor.sizes) - 1,)))))
+
+
+def softmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...], *, logarithm: bool) -> Lines:
+    """Softmax or its logarithm of a tensor of these sizes, along ascending axes together."""
+    return Lines(_softmax, axes, sizes, (sizes,), ((("logarithm", logarithm), ("axes", axes)),), 12)
+
+
+def hardmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...]) -> Lines:
+    """1 at the first of the largest elements of a tensor of these sizes, along ascending axes together."""
+    return Lines(_hardmax, axes, sizes, (sizes,), ((("axes", axes),),), 12)
 
 
 def _softmax(xp: ModuleType, x: Any, out: Any, logarithm: bool, axes: tuple[int, ...]) -> None:
-    shifted = x.astype("float32") - xp.max(x, axis=axes, keepdims=True)
+    wide = "float64" if x.dtype.name == "float64" else "float32"  # which ONNX has
+    shifted = x.astype(wide)
+    shifted = shifted - xp.max(shifted, axis=axes, keepdims=True)
     powers = xp.exp(shifted)
-    total = xp.sum(powers, axis=axes, keepdims=True, dtype="float32")
+    total = xp.sum(powers, axis=axes, keepdims=True, dtype=wide)
     out[...] = shifted - xp.log(total) if logarithm else powers / total
 
 

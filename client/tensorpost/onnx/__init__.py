@@ -1,7 +1,7 @@
-"""ONNX's Tile, Resize and Upsample as frozen values. The server imports this package too: both sides must agree on it.
+"""ONNX nodes as frozen values. The server imports this package too: both sides must agree on it.
 
-`ONNX_OPERATORS` lists every version there is, `OnnxNode` reads any node, and `lower` says whether DirectML can express
-it.
+`ONNX_OPERATORS` lists every version of every operator there is, `OnnxNode` reads any node, and `lower` says whether
+DirectML can express it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from .lowering import Lowering, Verdict, lower
 from .node import OnnxNode
 from .resize import ResizeAxis, Resizing
-from .schemas import NEWEST_OPSET, ONNX_OPERATORS, OnnxAttribute, OnnxInput, OnnxSchema, find_schema
+from .schemas import NEWEST_OPSET, ONNX_OPERATORS, OnnxAttribute, OnnxInput, OnnxOutput, OnnxSchema, find_schema
 from .tensor import OnnxTensor
 from .tile import Tiling
 
@@ -20,6 +20,7 @@ __all__ = [
     "OnnxAttribute",
     "OnnxInput",
     "OnnxNode",
+    "OnnxOutput",
     "OnnxSchema",
     "OnnxTensor",
     "ResizeAxis",

@@ -17,18 +17,30 @@ from numpy.typing import NDArray
 from ..datatypes import data_type
 from ..problems import InvalidDescriptor, Violation
 from ._report import Path, Report, did_you_mean
-from .schemas import ONNX_OPERATORS, AttributeType, OnnxAttribute, OnnxInput, OnnxSchema, find_schema
+from .package import tensor_of_proto
+from .schemas import (
+    ONNX_OPERATORS,
+    WRITTEN_BY_HAND,
+    AttributeType,
+    OnnxAttribute,
+    OnnxInput,
+    OnnxSchema,
+    find_schema,
+)
 from .tensor import MAX_RANK, OnnxTensor
 
 __all__ = [
     "INTEGER",
+    "TYPE_ATTRIBUTES",
     "Attribute",
     "Values",
     "kind_of",
+    "numbered",
     "numbers_of",
     "proto_value",
     "read_attributes",
-    "read_tensor",
+    "read_tensors",
+    "read_types",
     "read_values",
     "schema_of",
     "shortest",
@@ -38,14 +50,19 @@ Number = int | float
 MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimension
 
 Values = tuple[Number, ...]
-Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
+Attribute = str | int | float | tuple[int, ...] | tuple[float, ...] | tuple[str, int | float]
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+"""Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
 Kind = Literal["int", "float", "either"]
 """What plain numbers may be: whole, any (whole ones become floats), or either with the difference kept."""
 
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""Numbers that JSON has no other way to write."""
 _INT64 = 1 << 63
 # AttributeProto.AttributeType in onnx.proto, and the field that holds the value
 _PROTO_TYPES: Mapping[int, tuple[AttributeType, str]] = {
-    1: ("FLOAT", "f"), 2: ("INT", "i"), 3: ("STRING", "s"), 6: ("FLOATS", "floats"), 7: ("INTS", "ints"),
+    1: ("FLOAT", "f"), 2: ("INT", "i"), 3: ("STRING", "s"), 4: ("TENSOR", "t"), 6: ("FLOATS", "floats"),
+    7: ("INTS", "ints"),
 }  # fmt: skip
 INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 """A whole number in a query string."""
@@ -76,14 +93,37 @@ def schema_of(op_type: str, opset: object) -> OnnxSchema:
     )
 
 
-def read_tensor(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) -> OnnxTensor | None:
-    """Type and shape of the tensor that is worked on; None if they cannot be read."""
-    slot = schema.data_input
-    given = inputs.get(slot.name)
-    if given is None:
-        message = f"{schema.name} needs the input {slot.name}, described by its type and shape"
-        report.add("input-missing", ("inputs", slot.name), message, None, "a tensor")
-        return None
+def read_tensors(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) -> dict[str, OnnxTensor]:
+    """Type and shape of every tensor that is worked on and can be read, by name; variadic ones are numbered."""
+    found: dict[str, OnnxTensor] = {}
+    for slot in schema.data_inputs:
+        given = inputs.get(slot.name)
+        if slot.variadic:
+            several = numbered(slot.name, inputs) if given is None else list(given)
+            for index, one in enumerate(several):
+                _read_tensor(schema, slot, f"{slot.name}_{index}", one, found, report)
+            missing = not several
+        else:
+            if given is not None:
+                _read_tensor(schema, slot, slot.name, given, found, report)
+            missing = given is None and not slot.optional
+        if missing:
+            message = f"{schema.name} needs the input {slot.name}, described by its type and shape"
+            report.add("input-missing", ("inputs", slot.name), message, None, "a tensor")
+    return found
+
+
+def numbered(name: str, inputs: Mapping[str, Any]) -> list[Any]:
+    """What is given as `name_0`, `name_1` and so on, without a gap."""
+    found: list[Any] = []
+    while f"{name}_{len(found)}" in inputs:
+        found.append(inputs[f"{name}_{len(found)}"])
+    return found
+
+
+def _read_tensor(
+    schema: OnnxSchema, slot: OnnxInput, name: str, given: Any, found: dict[str, OnnxTensor], report: Report
+) -> None:
     try:
         if isinstance(given, OnnxTensor):
             tensor = given
@@ -92,36 +132,95 @@ def read_tensor(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) -
         else:
             tensor = OnnxTensor.from_json(given)
     except InvalidDescriptor as error:
-        report.found += error.under("inputs", slot.name).violations
-        return None
+        report.found += error.under("inputs", name).violations
+        return
+    found[name] = tensor
     if tensor.data_type not in slot.types:
         message = f"{schema.name} does not take tensor({tensor.row.onnx})"
-        message += _elsewhere(schema, lambda other: tensor.data_type in other.data_input.types)
+        message += _elsewhere(schema, lambda other: _takes(other, slot.name, tensor.data_type))
         allowed = ", ".join(data_type(name).onnx for name in slot.types)
-        path = ("inputs", slot.name, "data_type")
+        path = ("inputs", name, "data_type")
         report.add("data-type-unsupported", path, message, tensor.row.onnx, f"one of {allowed}")
-    return tensor
+
+
+def _takes(schema: OnnxSchema, name: str, kind: str) -> bool:
+    slot = schema.input(name)
+    return slot is not None and slot.data and kind in slot.types
+
+
+def read_types(
+    schema: OnnxSchema, tensors: Mapping[str, OnnxTensor], inputs: Mapping[str, Any], report: Report
+) -> dict[str, str]:
+    """Which type each type variable stands for, by the tensors and the small inputs that bind it."""
+    types: dict[str, str] = {}
+    for slot in schema.inputs:
+        if not slot.variable:
+            continue
+        if slot.data:
+            names = [name for name in tensors if name == slot.name or (slot.variadic and _is_of(slot.name, name))]
+            kinds = [(name, tensors[name].data_type) for name in names]
+        else:
+            kinds = [(slot.name, kind) for kind in _kinds_of(inputs.get(slot.name))]
+        for name, kind in kinds:
+            if types.setdefault(slot.variable, kind) != kind and (slot.data or len(slot.types) > 2):
+                expected = data_type(types[slot.variable]).onnx
+                message = f"{name} is of {data_type(kind).onnx}, but the tensors before it are of {expected}"
+                report.add("data-types-differ", ("inputs", name), message, data_type(kind).onnx, expected)
+    for slot in schema.value_inputs:  # plain numbers bind a type if nothing else does
+        if slot.variable and inputs.get(slot.name) is not None and types.get(slot.variable) in (None, "int64"):
+            fraction = any(isinstance(item, float) for item in _items(inputs[slot.name]))
+            if slot.variable not in types or fraction:
+                types[slot.variable] = "float32" if fraction and "float32" in slot.types else "int64"
+    return types
+
+
+def _items(given: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _is_of(variadic: str, name: str) -> bool:
+    return name.startswith(f"{variadic}_") and name[len(variadic) + 1 :].isdigit()
+
+
+def _kinds_of(given: Any) -> list[str]:
+    """The type of a small input, where it says one."""
+    if isinstance(given, Mapping):
+        given = cast("Mapping[str, Any]", given).get("data_type")
+        return [data_type(given).numpy_name] if isinstance(given, str) and _is_type(given) else []
+    return [data_type(given.dtype).numpy_name] if hasattr(given, "dtype") else []
+
+
+def _is_type(name: str) -> bool:
+    try:
+        data_type(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _elsewhere(schema: OnnxSchema, has: Callable[[OnnxSchema], object]) -> str:
     """The end of a sentence that names the versions of the operator which do have it."""
-    others = [other.name for other in ONNX_OPERATORS if other.op_type == schema.op_type and has(other)]
+    others = [
+        other.name for other in ONNX_OPERATORS if other.op_type == schema.op_type and other is not schema and has(other)
+    ]
     if not others:
         return ""
     return f"; {', '.join(others)} " + ("does" if len(others) == 1 else "do")
 
 
 def read_values(
-    schema: OnnxSchema, inputs: Mapping[str, Any], tensor: OnnxTensor | None, report: Report
+    schema: OnnxSchema, inputs: Mapping[str, Any], tensors: Mapping[str, OnnxTensor], report: Report
 ) -> dict[str, Values]:
     """The small inputs that were given and can be read, by name."""
     names = [entry.name for entry in schema.inputs]
+    variadic = [entry.name for entry in schema.inputs if entry.variadic]
     for name in inputs:
-        if name not in names:
+        if name not in names and not any(_is_of(other, str(name)) for other in variadic):
             message = f"{schema.name} has no input {str(name)[:60]!r}"
             message += _elsewhere(schema, operator.methodcaller("input", name)) or did_you_mean(name, names)
             report.add("input-unknown", ("inputs", str(name)), message, None, ", ".join(names))
     values: dict[str, Values] = {}
+    tensor = tensors.get(schema.inputs[0].name)
     for slot in schema.value_inputs:
         if inputs.get(slot.name) is not None:
             before = len(report.found)
@@ -139,14 +238,23 @@ def kind_of(slot: OnnxInput) -> Kind:
     """The kind of numbers that a small input takes."""
     if "int64" not in slot.types:
         return "float"
-    return "int" if slot.types == ("int64",) else "either"
+    return "int" if {*slot.types} <= {"int64", "int32"} else "either"
 
 
 def _read_value(schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTensor | None, report: Report) -> Values:
     path = ("inputs", slot.name)
     is_number = schema.name == "Tile-1"
-    if hasattr(given, "dtype"):
-        array: NDArray[Any] = np.asarray(given)
+    if isinstance(given, Mapping):
+        content = cast("Mapping[str, Any]", given)
+        if not {"data_type", "data"} <= content.keys():
+            message = f"{slot.name} belongs to the node by value: an array of numbers, or its data_type and data"
+            report.add("not-an-array", path, message, None, "an array of numbers")
+            return ()
+        given = content["data"]
+    if schema.op_type not in WRITTEN_BY_HAND and not isinstance(given, (list, tuple)) and not hasattr(given, "dtype"):
+        given = [given]
+    if hasattr(cast("Any", given), "dtype"):
+        array: NDArray[Any] = np.asarray(cast("Any", given))
         allowed = ("int64", tensor.data_type) if is_number and tensor is not None else slot.types
         if array.dtype.name not in allowed:
             names = " or ".join(f"tensor({data_type(name).onnx})" for name in allowed)
@@ -157,7 +265,10 @@ def _read_value(schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTen
             message = f"{slot.name} has {array.ndim} dimensions; it must have one"
             report.add("input-shape", path, message, list(array.shape), "one dimension")
             return ()
-        given = array[: MOST_ENTRIES + 1].tolist() if array.ndim else array.tolist()
+        if array.dtype.kind == "b":
+            array = array.astype(np.int64)
+        flat = array.reshape(-1) if schema.op_type not in WRITTEN_BY_HAND else array
+        given = flat[: MOST_ENTRIES + 1].tolist() if flat.ndim else flat.tolist()
     if is_number and not isinstance(given, (list, tuple)):
         given = [given]
     if not isinstance(given, (list, tuple)):
@@ -191,7 +302,7 @@ def _read_number(item: object, path: Path, kind: Kind, report: Report) -> Number
         if abs(whole) < 1 << 1023:
             return float(whole)
         report.add("not-a-number", path, "the number is beyond float64", str(whole)[:40], "a number")
-    elif _is_real(item) and kind != "int":
+    elif (_is_real(item) or item in NOT_FINITE) and kind != "int":
         return float(cast("float", item))
     else:
         expected = "a whole number" if kind == "int" else "a number"
@@ -241,7 +352,11 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
             report.add("attribute-type", path, f"{entry.name} must be a text", given, "a text")
             return None
     elif entry.type == "INT":
+        if isinstance(given, str) and entry.name in TYPE_ATTRIBUTES and _is_type(given):
+            given = data_type(given).onnx_code
         value = _read_number(given, path, "int", report)
+    elif entry.type == "TENSOR":
+        return _read_constant(entry, given, report)
     elif entry.type == "FLOAT":
         value = _read_number(given, path, "float", report)
         if value is not None:
@@ -271,6 +386,26 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
         report.add("attribute-value", path, message, given, f"one of {', '.join(map(str, entry.choices))}")
         return None
     return value
+
+
+def _read_constant(entry: OnnxAttribute, given: Any, report: Report) -> Attribute | None:
+    """A tensor of one element, as its type and the number."""
+    if isinstance(given, Mapping):
+        content = cast("Mapping[str, Any]", given)
+        name, given = content.get("data_type"), content.get("data")
+    else:
+        given = np.asarray(given)
+        name = "float32" if given.dtype == np.float64 else given.dtype.name
+        given = given.reshape(-1).tolist()
+    items = cast("Sequence[Any]", given if isinstance(given, (list, tuple)) else [given])
+    path = ("attributes", entry.name)
+    number = items[0] if len(items) == 1 and isinstance(items[0], (int, float)) else None
+    if number is None or not isinstance(name, str) or not _is_type(name):
+        message = f"{entry.name} must be a tensor of one number: its data_type, shape [1] and data"
+        report.add("attribute-type", path, message, None, '{"data_type": "float", "shape": [1], "data": [0]}')
+        return None
+    kind = data_type(name)
+    return (kind.numpy_name, float(number) if kind.dtype.kind not in "iub" else int(number))
 
 
 def _offers(schema: OnnxSchema, name: str, value: object) -> bool:
@@ -310,6 +445,8 @@ def proto_value(schema: OnnxSchema, attribute: Any, report: Report) -> object:
         )
         return None
     value: Any = getattr(attribute, proto[1])
+    if proto[0] == "TENSOR":
+        return tensor_of_proto(value)
     return list(value) if proto[0].endswith("S") else value
 
 

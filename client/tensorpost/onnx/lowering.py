@@ -84,6 +84,8 @@ def lower(node: OnnxNode, feature_level: str | int | FeatureLevel = NEWEST) -> L
         InvalidParameter: there is no such feature level.
     """
     level = FeatureLevel.parse(feature_level)
+    if not isinstance(node.meaning, (Tiling, Resizing)):
+        return Lowering(Verdict.NOT_EXPRESSIBLE, f"{node.op_type} is computed as ONNX says, and not translated here")
     if 0 in node.input.shape or 0 in node.output.shape:
         return Lowering(Verdict.NOT_EXPRESSIBLE, "DirectML has no empty tensors; the answer is the empty tensor")
     try:

@@ -1,47 +1,53 @@
-"""`OnnxNode`: one Tile, Resize or Upsample node as a frozen value, with all that decides the output's shape.
+"""`OnnxNode`: one ONNX node as a frozen value, with all that decides the outputs' shapes.
 
-A node knows its attributes and its small inputs by value (repeats, scales, sizes, roi, tiles, axis), and of the tensor
-it works on the element type and shape. Everything wrong is reported at once, as one `InvalidDescriptor` whose paths are
-those of the JSON form::
+A node knows its attributes and its small inputs by value (repeats, scales, axes, ...), and of the tensors it works on
+the element type and shape. What is wrong is one `InvalidDescriptor`, whose paths are those of the JSON form::
 
     {"op_type": "Resize", "opset": 19, "attributes": {"mode": "linear"},
      "inputs": {"X": {"data_type": "float", "shape": [1, 1, 2, 2]}, "scales": [1, 1, 2, 2]}}
 
 Small inputs given as arrays must have the element types of ONNX's signature. Plain numbers are taken as that type:
-scales are rounded to float32, a roi is float64. FLOAT attributes are rounded to float32.
+scales are rounded to float32, a roi is float64; those of Range are int64, or float32 if one has a fraction. FLOAT
+attributes are rounded to float32. The tensors of a variadic input are numbered: `inputs_0`, `inputs_1`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from ..datatypes import data_type
 from ..operation import Slot
 from ..problems import InvalidDescriptor
 from ._reading import (
     INTEGER,
+    TYPE_ATTRIBUTES,
     Attribute,
     Values,
     kind_of,
     numbers_of,
     proto_value,
     read_attributes,
-    read_tensor,
+    read_tensors,
+    read_types,
     read_values,
     schema_of,
     shortest,
 )
 from ._report import Report, did_you_mean
-from .resize import Resizing, resizing
+from .given import Given, Meaning
+from .resize import Resizing
 from .schemas import OnnxSchema
+from .shapes import infer
 from .tensor import OnnxTensor
-from .tile import Tiling, tiling
+from .tile import Tiling
 
 __all__ = ["NodeProtoLike", "OnnxNode"]
 
-_MEMBERS = ("op_type", "opset", "inputs", "attributes")
+_MEMBERS = ("op_type", "opset", "inputs", "attributes", "outputs")
 _JSON_FORM = "tensorpost's JSON form of an ONNX node"
 
 
@@ -74,15 +80,16 @@ class OnnxNode:
     """One ONNX node, validated, its output known. Hashable and picklable.
 
     Attributes:
-        op_type: `Tile`, `Resize` or `Upsample`.
+        op_type: the operator, as in `Resize`.
         opset: the default-domain opset it is read at.
-        input: type and shape of the tensor it works on.
+        tensors: type and shape of each tensor that it works on, by name, in the signature's order.
         values: the small inputs that were given, by name, in the signature's order. Float32 entries are the exact
             numbers that float32 holds.
         attributes: every attribute that has a value, defaults filled in, by name, in the schema's order.
+        results: type and shape of each output, by name.
         schema: the version of the operator that the opset means.
-        output: type and shape of the result.
-        meaning: what to compute, with nothing of the version left in it.
+        meaning: what to compute, with nothing of the version left in it: a value of its own for Tile and Resize, named
+            parameters for all others.
         warnings: what other implementations are known to answer differently, as sentences.
 
     Example:
@@ -97,37 +104,39 @@ class OnnxNode:
 
     op_type: str
     opset: int
-    input: OnnxTensor
+    tensors: tuple[tuple[str, OnnxTensor], ...]
     values: tuple[tuple[str, Values], ...]
     attributes: tuple[tuple[str, Attribute], ...]
+    results: tuple[tuple[str, OnnxTensor], ...]
     # What follows from the fields above costs nothing to compare, but much to hash.
     schema: OnnxSchema = field(hash=False, repr=False)
-    output: OnnxTensor = field(hash=False)
-    meaning: Tiling | Resizing = field(hash=False, repr=False)
+    meaning: Tiling | Resizing | Meaning = field(hash=False, repr=False)
     warnings: tuple[str, ...] = field(hash=False)
 
     def __init__(
-        self, op_type: str, inputs: Mapping[str, Any], attributes: Mapping[str, Any] | None = None, *, opset: int
+        self,
+        op_type: str,
+        inputs: Mapping[str, Any],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        opset: int,
+        outputs: int | None = None,
     ) -> None:
         schema = schema_of(op_type, opset)
         report = Report(f"ONNX {schema.name}")
-        tensor = read_tensor(schema, inputs, report)
-        values = read_values(schema, inputs, tensor, report)
+        tensors = read_tensors(schema, inputs, report)
+        values = read_values(schema, inputs, tensors, report)
         filled = read_attributes(schema, attributes or {}, report)
-        result: tuple[Tiling | Resizing, tuple[int, ...]] | None = None
-        if tensor is not None and schema.op_type == "Tile":
-            result = tiling(schema, tensor, values, report)
-        elif tensor is not None:
-            result = resizing(schema, tensor, values, filled, report)
+        types = read_types(schema, tensors, inputs, report)
+        result = infer(Given(schema, tensors, values, filled, types, outputs, report))
         if report.found:
             raise InvalidDescriptor.of(report.found)
-        # Without a violation both are there; the type checker cannot see that.
-        assert tensor is not None
+        # Without a violation it is there; the type checker cannot see that.
         assert result is not None
-        meaning, shape = result
+        meaning, results = result
         everything: dict[str, object] = {
-            "op_type": op_type, "opset": opset, "input": tensor, "values": tuple(values.items()),
-            "attributes": tuple(filled.items()), "schema": schema, "output": OnnxTensor(tensor.data_type, shape),
+            "op_type": op_type, "opset": opset, "tensors": tuple(tensors.items()), "values": tuple(values.items()),
+            "attributes": tuple(filled.items()), "results": tuple(results), "schema": schema,
             "meaning": meaning, "warnings": tuple(report.warnings),
         }  # fmt: skip
         for name, value in everything.items():
@@ -144,35 +153,54 @@ class OnnxNode:
         return f"/v1/onnx/{self.op_type}"
 
     @property
+    def input(self) -> OnnxTensor:
+        """Type and shape of the first tensor it works on."""
+        return self.tensors[0][1]
+
+    @property
+    def output(self) -> OnnxTensor:
+        """Type and shape of the first result."""
+        return self.results[0][1]
+
+    @property
+    def parameters(self) -> Meaning:
+        """The meaning as named parameters; none for Tile and Resize, whose meaning is a value of its own."""
+        return self.meaning if isinstance(self.meaning, tuple) else ()
+
+    @property
     def inputs(self) -> tuple[Slot, ...]:
-        """See `Operation.inputs`: the tensor that is worked on; the others are in the document, by value."""
-        return (Slot(self.schema.data_input.name, self.input.layout),)
+        """See `Operation.inputs`: the tensors that are worked on; other inputs are in the document, by value."""
+        return tuple([Slot(name, tensor.layout) for name, tensor in self.tensors])
 
     @property
     def outputs(self) -> tuple[Slot, ...]:
         """See `Operation.outputs`."""
-        return (Slot("output", self.output.layout),)
+        return tuple([Slot(name, tensor.layout) for name, tensor in self.results])
 
     def to_document_text(self) -> str:
         """See `Operation.to_document_text`: the JSON form."""
         return self.to_json_text()
 
     @classmethod
-    def of(cls, op_type: str, inputs: Mapping[str, Any], *, opset: int, **attributes: Any) -> OnnxNode:
+    def of(
+        cls, op_type: str, inputs: Mapping[str, Any], *, opset: int, outputs: int | None = None, **attributes: Any
+    ) -> OnnxNode:
         """Build a node the way it is written in Python.
 
         Args:
-            op_type: `Tile`, `Resize` or `Upsample`.
-            inputs: by formal name. The tensor as an `OnnxTensor` or an array, of which only type and shape are kept;
-                small inputs as arrays, sequences or numbers; None for one that is left out.
+            op_type: the operator, as in `Resize`.
+            inputs: by formal name. Tensors as `OnnxTensor`s or arrays, of which only type and shape are kept, a
+                sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
+                is left out.
             opset: the default-domain opset.
+            outputs: how many outputs the node has, where that does not follow; see `Given`.
             attributes: by name.
 
         Raises:
             UnknownOperator: no such operator.
             InvalidDescriptor: with every rule that is broken.
         """
-        return cls(op_type, inputs, attributes, opset=opset)
+        return cls(op_type, inputs, attributes, opset=opset, outputs=outputs)
 
     @classmethod
     def from_json(cls, document: object) -> OnnxNode:
@@ -199,10 +227,13 @@ class OnnxNode:
             report.add("document", ("inputs",), "inputs must be an object", members.get("inputs"), "an object")
         if not isinstance(members.get("attributes", {}), Mapping):
             report.add("document", ("attributes",), "attributes must be an object", members["attributes"], "an object")
+        outputs = members.get("outputs")
+        if outputs is not None and (not isinstance(outputs, int) or isinstance(outputs, bool) or outputs < 1):
+            report.add("document", ("outputs",), "outputs must be how many outputs there are", outputs, "1 or more")
         if report.found:
             raise InvalidDescriptor.of(report.found)
         opset = cast("int", members.get("opset"))  # checked there
-        return cls(members["op_type"], members["inputs"], members.get("attributes"), opset=opset)
+        return cls(members["op_type"], members["inputs"], members.get("attributes"), opset=opset, outputs=outputs)
 
     @classmethod
     def from_query(
@@ -210,20 +241,20 @@ class OnnxNode:
         op_type: str,
         opset: int | str,
         params: Mapping[str, str],
-        tensor: OnnxTensor,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any],
     ) -> OnnxNode:
         """Read a query string's parameters, each an attribute or a small input; lists are separated by commas.
 
         Args:
-            op_type: `Tile`, `Resize` or `Upsample`.
+            op_type: the operator, as in `Resize`.
             opset: a number, or its text.
-            params: the other parameters; an empty text is an empty list.
-            tensor: type and shape of the tensor in the body.
-            inputs: small inputs that came in another way, as arrays by formal name.
+            params: the other parameters, `outputs` among them; an empty text is an empty list.
+            inputs: by formal name, type and shape of the tensors in the body, and small inputs that came in another
+                way, as arrays.
 
         Example:
-            >>> OnnxNode.from_query("Tile", "13", {"repeats": "2,1"}, OnnxTensor("int8", (2, 3))).output.shape
+            >>> x = OnnxTensor("int8", (2, 3))
+            >>> OnnxNode.from_query("Tile", "13", {"repeats": "2,1"}, {"input": x}).output.shape
             (4, 3)
 
         Raises:
@@ -233,25 +264,30 @@ class OnnxNode:
         number: Any = int(opset) if isinstance(opset, str) and INTEGER.fullmatch(opset) else opset
         schema = schema_of(op_type, number)
         report = Report(f"ONNX {schema.name}")
-        given: dict[str, Any] = {schema.data_input.name: tensor, **(inputs or {})}
+        given: dict[str, Any] = dict(inputs)
         attributes: dict[str, Any] = {}
+        outputs: int | None = None
         for name, text in params.items():
             slot, attribute = schema.input(name), schema.attribute(name)
-            if slot is not None and not slot.data:
+            if name == "outputs" and slot is None:
+                outputs = int(text) if INTEGER.fullmatch(text) else 0
+            elif slot is not None and not slot.data:
                 if name in given:
                     message = f"{name} stands in the query and among the tensors; send it once"
                     report.add("input-twice", ("inputs", name), message, text, "one of the two")
                 numbers = numbers_of(text, ("inputs", name), kind_of(slot), report)
                 given[name] = numbers[0] if schema.name == "Tile-1" and len(numbers) == 1 else numbers
-            elif attribute is None or attribute.type == "STRING":
+            elif attribute is None or attribute.type == "STRING" or (name in TYPE_ATTRIBUTES and text.isidentifier()):
                 attributes[name] = text  # the constructor names what is unknown
+            elif attribute.type == "TENSOR":
+                attributes[name] = [int(text) if INTEGER.fullmatch(text) else float(text)]
             else:
                 kind = "int" if attribute.type.startswith("INT") else "float"
                 numbers = numbers_of(text, ("attributes", name), kind, report)
                 attributes[name] = numbers[0] if attribute.type[-1] != "S" and len(numbers) == 1 else numbers
         if report.found:
             raise InvalidDescriptor.of(report.found)
-        return cls(op_type, given, attributes, opset=number)
+        return cls(op_type, given, attributes, opset=number, outputs=outputs)
 
     @classmethod
     def from_node_proto(cls, node: NodeProtoLike, opset: int, inputs: Mapping[str, Any]) -> OnnxNode:
@@ -272,24 +308,25 @@ class OnnxNode:
         if domain not in ("", "ai.onnx"):
             message = f"the operators here are those of the default domain, not {domain[:60]!r}"
             report.add("domain", ("domain",), message, domain, '"" or "ai.onnx"')
-        if len(node.output) != 1:
-            message = f"{schema.name} has one output, not {len(node.output)}"
-            report.add("output-count", ("output",), message, len(node.output), "1")
-        if len(node.input) > len(schema.inputs):
+        variadic = [slot for slot in schema.inputs if slot.variadic]
+        if len(node.input) > len(schema.inputs) and not variadic:
             message = f"{schema.name} has {len(schema.inputs)} inputs, not {len(node.input)}"
             names = ", ".join(entry.name for entry in schema.inputs)
             report.add("input-unknown", ("input",), message, len(node.input), names)
         given: dict[str, Any] = {}
-        for index, (slot, name) in enumerate(zip(schema.inputs, node.input, strict=False)):
+        names = [slot.name for slot in schema.inputs if not slot.variadic]
+        if variadic:  # always the last
+            names += [f"{variadic[0].name}_{index}" for index in range(len(node.input) - len(names))]
+        for index, (formal, name) in enumerate(zip(names, node.input, strict=False)):
             if name and name not in inputs:
-                message = f"{slot.name} is the value {name[:60]!r}, which was not given"
+                message = f"{formal} is the value {name[:60]!r}, which was not given"
                 report.add("value-missing", ("input", index), message, name, "a value of that name")
             elif name:
-                given[slot.name] = inputs[name]
+                given[formal] = inputs[name]
         attributes = {str(item.name): proto_value(schema, item, report) for item in node.attribute}
         if report.found:
             raise InvalidDescriptor.of(report.found)
-        return cls(schema.op_type, given, attributes, opset=opset)
+        return cls(schema.op_type, given, attributes, opset=opset, outputs=len(node.output))
 
     def value(self, name: str) -> Values | None:
         """The entries of a small input; None if it was left out."""
@@ -301,18 +338,25 @@ class OnnxNode:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, with every attribute written out; `from_json` reads it back to an equal node."""
-        inputs: dict[str, Any] = {self.schema.data_input.name: self.input.to_json()}
+        inputs: dict[str, Any] = {name: tensor.to_json() for name, tensor in self.tensors}
+        bound = {slot.variable for slot in self.schema.data_inputs}
         for name, entries in self.values:
             slot = self.schema.input(name)
-            is_float32 = slot is not None and slot.types == ("float32",)
-            inputs[name] = [shortest(entry) if is_float32 else entry for entry in entries]
+            assert slot is not None
+            is_float32 = slot.types == ("float32",)
+            inputs[name] = [_written(shortest(entry) if is_float32 else entry) for entry in entries]
+            if len(slot.types) > 2 and slot.variable and slot.variable not in bound and self.op_type == "Range":
+                inputs[name] = {"data_type": self.output.row.onnx, "data": inputs[name]}
         attributes: dict[str, Any] = {}
         for name, value in self.attributes:
-            if isinstance(value, tuple):
+            if isinstance(value, tuple) and value and isinstance(value[0], str):
+                attributes[name] = {"data_type": data_type(value[0]).onnx, "shape": [1], "data": [_written(value[1])]}
+            elif isinstance(value, tuple):
                 attributes[name] = [shortest(item) if isinstance(item, float) else item for item in value]
             else:
                 attributes[name] = shortest(value) if isinstance(value, float) else value
-        return {"op_type": self.op_type, "opset": self.opset, "inputs": inputs, "attributes": attributes}
+        document = {"op_type": self.op_type, "opset": self.opset, "inputs": inputs, "attributes": attributes}
+        return document | ({"outputs": len(self.results)} if len(self.results) > 1 else {})
 
     def to_json_text(self) -> str:
         """`to_json` as compact JSON text, as it travels in a frame's head."""
@@ -332,3 +376,10 @@ class OnnxNode:
         if isinstance(self.meaning, Tiling) and self.meaning.form is not None:
             about["form"] = self.meaning.form
         return about
+
+
+def _written(number: Any) -> Any:
+    """The number, or its name where JSON has no number for it."""
+    if isinstance(number, float) and not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    return number

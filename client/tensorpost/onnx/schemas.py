@@ -7,19 +7,31 @@ An opset means the newest version of an operator at or below it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ..datatypes import DATA_TYPES, data_type
 from ..problems import UnknownOperator, Violation, nearest
 
-__all__ = ["NEWEST_OPSET", "ONNX_OPERATORS", "AttributeType", "OnnxAttribute", "OnnxInput", "OnnxSchema", "find_schema"]
+__all__ = [
+    "NEWEST_OPSET",
+    "ONNX_OPERATORS",
+    "WRITTEN_BY_HAND",
+    "AttributeType",
+    "OnnxAttribute",
+    "OnnxInput",
+    "OnnxOutput",
+    "OnnxSchema",
+    "find_schema",
+]
 
 NEWEST_OPSET = 28
 """The newest default-domain opset whose Tile and Resize we have read: that of onnx 1.23."""
 
-AttributeType = Literal["FLOAT", "INT", "STRING", "FLOATS", "INTS"]
+AttributeType = Literal["FLOAT", "INT", "STRING", "TENSOR", "FLOATS", "INTS"]
 _DataType = str  # NumPy's name, the key of `DATA_TYPES`
 
 _ALL_16: tuple[_DataType, ...] = tuple(row.numpy_name for row in DATA_TYPES)
@@ -35,14 +47,37 @@ class OnnxInput:
         name: its formal name.
         types: NumPy names of the element types it may have.
         optional: whether it may be left out.
-        data: whether it is the tensor that is worked on, described by type and shape. The others are small, decide the
+        data: whether it is a tensor that is worked on, described by type and shape. The others are small, decide the
             output's shape, and belong to the node by value.
+        variable: the type that it shares with other inputs and outputs, as in `T`; empty if with none.
+        variadic: whether any number of tensors may stand here, named `name_0` and so on.
     """
 
     name: str
     types: tuple[_DataType, ...]
     optional: bool = False
     data: bool = False
+    variable: str = ""
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxOutput:
+    """One output of an operator.
+
+    Attributes:
+        name: its formal name.
+        types: NumPy names of the element types it may have.
+        variable: as of an input.
+        optional: whether a node may leave it out.
+        variadic: whether there is any number of them.
+    """
+
+    name: str
+    types: tuple[_DataType, ...]
+    variable: str = ""
+    optional: bool = False
+    variadic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +94,7 @@ class OnnxAttribute:
 
     name: str
     type: AttributeType
-    default: str | int | float | None = None
+    default: str | int | float | tuple[int, ...] | None = None
     choices: tuple[str | int, ...] = ()
     required: bool = False
 
@@ -69,12 +104,13 @@ class OnnxSchema:
     """One version of an operator.
 
     Attributes:
-        op_type: `Tile`, `Resize` or `Upsample`.
+        op_type: its name, as in `Resize`.
         since_version: the opset that brought this version; also the version's number.
         last_opset: the last opset that means this version; None if it is the newest.
         inputs: in order.
         attributes: by their place in the document.
-        summary: what it does, in a sentence.
+        summary: what it does, in a sentence; empty where ONNX's page says it.
+        outputs: in order.
     """
 
     op_type: str
@@ -82,7 +118,8 @@ class OnnxSchema:
     last_opset: int | None
     inputs: tuple[OnnxInput, ...]
     attributes: tuple[OnnxAttribute, ...]
-    summary: str
+    summary: str = ""
+    outputs: tuple[OnnxOutput, ...] = (OnnxOutput("output", ()),)
 
     @property
     def name(self) -> str:
@@ -90,14 +127,14 @@ class OnnxSchema:
         return f"{self.op_type}-{self.since_version}"
 
     @property
-    def data_input(self) -> OnnxInput:
-        """The input that is worked on, always the first."""
-        return self.inputs[0]
+    def data_inputs(self) -> tuple[OnnxInput, ...]:
+        """The tensors that are worked on."""
+        return tuple([entry for entry in self.inputs if entry.data])
 
     @property
     def value_inputs(self) -> tuple[OnnxInput, ...]:
         """The small inputs that are part of the node."""
-        return self.inputs[1:]
+        return tuple([entry for entry in self.inputs if not entry.data])
 
     def input(self, name: str) -> OnnxInput | None:
         """The input of that name."""
@@ -121,6 +158,7 @@ class OnnxSchema:
                     "optional": entry.optional,
                     "role": "tensor" if entry.data else "value",
                 }
+                | ({"variadic": True} if entry.variadic else {})
                 for entry in self.inputs
             ],
             "attributes": [
@@ -172,7 +210,7 @@ _TILE = "Lays whole copies of the input side by side."
 _RESIZE = "Resamples the input along any of its axes: nearest, linear or cubic."
 _UPSAMPLE = "Enlarges the input along any of its axes: nearest or linear. Replaced by Resize in opset 10."
 
-ONNX_OPERATORS: tuple[OnnxSchema, ...] = (
+_BY_HAND: tuple[OnnxSchema, ...] = (
     OnnxSchema(
         "Tile", 1, 5,
         (_x(_FLOATS, "input"), OnnxInput("tiles", ("int64", *_FLOATS)), OnnxInput("axis", ("int64", *_FLOATS))),
@@ -200,6 +238,75 @@ ONNX_OPERATORS: tuple[OnnxSchema, ...] = (
     OnnxSchema("Upsample", 9, 9, (_x(_ALL_15), _SCALES), (_MODE_2,), _UPSAMPLE),
 )  # fmt: skip
 
+WRITTEN_BY_HAND = frozenset(schema.op_type for schema in _BY_HAND)
+"""Operators of which there is more to say than the onnx package does: the choices of attributes, what Tile-1 means."""
+
+_VALUE_INPUTS: Mapping[str, str] = {
+    "ConstantOfShape": "input", "CumProd": "axis", "CumSum": "axis", "Expand": "shape", "OneHot": "depth",
+    "Pad": "pads constant_value axes", "Range": "start limit delta", "Reshape": "shape",
+    "Slice": "starts ends axes steps", "Split": "split", "Squeeze": "axes", "TopK": "K", "Trilu": "k",
+    "Unsqueeze": "axes",
+    **dict.fromkeys((f"Reduce{name}" for name in (
+        "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"
+    )), "axes"),
+}  # fmt: skip
+"""The inputs whose elements decide the output's shape, or what is computed for all elements alike."""
+
+_CHOICES: Mapping[tuple[str, str], tuple[tuple[int, tuple[str, ...]], ...]] = {
+    # (operator, attribute) -> from which version on there are which values
+    ("BitShift", "direction"): ((11, ("LEFT", "RIGHT")),),
+    ("DepthToSpace", "mode"): ((11, ("DCR", "CRD")),),
+    ("Gelu", "approximate"): ((20, ("none", "tanh")),),
+    ("Pad", "mode"): ((1, ("constant", "reflect", "edge")), (19, ("constant", "reflect", "edge", "wrap"))),
+    ("ScatterElements", "reduction"): ((16, ("none", "add", "mul")), (18, ("none", "add", "mul", "max", "min"))),
+    ("ScatterND", "reduction"): ((16, ("none", "add", "mul")), (18, ("none", "add", "mul", "max", "min"))),
+    ("SpaceToDepth", "mode"): ((28, ("DCR", "CRD")),),
+}
+
+
+def schema_of_row(op_type: str, since: int, last: int | None, row: Mapping[str, Any]) -> OnnxSchema:
+    """A version of an operator from its row in `operators.json`."""
+    variables = {name: tuple([data_type(t).numpy_name for t in text.split()]) for name, text in row["types"].items()}
+    values = _VALUE_INPUTS.get(op_type, "").split()
+
+    def parameter(name: str, kind: str, flag: str = "") -> tuple[str, tuple[str, ...], str, bool, bool]:
+        variable = kind if kind in variables else ""
+        types = variables[kind] if variable else tuple([data_type(t).numpy_name for t in kind.split()])
+        return name, types, variable, flag == "?", flag == "*"
+
+    inputs: list[OnnxInput] = []
+    for name, types, variable, optional, variadic in [parameter(*entry) for entry in row["inputs"]]:
+        inputs.append(OnnxInput(name, types, optional, name not in values, variable, variadic))
+    attributes: list[OnnxAttribute] = []
+    for name, (kind, *given) in row["attributes"].items():
+        choices = [found for first, found in _CHOICES.get((op_type, name), ()) if since >= first]
+        required = given == ["required"]
+        default = tuple(given[0]) if given and kind.endswith("S") else given[0] if given and not required else None
+        attributes.append(OnnxAttribute(name, kind, default, choices[-1] if choices else (), required))
+    outputs = [OnnxOutput(*parameter(*entry)) for entry in row["outputs"]]
+    return OnnxSchema(op_type, since, last, tuple(inputs), tuple(attributes), "", tuple(outputs))
+
+
+def _read_operators() -> Iterator[OnnxSchema]:
+    """The versions in `operators.json`."""
+    path = Path(__file__).with_name("operators.json")
+    operators: Mapping[str, Mapping[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    for op_type, versions in operators.items():
+        row: Any = None
+        numbers = [*map(int, versions)]
+        for since, last in zip(numbers, [*[number - 1 for number in numbers[1:]], None], strict=True):
+            row = versions[str(since)] or row
+            if row != "deprecated":
+                yield schema_of_row(op_type, since, last, row)
+
+
+ONNX_OPERATORS: tuple[OnnxSchema, ...] = (*_BY_HAND, *_read_operators())
+"""Every version of every operator that tensorpost computes itself."""
+
+_BY_NAME: dict[str, list[OnnxSchema]] = {}
+for _schema in ONNX_OPERATORS:
+    _BY_NAME.setdefault(_schema.op_type, []).append(_schema)
+
 
 def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     """The version of the operator that this opset means, or why there is none.
@@ -211,11 +318,10 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     Raises:
         UnknownOperator: no version of any operator of that name; the message names the one that looks most like it.
     """
-    versions = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
+    versions = _BY_NAME.get(op_type)
     if not versions:
-        names = list(dict.fromkeys(schema.op_type for schema in ONNX_OPERATORS))
-        guess = nearest(op_type, names)
-        hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(names)}"
+        guess = nearest(op_type, _BY_NAME)
+        hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(_BY_NAME)}"
         raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here; {hint}", extra={"nearest": guess})
     for schema in versions:
         if schema.since_version <= opset <= (schema.last_opset or NEWEST_OPSET):
