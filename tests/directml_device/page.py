@@ -67,7 +67,7 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         ["accepted by both or refused by both", f"{run['descriptors'] - sum(differences.values()):,}", ""],
         *[
             [
-                f"{known.operator + ': ' if known.operator else ''}{known.what}",
+                f"{_named(known.operators)}{known.what}",
                 str(differences.get(known.what, 0)),
                 known.reason,
             ]
@@ -103,6 +103,12 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         + _table(["operator", "same", "within 8 units", "different", "no answer"], answers),
         "reasons": _table(["why", "calls", "operators"], reasons),
     }
+
+
+def _named(operators: Sequence[str]) -> str:
+    if len(operators) > 4:
+        return f"{operators[0]} and {len(operators) - 1} like it: "
+    return f"{', '.join(operators)}: " if operators else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

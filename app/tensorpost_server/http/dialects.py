@@ -75,8 +75,10 @@ class DirectmlParser:
         _describe_inputs(cls, desc, tensors)
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
-        parsed = parse_operator({"type": cls.operator_type, **(members or {}), "desc": desc}, complete=True)
+        if members is not None and members.keys() - {"type", "desc"}:
+            parse_operator({**members, "desc": desc}, complete=True)  # raises, and names the other members as well
         try:
+            parsed = cls.completed(desc)
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
             raise error.under("desc") from None

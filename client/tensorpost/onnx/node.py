@@ -163,6 +163,11 @@ class OnnxNode:
         return self.results[0][1]
 
     @property
+    def parameters(self) -> Meaning:
+        """The meaning as named parameters; none for Tile and Resize, whose meaning is a value of its own."""
+        return self.meaning if isinstance(self.meaning, tuple) else ()
+
+    @property
     def inputs(self) -> tuple[Slot, ...]:
         """See `Operation.inputs`: the tensors that are worked on; other inputs are in the document, by value."""
         return tuple([Slot(name, tensor.layout) for name, tensor in self.tensors])

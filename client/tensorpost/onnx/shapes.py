@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..datatypes import DATA_TYPES, data_type
 from .given import Broken, Given, Inferred, Meaning, Shape
+from .line_shapes import LINES
+from .movement_shapes import MOVEMENT
 from .resize import Resizing, resizing
 from .tensor import OnnxTensor, too_large
 from .tile import Tiling, tiling
@@ -51,8 +53,9 @@ def _results(given: Given, shapes: Sequence[Shape], types: Mapping[str, str]) ->
     names = [entry.name for entry in outputs]
     if outputs[-1].variadic:
         names = [f"{outputs[-1].name}_{index}" for index in range(len(shapes))]
-    wanted = given.outputs or sum([not entry.optional for entry in outputs if not entry.variadic]) or len(shapes)
-    if not sum([not entry.optional for entry in outputs]) <= wanted <= len(shapes):
+    least = len(shapes) if outputs[-1].variadic else sum([not entry.optional for entry in outputs])
+    wanted = given.outputs or least
+    if not least <= wanted <= len(shapes):
         message = f"{given.schema.name} has {len(shapes)} outputs here, not {wanted}"
         given.refuse("output-count", ("outputs",), message, wanted, str(len(shapes)))
     for index in range(wanted):
@@ -174,5 +177,7 @@ RULES: Mapping[str, Rule] = {
     "Mod": _mod,
     "PRelu": _prelu,
     "Softmax": _softmax,
+    **MOVEMENT,
+    **LINES,
 }
 """What a node means, by operator."""

@@ -177,9 +177,9 @@ class CudaBackend:
             uploaded = self.cupy.cuda.Event(disable_timing=True)
             arrays: list[Any] = []
             try:
-                for slot, memory, block in zip(plan.inputs, inputs, blocks, strict=True):
+                for layout, memory, block in zip(plan.operands, inputs, blocks, strict=True):
                     self.copy(block, memory, up=True, stream=self._uploads)
-                    arrays.append(_view(self.cupy, slot.layout, block))
+                    arrays.append(_view(self.cupy, layout, block))
                 uploaded.record(self._uploads)
                 if is_timed():
                     self._uploads.synchronize()
