@@ -95,11 +95,7 @@ def _axes_rules(desc: ReduceOperatorDesc | Positions) -> Iterator[Violation]:
     """The axes are dimensions, as DirectML has it even if one is there twice; each has one element in the output."""
     yield from desc.count_is_length("axis_count", "axes")
     sizes = desc.input_tensor.sizes
-<<<<<<< HEAD
     yield from desc.axes_are_below(len(sizes))
-=======
-    yield from desc.axes_are_dimensions(len(sizes))
->>>>>>> directml
     yield from desc.sizes_are(_reduced(sizes, desc.axes), "the input's with 1 for each axis", "output_tensor")
 
 

@@ -69,7 +69,7 @@ class AxesActivation(UnaryWithoutScale):
         """See `ElementWise`; the axes are dimensions of the input."""
         yield from super().operator_rules()
         yield from self.count_is_length("axis_count", "axes")
-        yield from self.axes_are_dimensions(len(self.input_tensor.sizes))
+        yield from self.axes_are_below(len(self.input_tensor.sizes))
 
 
 class ActivationSoftmax1OperatorDesc(AxesActivation):
