@@ -128,7 +128,7 @@ def quantized_form(desc: dml.QuantizedLinearMatrixMultiplyOperatorDesc) -> BoxFu
 @form_of_class(dml.MatrixMultiplyIntegerToFloatOperatorDesc)
 def integer_to_float_form(desc: dml.MatrixMultiplyIntegerToFloatOperatorDesc) -> BoxFunction:
     """`(A - zero) x (B - zero) * scale of the row * scale of the column + Bias`, rounded once."""
-    return _integer_form(desc, _multiply_to_float, product_scratch(desc, 24 if desc.a_tensor.item_size == 4 else 8))
+    return _integer_form(desc, _multiply_to_float, product_scratch(desc, 32 if desc.a_tensor.item_size == 4 else 8))
 
 
 def _sums(xp: ModuleType, named: Mapping[str, Any], box: Box) -> Any:
