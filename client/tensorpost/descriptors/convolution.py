@@ -17,8 +17,8 @@ from .clip import ElementWiseClipOperatorDesc
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, packed
 from .quantized import Quantized
+from .sliding_window import SlidingWindow, spatial_sizes
 from .tensor import BufferTensorDesc
-from .windows import SlidingWindow, spatial_sizes
 
 __all__ = [
     "ConvolutionDirection",
