@@ -144,12 +144,14 @@ def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
 
             inputs = w[0] @ x[step, row] + r[0] @ before + bias[: 4 * hidden] + bias[4 * hidden :]
             inputs[: 3 * hidden] += peephole * np.tile(cell, 3)
-            inputs = np.clip(inputs, -limit, limit)
+            inputs[hidden : 2 * hidden] -= peephole[hidden : 2 * hidden] * cell
             for unit in range(hidden):
-                into, out, forget = (sigmoid(inputs[at * hidden + unit]) for at in range(3))
-                new = math.tanh(inputs[3 * hidden + unit])
+                into, out, forget, new = (float(inputs[at * hidden + unit]) for at in range(4))
+                into, forget, new = (max(-limit, min(limit, x)) for x in (into, forget, new))
+                into, forget, new = sigmoid(into), sigmoid(forget), math.tanh(new)
                 memory[row, unit] = (1 - into if coupled else forget) * cell[unit] + into * new
-                state[row, unit] = out * math.tanh(memory[row, unit])
+                out = max(-limit, min(limit, out + peephole[hidden + unit] * memory[row, unit]))
+                state[row, unit] = sigmoid(out) * math.tanh(memory[row, unit])
             sequence[step, 0, row] = state[row]
     return [sequence, state, memory]
 
