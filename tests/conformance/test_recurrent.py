@@ -131,7 +131,10 @@ def sigmoid(x: float) -> float:
 
 
 def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
-    """An LSTM with peepholes and a clip threshold, forward, by Python's numbers and the page's formulas."""
+    """An LSTM with peepholes and a clip threshold, forward, by Python's numbers and the page's formulas.
+
+    The output gate sees the new cell, as DirectML answers, not the one before the step, as the page has it.
+    """
     x, w, r = (arrays[f"{name}Tensor"][0] for name in ("Input", "Weight", "Recurrence"))
     bias, peephole = arrays["BiasTensor"][0, 0, 0], arrays["PeepholeTensor"][0, 0, 0]
     steps, batch, _ = x.shape

@@ -23,12 +23,15 @@ from . import (
     indexing_nd,
     logic,
     movement,
+    normalization,
     pooling,
     product,
+    quantization,
     recurrent,
     reduction,
     resample,
     resample_grad,
+    roi,
     scan,
     softmax,
     tile,
@@ -51,13 +54,16 @@ from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
+from .quantization import *  # noqa: F403
 from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .roi import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
@@ -106,10 +112,14 @@ __all__ += movement.__all__
 __all__ += pooling.__all__
 __all__ += product.__all__
 __all__ += recurrent.__all__
+__all__ += normalization.__all__
+__all__ += product.__all__
+__all__ += quantization.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
 __all__ += scan.__all__
+__all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
 __all__ += training.__all__
@@ -174,23 +184,28 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
     ]
     if len(others) > _MOST_SHOWN:
         found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
-    if isinstance(kind, str) and (unserved := _short_name(kind)) in set(operator_names()) - {
-        cls.operator_type for cls in OPERATORS
-    }:
-        facts = facts_of(unserved)
-        message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
-        fields = ", ".join(field.name for field in facts.fields)
-        source = f"DML_{unserved}_OPERATOR_DESC, of the fields {fields}"
-        found.append(Violation("operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source))
-    elif isinstance(kind, str):
-        cls = operator_class(kind)
-        if fields is not None:
-            try:
+    if isinstance(kind, str):
+        try:
+            cls = operator_class(kind)
+        except UnknownOperator:
+            unserved = _short_name(kind)
+            if unserved not in operator_names():
+                raise
+            facts = facts_of(unserved)
+            message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
+            names = ", ".join(field.name for field in facts.fields)
+            source = f"DML_{unserved}_OPERATOR_DESC, of the fields {names}"
+            violation = Violation(
+                "operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source
+            )
+            raise InvalidDescriptor.of([*found, violation]) from None
+        try:
+            if fields is not None:
                 made = cls.completed(fields) if complete else cls(**fields)
                 if not found:
                     return made
-            except InvalidDescriptor as error:
-                found += error.under("desc").violations
+        except InvalidDescriptor as error:
+            found += error.under("desc").violations
     raise InvalidDescriptor.of(found)
 
 

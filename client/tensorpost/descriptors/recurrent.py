@@ -122,6 +122,11 @@ class Recurrent(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors have four dimensions, the sizes of the class and one type, and there is an output."""
         yield from self.same_type_and_rank(*_SIZES.keys() - {"sequence_lengths_tensor"})
+        for path, tensor in self.tensors("input"):
+            if tensor.flags:
+                message = "DirectML takes no OWNED_BY_DML in recurrent networks"
+                where = (self.names_of_fields()[str(path[0])], "Flags")
+                yield self.broken("owned-input", where, message, "OWNED_BY_DML", "NONE")
         yield from self.count_is_length("activation_desc_count", "activation_descs")
         wanted = len(self.functions) * self.direction.directions
         if len(self.activation_descs) != wanted:
