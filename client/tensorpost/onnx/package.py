@@ -106,10 +106,7 @@ def infer_by_package(given: Given) -> Inferred:
         helper.make_tensor_value_info(name, tensor.row.onnx_code, tensor.shape)
         for name, tensor in given.tensors.items()
     ]
-    attributes = {name: value for name, value in given.attributes.items() if not isinstance(value, tuple) or value}
-    for name, value in attributes.items():
-        if isinstance(value, tuple) and isinstance(value[0], str):
-            attributes[name] = onnx.numpy_helper.from_array(np.array([value[1]], data_type(value[0]).dtype))
+    attributes = {name: _attribute(value, onnx) for name, value in given.attributes.items() if value != ()}
     node = helper.make_node(schema.op_type, names, outputs, **attributes)
     made = [helper.make_empty_tensor_value_info(name) for name in outputs]
     opset, problem = helper.make_opsetid("", schema.since_version), ""
@@ -140,6 +137,15 @@ def infer_by_package(given: Given) -> Inferred:
         types[entry.variable or entry.name] = kind[0]
         shapes.append(tuple(sizes))
     return Inferred(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
+
+
+def _attribute(value: Any, onnx: Any) -> Any:
+    """The value, or the tensor of one number that it says."""
+    match value:
+        case (str() as kind, number):
+            return onnx.numpy_helper.from_array(np.array([number], data_type(kind).dtype))
+        case _:
+            return value
 
 
 def _constant(given: Given, name: str, onnx: Any, *, scalars: bool) -> Any:

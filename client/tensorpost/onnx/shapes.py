@@ -17,6 +17,7 @@ from .line_shapes import LINES
 from .movement_shapes import MOVEMENT
 from .package import infer_by_package
 from .resize import Resizing, resizing
+from .schemas import WRITTEN_BY_HAND
 from .tensor import OnnxTensor, too_large
 from .tile import Tiling, tiling
 
@@ -28,8 +29,8 @@ Rule = Callable[[Given], Inferred]
 def infer(given: Given) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, OnnxTensor]]] | None:
     """The meaning of a node and its results; None if a rule is broken, which is then in the report."""
     schema, report = given.schema, given.report
-    tensor = given.tensors.get(schema.inputs[0].name)
-    if schema.op_type in ("Tile", "Resize", "Upsample"):
+    if schema.op_type in WRITTEN_BY_HAND:
+        tensor = given.tensors.get(schema.inputs[0].name)
         if tensor is None:
             return None
         made = (
