@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 
@@ -17,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from tensorpost.problems import TensorpostError
 
+from . import machine
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
@@ -34,6 +34,7 @@ from .http.observability import metrics_endpoint
 from .http.observability.access_log import AccessLog, console_line, json_line
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
+from .http.observability.traces import Traces
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -49,12 +50,11 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
 """
 
 
+_WORTH_FREEING = 64 << 20
+"""Bytes by which the process must have grown for unused memory to be looked for."""
+
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
-
-
-def _telemetry_is_possible() -> bool:
-    """Whether OpenTelemetry can be on. FastAPI (0.165) would ask three times per request, which takes it 3 us."""
-    return "opentelemetry.sdk" in sys.modules or any(name.startswith("OTEL_") for name in os.environ)
+"""For FastAPI (0.165), which would ask three times per request whether OpenTelemetry is on, and knows no replays."""
 
 
 def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], object]) -> Pool:
@@ -104,13 +104,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         service.access.open()
+        traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
         for worker in service.pool.workers.values():
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
-        service.observe_by(_access_log(settings))
-        trimming = asyncio.ensure_future(_trim(buffers))
+        service.observe_by(_access_log(settings), traces)
+        trimming = asyncio.ensure_future(_trim(admission))
         try:
             yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
@@ -128,7 +129,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry=None if _telemetry_is_possible() else _NO_TELEMETRY,
+        telemetry=_NO_TELEMETRY,
     )
     app.state.service = service
     for module in (operator_routes, examples, service_routes, metrics_endpoint):
@@ -158,8 +159,13 @@ def _access_log(settings: Settings) -> AccessLog | None:
     return AccessLog(console_line if choice == "console" else json_line, write)
 
 
-async def _trim(buffers: BufferPool) -> None:
-    """Give unused memory back, for as long as the application runs."""
+async def _trim(admission: Admission, seconds: float = KEEP_SECONDS / 4) -> None:
+    """Give unused memory back, for as long as the application runs; the C library's only while nothing is in flight."""
+    before = machine.resident_memory() or 0
     while True:
-        await asyncio.sleep(KEEP_SECONDS / 4)
-        buffers.trim()
+        await asyncio.sleep(seconds)
+        admission.buffers.trim()
+        if not admission.requests_in_flight and (machine.resident_memory() or 0) > before + _WORTH_FREEING:
+            with suppress(RuntimeError, MemoryError):  # no memory for a thread; the next turn tries again
+                await asyncio.to_thread(machine.free_unused_memory)
+            before = machine.resident_memory() or 0

@@ -26,6 +26,7 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from tensorpost_server.backends import CannotOpen, DeviceOptions
 from tensorpost_server.backends.cuda import backend as module
 from tensorpost_server.backends.cuda.backend import LOST, SMALLEST_PART, CudaBackend
+from tensorpost_server.backends.timeline import Timeline
 from tensorpost_server.engine import Worker
 from tensorpost_server.forms import Array, Copies, Copy, Form
 from tensorpost_server.planning import OutputSlices, Plan, cut, make_plan
@@ -69,6 +70,26 @@ def tile(rows: int, columns: int = 1024) -> tuple[Plan, memoryview, bytes]:
     row = np.arange(columns, dtype="<f4")
     desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, columns)), (rows, 1))
     return make_plan(desc, 1 << 30), memoryview(row.tobytes()), np.tile(row, (rows, 1)).tobytes()
+
+
+def test_a_timeline_has_upload_kernel_and_download_apart(cupy: FakeCupy, compute: Compute):
+    """Of the part that is uploaded, what is computed, and what is brought down, also where a slice is halved."""
+    plan, x, expected = tile(256)
+    backend = CudaBackend(memory_bytes=x.nbytes + len(expected) // 2 + (64 << 10))
+    worker, timeline = Worker(backend, 3), Timeline()
+    try:
+        assert asyncio.run(collect(worker.run(plan, [x], timeline=timeline))) == expected
+        untimed = asyncio.run(collect(worker.run(plan, [x])))
+    finally:
+        worker.close()
+    phases = timeline.phases
+
+    assert untimed == expected
+    assert list(phases) == ["queue", "upload", "kernel", "download"]
+    assert (phases["queue"].parts, phases["upload"].parts) == (1, 1)
+    assert phases["download"].parts >= 2 <= phases["kernel"].parts
+    assert phases["queue"].begin <= phases["upload"].begin <= phases["kernel"].begin <= phases["download"].begin
+    assert all(0 <= phase.busy <= phase.end - phase.begin for phase in phases.values())
 
 
 # ---- computing -------------------------------------------------------------------------------------------------------

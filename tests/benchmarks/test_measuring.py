@@ -64,7 +64,8 @@ def answer(request: pytest.FixtureRequest) -> Iterator[int]:
 
         threading.Thread(target=accept, daemon=True).start()
         yield int(listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # Windows shuts no listening socket down
+            listener.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("answer", [OK, (OK, OK_TIMED)], indirect=True)

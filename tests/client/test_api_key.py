@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ class Listener:
                     connection.sendall(self._answer)
 
     def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # Windows shuts no listening socket down; closing it wakes accept() there
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(5)
 

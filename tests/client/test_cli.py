@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import re
 import socket
 import subprocess
@@ -399,6 +398,7 @@ def test_what_a_server_says_cannot_steer_the_terminal() -> None:
 
 def on_a_terminal(*args: str | Path, **streams: Any) -> tuple[int, str]:
     """Run a command whose standard error, and unless given otherwise output, is a terminal; returns what that shows."""
+    pty = pytest.importorskip("pty", reason="Windows has no pseudo-terminals")
     shown, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "tensorpost", *map(str, args)],

@@ -22,7 +22,7 @@ from tensorpost.descriptors import OperatorDesc
 from tensorpost.onnx import OnnxNode
 from tensorpost.operation import Slot
 
-__all__ = ["FORMS", "Request", "Server", "requests"]
+__all__ = ["FORMS", "Request", "Server", "answer_bytes", "requests"]
 
 _WIRE_TYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "float16": "F16", "uint32": "U32",
@@ -153,10 +153,10 @@ class Server:
         status, media_type, body = self.post(request)
         assert status == 200, f"{status} {body[:600]!r}"
         assert media_type == request.headers["accept"]
-        case.check(_answer(case, media_type, body))
+        case.check(answer_bytes(case, media_type, body))
 
 
-def _answer(case: Case, media_type: str, body: bytes) -> bytes:
+def answer_bytes(case: Case, media_type: str, body: bytes) -> bytes:
     """The outputs' bytes, one after the other, whatever form they came in."""
     slots = case.desc.outputs
     if media_type == NPY["content-type"]:

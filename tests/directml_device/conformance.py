@@ -35,9 +35,10 @@ from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.planning import make_plan
 
 from .descriptor_cases import OPERATORS, DescriptorCase, legal_case
+from .deviations import Compared, explained
 from .validation import ours
 
-__all__ = ["FIXTURE", "Answer", "computed", "difference", "kept", "told_answers"]
+__all__ = ["FIXTURE", "Answer", "Difference", "computed", "difference", "kept", "told_answers"]
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "build" / "directml" / "answers.jsonl.gz"
@@ -120,7 +121,9 @@ def _filled(rng: np.random.Generator, desc: OperatorDesc, slot: Slot) -> bytes:
 
 
 def _indices(rng: np.random.Generator, desc: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-    length = desc.input_tensor.sizes[desc.axis]
+    sizes = getattr(desc, "input_tensor", desc.outputs[0].layout).sizes
+    whole = hasattr(desc, "axis") and len(sizes) > desc.axis
+    length = sizes[desc.axis] if whole else min(sizes)  # of several dimensions that indices may be of
     low = -length if dtype.kind == "i" else 0
     beyond = int(rng.random() < 0.15)
     return rng.integers(low - beyond * (dtype.kind == "i"), length + beyond, count).astype(dtype)
@@ -213,45 +216,39 @@ def _read(file: Path) -> list[Answer]:
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-def difference(call: Answer, found: bytes) -> tuple[str, float]:
-    """How the outputs of a backend differ from DirectML's: a word, and the largest distance in units of the last place.
+@dataclass(frozen=True)
+class Difference:
+    """How the outputs of a backend differ from DirectML's.
 
-    `same`: byte for byte. `close`: numbers differ by a few units. `nan bits`, `sign of zero`: nothing else differs.
-    `gaps`: only bytes that are no element's. `different`: more than that; the distance is infinite where one is not
-    finite.
+    Attributes:
+        same: every byte, but for bits of a NaN and the sign of a zero.
+        reasons: of `DEVIATIONS`, where numbers differ by more than rounding.
+        unexplained: elements that no reason covers, and outputs whose bytes between the elements differ.
     """
+
+    same: bool
+    reasons: tuple[str, ...]
+    unexplained: int
+
+
+def difference(call: Answer, found: bytes) -> Difference:
+    """Compare the outputs of a backend with DirectML's."""
     desc, wanted = call.desc, base64.b64decode(call.outputs)
-    if found == wanted:
-        return "same", 0
-    words: set[str] = set()
-    largest = 0.0
+    inputs = [elements(slot, base64.b64decode(data)) for slot, data in zip(desc.inputs, call.inputs, strict=True)]
+    same, reasons, unexplained = True, list[str](), 0
     for slot in desc.outputs:
         size = slot.layout.size_in_bytes
-        mine, theirs = elements(slot, bytearray(found[:size])), elements(slot, bytearray(wanted[:size]))
-        if found[:size] != wanted[:size]:
-            word, distance = _element_difference(mine, theirs)
-            words.add(word)
-            largest = max(largest, distance)
+        mine, theirs = bytearray(found[:size]), bytearray(wanted[:size])
         found, wanted = found[size:], wanted[size:]
-    order = ("different", "close", "sign of zero", "nan bits", "gaps")
-    return next((word for word in order if word in words), "same"), largest
-
-
-def _element_difference(mine: NDArray[Any], theirs: NDArray[Any]) -> tuple[str, float]:
-    if mine.tobytes() == theirs.tobytes():
-        return "gaps", 0
-    if mine.dtype.kind != "f":
-        distances = np.abs(mine.astype(object) - theirs.astype(object))
-        return "different", float(distances.max())
-    with np.errstate(all="ignore"):
-        same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
-        if same.all():
-            signs = np.signbit(mine) != np.signbit(theirs)
-            return ("sign of zero" if (signs & ~np.isnan(mine)).any() else "nan bits"), 0
-        unit = np.spacing(np.maximum(np.abs(mine), np.abs(theirs))).astype(np.float64)
-        distance = np.abs(mine.astype(np.float64) - theirs.astype(np.float64)) / unit
-        worst = float(np.max(np.where(same, 0, np.where(np.isfinite(distance), distance, np.inf))))
-    return ("close" if worst <= 8 else "different"), worst
+        seen = Compared(desc, inputs, elements(slot, mine), elements(slot, theirs))
+        known, left = explained(seen)
+        same &= bool(np.array_equal(seen.mine, seen.theirs, equal_nan=seen.mine.dtype.kind == "f"))
+        reasons += known
+        unexplained += int(np.count_nonzero(left))
+        elements(slot, mine)[...] = 0
+        elements(slot, theirs)[...] = 0
+        unexplained += mine != theirs
+    return Difference(same, tuple(dict.fromkeys(reasons)), unexplained)
 
 
 def told_answers() -> list[Answer]:
@@ -265,18 +262,17 @@ def compare(backends: Sequence[str], examples: int) -> None:
     for name in backends:
         opened = load_backend(name)()
         found: dict[str, Counter[str]] = defaultdict(Counter)
-        worst: dict[str, float] = defaultdict(float)
         for call in calls_made:
             if call.error:
                 found[call.operator]["no answer"] += 1
                 continue
-            word, distance = difference(call, computed(opened, call))
-            found[call.operator][word] += 1
-            worst[call.operator] = max(worst[call.operator], distance)
-            if word == "different" and found[call.operator][word] <= examples:
+            seen = difference(call, computed(opened, call))
+            words = seen.reasons or (("same" if seen.same else "rounding"),)
+            found[call.operator].update([*words, *["not explained"] * bool(seen.unexplained)])
+            if seen.unexplained and found[call.operator]["not explained"] <= examples:
                 print(call.operator, json.dumps(call.fields))
         for operator, counts in found.items():
-            print(name, operator, dict(counts), worst[operator])
+            print(name, operator, dict(counts))
 
 
 def keep(most: int) -> None:
@@ -307,7 +303,7 @@ def main() -> None:
     commands.add_parser("ask").add_argument("count", type=int)
     of_compare = commands.add_parser("compare")
     of_compare.add_argument("backends", nargs="*", default=["numpy"])
-    of_compare.add_argument("--examples", type=int, default=0)
+    of_compare.add_argument("--examples", type=int, default=1)
     commands.add_parser("keep").add_argument("--most", type=int, default=12)
     options = parser.parse_args()
     random.seed(0)

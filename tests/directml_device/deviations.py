@@ -1,34 +1,240 @@
-"""Where answers differ from DirectML's by more than rounding, with the reason as far as it is known."""
+"""Where answers differ from DirectML's by more than rounding: rules that say of each element why.
+
+A rule names operators and a condition on the call, and what the two numbers may then be. What no rule covers fails a
+test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["DEVIATIONS", "UNITS"]
+import numpy as np
+from numpy.typing import NDArray
 
+from tensorpost.descriptors import OperatorDesc
+
+__all__ = ["DEVIATIONS", "UNITS", "Compared", "Deviation", "explained"]
+
+Array = NDArray[Any]
 UNITS = 8
 """Of the last place, of the larger of two numbers: what counts as rounding."""
 
-_INFINITE = "LINEAR beside an infinity: DirectML blends as `a + (b - a) * t`, which is NaN; ours is a sum of products"
-_INTEGERS = "INT8 and UINT8: DirectML's LINEAR differs by a unit or more; ours follows the page"
-DEVIATIONS: Mapping[str, str] = {
-    "ACTIVATION_GELU": "DirectML approximates erf to about 3e-7; ours is exact to rounding, as the page's formula",
-    "CAST": "the page defines no conversion: DirectML saturates integers that do not fit, ours keep their low bits",
-    "CONVOLUTION": (
-        "sums of FLOAT16 are rounded toward zero; where sums cancel, their order shows; an infinity times an element "
-        "of the padding is NaN; OutputPadding is plain zeros, without the bias that ours add"
+
+@dataclass(frozen=True)
+class Compared:
+    """One output of a call, computed twice.
+
+    Attributes:
+        desc: the descriptor.
+        inputs: the elements of the inputs.
+        mine: what tensorpost computed.
+        theirs: what DirectML answered.
+    """
+
+    desc: OperatorDesc
+    inputs: Sequence[Array]
+    mine: Array
+    theirs: Array
+
+    def wrong(self) -> Array:
+        """The elements that differ by more than rounding."""
+        mine, theirs = self.mine, self.theirs
+        if mine.dtype.kind != "f":
+            return mine != theirs
+        with np.errstate(all="ignore"):
+            unit = np.spacing(np.maximum(np.abs(mine), np.abs(theirs))).astype(np.float64)
+            near = self.distance() <= UNITS * unit
+        return ~(near | (mine == theirs) | (np.isnan(mine) & np.isnan(theirs)))
+
+    def distance(self) -> Array:
+        """Between the numbers; NaN where one is not finite."""
+        with np.errstate(all="ignore"):
+            return np.abs(self.mine.astype(np.float64) - self.theirs.astype(np.float64))
+
+    def within(self, absolute: float, relative: float = 0.0) -> Array:
+        """Both are finite and near; FLOAT16 has its own rounding beside that."""
+        with np.errstate(all="ignore"):
+            size = np.abs(self.mine.astype(np.float64))
+            rounding = 2**-10 * size if self.mine.dtype == np.float16 else 0.0
+            return self.distance() <= absolute + relative * size + rounding
+
+    @property
+    def special(self) -> bool:
+        """Whether NaN or an infinity is among the inputs."""
+        return any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in self.inputs)
+
+    @property
+    def largest(self) -> float:
+        """The product of the largest finite magnitudes of the inputs."""
+        found = 1.0
+        for array in self.inputs:
+            with np.errstate(all="ignore"):
+                finite = np.abs(array.astype(np.float64))[np.isfinite(array)]
+            found *= max(1.0, float(finite.max())) if finite.size else 1.0
+        return found
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A known way to differ.
+
+    Attributes:
+        reason: for the page.
+        operators: short names; empty for all.
+        covers: the elements that it explains, in calls that it is for.
+    """
+
+    reason: str
+    operators: frozenset[str]
+    covers: Callable[[Compared], Array | bool]
+
+
+def _names(prefix: str, names: str) -> frozenset[str]:
+    return frozenset(prefix + name for name in names.split())
+
+
+def _linear(seen: Compared) -> bool:
+    return getattr(seen.desc, "interpolation_mode", 0) == 1
+
+
+def _negative_offset(seen: Compared) -> bool:
+    return _linear(seen) and min(getattr(seen.desc, "input_pixel_offsets", (0.0,))) < 0
+
+
+def _of_doubtful_powers(seen: Compared) -> Array:
+    """Of 0 and infinity, and what overflows on the way."""
+    extreme = ~np.isfinite(seen.mine) | ~np.isfinite(seen.theirs) | (seen.theirs == 0)
+    return seen.within(1e-6, 4e-5) | extreme
+
+
+def _index_outside(seen: Compared) -> bool:
+    """Some index of GATHER or SCATTER_ELEMENTS is outside the axis."""
+    sizes, axis = seen.inputs[0].shape, getattr(seen.desc, "axis", 0)
+    return bool(((seen.inputs[1] < -sizes[axis]) | (seen.inputs[1] >= sizes[axis])).any())
+
+
+def _length_outside(seen: Compared) -> bool:
+    """Some length of a sequence is beyond it."""
+    names = [slot.name for slot in seen.desc.inputs]
+    if "sequence_lengths" not in names:
+        return False
+    lengths, axis = seen.inputs[names.index("sequence_lengths")], getattr(seen.desc, "axis", 1)
+    return bool((lengths > seen.inputs[0].shape[axis]).any())
+
+
+def _beyond_its_type(seen: Compared) -> bool:
+    value, kind = getattr(seen.desc, "padding_value", 0), seen.mine.dtype
+    return kind.kind in "iu" and not int(np.iinfo(kind).min) <= value <= int(np.iinfo(kind).max)
+
+
+_FORWARD = frozenset({"UPSAMPLE_2D", "RESAMPLE", "RESAMPLE1", "RESAMPLE2", "RESAMPLE3"})
+_SUMS = _FORWARD | {"RESAMPLE_GRAD", "RESAMPLE_GRAD1", "GEMM", "CONVOLUTION", "REDUCE"}
+_ARC = _names("ELEMENT_WISE_", "ACOS ASIN ATAN ATAN_YX")
+_CURVES = _names("ELEMENT_WISE_", "ERF TANH ASINH ACOSH ATANH SINH COSH EXP LOG") | _names(
+    "ACTIVATION_",
+    "CELU ELU GELU LOG_SOFTMAX LOG_SOFTMAX1 PARAMETRIC_SOFTPLUS SCALED_ELU SCALED_TANH SIGMOID SOFTMAX SOFTMAX1 "
+    "SOFTPLUS SWISH TANH",
+)
+_RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
+_POOLING = frozenset({"AVERAGE_POOLING", "AVERAGE_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2"})
+_FUSED = frozenset({"GEMM", "CONVOLUTION", "ELEMENT_WISE_ADD1"})
+
+DEVIATIONS: tuple[Deviation, ...] = (
+    Deviation(
+        "RESAMPLE3 antialiased: DirectML goes in linear steps over the powers of two between the sizes",
+        frozenset({"RESAMPLE3"}), lambda seen: bool(getattr(seen.desc, "antialiased", False)),
     ),
-    "ELEMENT_WISE_DIVIDE": "integers divided by zero, which no page defines",
-    "ELEMENT_WISE_IDENTITY": "ScaleBias of integers: DirectML computes in FLOAT32, ours in FLOAT64",
-    "ELEMENT_WISE_ABS": "ScaleBias of integers, as ELEMENT_WISE_IDENTITY",
-    "ELEMENT_WISE_CLIP": "ScaleBias of integers, as ELEMENT_WISE_IDENTITY",
-    "GEMM": "a fused ACTIVATION_GELU; where sums cancel, their order shows",
-    "RESAMPLE": f"{_INTEGERS}. {_INFINITE}",
-    "RESAMPLE1": f"{_INTEGERS}. {_INFINITE}",
-    "RESAMPLE2": f"{_INTEGERS}. {_INFINITE}",
-    "RESAMPLE3": f"Antialiased: DirectML's filter is not published. {_INTEGERS}. {_INFINITE}",
-    "RESAMPLE_GRAD": "where sums cancel, their order shows",
-    "RESAMPLE_GRAD1": "where sums cancel, their order shows; an infinity times a weight of zero is NaN",
-    "TOP_K1": "NaN: DirectML passes it over, ours count it as the largest, as ONNX's TopK",
-    "UPSAMPLE_2D": f"{_INFINITE}. Where two elements cancel, their order shows",
-}
+    Deviation(
+        "LINEAR with a negative InputPixelOffset: the lower neighbour is that of the coordinate without this offset, "
+        "so that weights go beyond 1", frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), _negative_offset,
+    ),
+    Deviation(
+        "LINEAR of INT8 and UINT8: the sum is truncated, and beside a whole number its rounding shows",
+        _FORWARD, lambda seen: (seen.distance() <= 1) & (seen.mine.dtype.kind in "iu" and _linear(seen)),
+    ),
+    Deviation(
+        "arc functions are approximated to 7e-5", _ARC, lambda seen: seen.within(1e-4, 4e-5),
+    ),
+    Deviation(
+        "functions are approximated, to 5e-7 or 1e-5 of the value", _CURVES, lambda seen: seen.within(1e-6, 1e-5),
+    ),
+    Deviation(
+        "FLOAT16: the logarithm of the sum is rounded before it is taken off",
+        _names("ACTIVATION_", "LOG_SOFTMAX LOG_SOFTMAX1"), lambda seen: seen.within(2**-9 * seen.largest),
+    ),
+    Deviation(
+        "powers go by logarithms: those of 0 and of infinity, and what overflows on the way",
+        _names("ELEMENT_WISE_", "POW CONSTANT_POW"), _of_doubtful_powers,
+    ),
+    Deviation(
+        "the order of sums shows where they cancel", _SUMS, lambda seen: seen.within(4e-6 * seen.largest),
+    ),
+    Deviation(
+        "remainders are those of a quotient in FLOAT32", _names("ELEMENT_WISE_", "MODULUS_TRUNCATE MODULUS_FLOOR"),
+        lambda seen: seen.within(2e-7 * seen.largest),
+    ),
+    Deviation(
+        "a NaN loses against a number", _ARC | _CURVES | _FUSED | _RECURRENT | _POOLING | _names(
+            "ELEMENT_WISE_", "CLIP CLIP1 MAX MIN THRESHOLD CLIP_GRAD CLIP_GRAD1") | _names(
+            "ACTIVATION_", "RELU HARD_SIGMOID HARDMAX HARDMAX1 THRESHOLDED_RELU LEAKY_RELU SHRINK") | {
+            "REDUCE", "TOP_K1"},
+        lambda seen: np.isnan(seen.mine) & seen.special,
+    ),
+    Deviation(
+        "an infinity times 0, or less itself, is NaN on the way", _SUMS | _CURVES | _FUSED | _RECURRENT | _names(
+            "ACTIVATION_", "HARD_SWISH SOFTSIGN THRESHOLDED_RELU") | _names(
+            "ELEMENT_WISE_", "MODULUS_TRUNCATE MODULUS_FLOOR"),
+        lambda seen: np.isnan(seen.theirs) & seen.special,
+    ),
+    Deviation(
+        "a NaN has no place in the order", _POOLING | {"TOP_K1", "ACTIVATION_HARDMAX", "ACTIVATION_HARDMAX1"},
+        lambda seen: seen.special,
+    ),
+    Deviation(
+        "Max is taken modulo the type's range where it is beyond", frozenset({"ELEMENT_WISE_CLIP_GRAD"}),
+        lambda seen: seen.mine.dtype.kind in "iu",
+    ),
+    Deviation(
+        "a result beyond FLOAT16 is the largest number, not infinity: rounded toward zero, under Wine", frozenset(),
+        lambda seen: (np.abs(seen.theirs) == 65504) & np.isinf(seen.mine),
+    ),
+    Deviation(
+        "an index outside the axis reads or writes another element, or none",
+        frozenset({"GATHER", "SCATTER_ELEMENTS"}), _index_outside,
+    ),
+    Deviation(
+        "with a ScaleBias the least integer stays itself", frozenset({"ELEMENT_WISE_ABS"}),
+        lambda seen: seen.mine.dtype.kind == "i" and seen.theirs == np.iinfo(seen.mine.dtype).min,
+    ),
+    Deviation(
+        "a length beyond the sequence: elements beyond it are read as the last one, a last state is 0",
+        _RECURRENT | {"REVERSE_SUBSEQUENCES"}, _length_outside,
+    ),
+    Deviation(
+        "a window wholly in the padding has no average, and the least finite number as its maximum", _POOLING,
+        lambda seen: np.isnan(seen.theirs) & (seen.mine == 0) | np.isinf(seen.mine) & (np.abs(seen.theirs) > 65000),
+    ),
+    Deviation(
+        "a PaddingValue that the type cannot hold is taken modulo its range", frozenset({"PADDING"}), _beyond_its_type,
+    ),
+    Deviation(
+        "a number on the way overflows", _names("ELEMENT_WISE_", "ASINH ACOSH"),
+        lambda seen: np.isinf(seen.theirs) | np.isinf(seen.mine),
+    ),
+)  # fmt: skip
+
+
+def explained(seen: Compared) -> tuple[list[str], Array]:
+    """The reasons why an output differs, and the elements for which there is none."""
+    left, reasons = seen.wrong(), list[str]()
+    name = seen.desc.operator_type
+    for known in DEVIATIONS:
+        if (name in known.operators or not known.operators) and left.any():
+            with np.errstate(all="ignore"):
+                covered = left & known.covers(seen)
+            if covered.any():
+                reasons.append(known.reason)
+                left = left & ~covered
+    return reasons, left

@@ -16,13 +16,15 @@ from typing import Any
 
 from tensorpost_server.backends import load_backend
 
-from .conformance import computed, difference, told_answers
+from .conformance import Difference, computed, difference, told_answers
 from .deviations import DEVIATIONS
 from .differences import DIFFERENCES, difference_of
+from .levels import compared_levels
 from .validation import ours, told_verdicts
 
 __all__ = ["JSON", "PAGE", "tables"]
 
+_EACH = ("same", "rounding", "different", "none", "not explained")
 ROOT = Path(__file__).parents[2]
 JSON = ROOT / "docs" / "directml.json"
 PAGE = ROOT / "docs" / "directml.md"
@@ -40,14 +42,23 @@ def found() -> dict[str, Any]:
     words: dict[str, Counter[str]] = defaultdict(Counter)
     numpy = load_backend("numpy")()
     for call in told_answers():
-        words[call.operator]["none" if call.error else difference(call, computed(numpy, call))[0]] += 1
+        words[call.operator].update(["none"] if call.error else _words(difference(call, computed(numpy, call))))
     return {
         "descriptors": len(verdicts),
         "accepted": sum(item.accepted for item in verdicts),
         "ended": sum(item.code == "ended" for item in verdicts),
         "differences": dict(known),
+        "levels": compared_levels(),
         "answers": {operator: dict(counts) for operator, counts in sorted(words.items())},
     }
+
+
+def _words(seen: Difference) -> list[str]:
+    if seen.unexplained:
+        return ["not explained"]
+    if seen.reasons:
+        return ["different", *seen.reasons]
+    return ["same" if seen.same else "rounding"]
 
 
 def tables(run: dict[str, Any]) -> dict[str, str]:
@@ -58,7 +69,7 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         ["accepted by both or refused by both", f"{run['descriptors'] - sum(differences.values()):,}", ""],
         *[
             [
-                f"{known.operator + ': ' if known.operator else ''}{known.what}",
+                f"{_named(known.operators)}{known.what}",
                 str(differences.get(known.what, 0)),
                 known.reason,
             ]
@@ -68,16 +79,50 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         ["DirectML ended the process", str(run["ended"]), "refused here"],
     ]
     answers: list[list[str]] = []
+    alike: list[str] = []
     for operator, counts in run["answers"].items():
-        same = counts.get("same", 0) + counts.get("nan bits", 0) + counts.get("sign of zero", 0)
-        different = counts.get("different", 0) + counts.get("gaps", 0)
-        numbers = (same, counts.get("close", 0), different, counts.get("none", 0))
+        numbers = [counts.get(word, 0) for word in ("same", "rounding", "different", "none")]
         cells = [str(number) if number else "" for number in numbers]
-        answers.append([f"`{operator}`", *cells, DEVIATIONS.get(operator, "") if cells[2] else ""])
+        if cells[1:] == ["", "", ""]:
+            alike.append(f"`{operator}`")
+        else:
+            answers.append([f"`{operator}`", *cells])
+    calls = sum(sum(counts.get(word, 0) for word in _EACH) for counts in run["answers"].values())
+    totals = [sum(counts.get(word, 0) for counts in run["answers"].values()) for word in _EACH]
+    answers.insert(0, [f"all {len(run['answers'])}, {calls:,} calls", *[f"{number:,}" for number in totals[:4]]])
+    reasons = [
+        [
+            known.reason,
+            str(sum(counts.get(known.reason, 0) for counts in run["answers"].values())),
+            ", ".join(f"`{name}`" for name, counts in run["answers"].items() if known.reason in counts),
+        ]
+        for known in DEVIATIONS
+    ]
+    reasons.append(["not explained", str(totals[4]), ""])
     return {
         "verdicts": _table(["descriptors", "how many", "why tensorpost refuses what DirectML accepts"], verdicts),
-        "answers": _table(["operator", "same", "within 8 units", "different", "no answer", "why"], answers),
+        "answers": f"Every byte of all calls of {len(alike)} operators: {', '.join(alike)}. The others:\n\n"
+        + _table(["operator", "same", "within 8 units", "different", "no answer"], answers),
+        "levels": _table(
+            ["DirectML", "level", "accepted", "refused", "as tensorpost says", "otherwise"], _levels(run["levels"])
+        ),
+        "reasons": _table(["why", "calls", "operators"], reasons),
     }
+
+
+def _levels(found: Sequence[dict[str, Any]]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for one in found:
+        accepted, refused, differ = one.get("accepted", 0), one.get("refused", 0), sum(one["differ"].values())
+        what = "; ".join(f"{number} {words}" for words, number in one["differ"].items())
+        rows.append([one["version"], one["level"], *map(str, (accepted, refused, accepted + refused - differ)), what])
+    return rows
+
+
+def _named(operators: Sequence[str]) -> str:
+    if len(operators) > 4:
+        return f"{operators[0]} and {len(operators) - 1} like it: "
+    return f"{', '.join(operators)}: " if operators else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

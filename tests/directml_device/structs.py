@@ -85,6 +85,9 @@ class OperatorMemory:
                 return self._at((TypedDesc * max(ROOM, len(entries)))(*entries))
             case "OPERATOR_DESC":
                 return self._at(self._operator(value["Type"], value["Desc"]))
+            case "OPERATOR_DESC_ARRAY":
+                entries = [self._operator(part["Type"], part["Desc"]) for part in value]
+                return self._at((TypedDesc * max(ROOM, len(entries)))(*entries))
             case "SCALE_BIAS":
                 return self._at((c_float * 2)(value["Scale"], value["Bias"]))
             case "SIZE_2D":
@@ -119,7 +122,7 @@ def _scalar(value: float, data_type: int) -> int:
     if code in "fed":
         try:
             return int.from_bytes(struct.pack(f"<{code}", value), "little")
-        except OverflowError:
+        except (OverflowError, struct.error):
             return int.from_bytes(struct.pack(f"<{code}", math.copysign(math.inf, value)), "little")
     if not math.isfinite(value):
         return int.from_bytes(struct.pack("<d", value), "little")

@@ -66,6 +66,7 @@ INTEGERS: dict[str, Any] = {
     "right_shift": lambda a, b: a >> b if 0 <= b < 32 else -(a < 0),
 }
 SATURATED = {"saturate_int32": (-(2**31), 2**31 - 1), "saturate_uint32": (0, 2**32 - 1)}
+CONVERTED = {"as_int32": [-(2**31), 0, -1], "as_uint32": [2**31, 0, 2**32 - 1], "as_int64": [2**31, 2**32, -1]}
 
 
 def arity(name: str) -> int:
@@ -74,7 +75,7 @@ def arity(name: str) -> int:
 
 
 def test_every_function_is_tested():
-    assert FUNCTIONS.keys() == PYTHONS.keys() | INTEGERS.keys() | SATURATED.keys()
+    assert FUNCTIONS.keys() == PYTHONS.keys() | INTEGERS.keys() | SATURATED.keys() | CONVERTED.keys()
 
 
 @pytest.mark.parametrize("name", list(PYTHONS))
@@ -99,6 +100,14 @@ def test_floats_are_truncated_and_saturated(name: str):
 
     numbers = [1, -1, 2**31, 2**32, -(2**31), -(2**32), 2**40, -(2**40), 0]
     assert result.tolist() == [min(max(number, low), high) for number in numbers]
+
+
+@pytest.mark.parametrize("name", list(CONVERTED))
+def test_integers_become_those_of_another_width_modulo_its_range(name: str):
+    result = evaluate(np, call(name, operand(0)), [np.array([2**31, 2**32, -1])], np.dtype(np.float32))
+
+    assert result.tolist() == CONVERTED[name]
+    assert result.dtype.name == name.removeprefix("as_")
 
 
 @pytest.mark.parametrize("name", list(INTEGERS))

@@ -24,7 +24,7 @@ from tests.support.http_app import (
     serving,
 )
 
-from tensorpost_server.http.observability import access_log
+from tensorpost_server.http.observability import batch_thread
 from tensorpost_server.http.observability.access_log import AccessLog, console_line, json_line, printable
 from tensorpost_server.http.observability.request_record import RequestRecord
 
@@ -186,7 +186,7 @@ def test_both_forms_of_a_line():
 
 
 def test_a_reader_that_does_not_read_costs_lines_and_no_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(access_log, "MOST_BATCHES", 2)
+    monkeypatch.setattr(batch_thread, "MOST_BATCHES", 2)
     blocked, reading, written = threading.Event(), threading.Event(), list[str]()
 
     def write(batch: str) -> None:

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
 import tracemalloc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.onnx_runtime import completed, onnxruntime, run, tensor
 
-from tensorpost.descriptors import OperatorDesc, parse_operator
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
 
 Array = NDArray[Any]
-
-
-def tensor(x: Array) -> dict[str, Any]:
-    return {"DataType": x.dtype.name.upper(), "Sizes": list(x.shape)}
-
-
-def completed(operator: str, **fields: Any) -> OperatorDesc:
-    return parse_operator({"type": operator, "desc": fields}, complete=True)
-
-
-def run(desc: OperatorDesc, *inputs: Array, slice_bytes: int = 1 << 20) -> list[Array]:
-    plan = make_plan(desc, slice_bytes)
-    started = NumpyBackend().start(
-        plan, [memoryview(np.ascontiguousarray(x).reshape(-1).view(np.uint8)) for x in inputs]
-    )
-    found = [bytearray() for _ in plan.outputs]
-    for index, piece in enumerate(plan.slices):
-        found[piece.output] += bytes(started.compute(index))
-    return [
-        np.frombuffer(made, slot.layout.data_type.dtype).reshape(slot.layout.sizes)
-        for made, slot in zip(found, plan.outputs, strict=True)
-    ]
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------
@@ -130,27 +107,36 @@ def test_pools_are_what_loops_over_numbers_give(seed: int) -> None:
             assert math.isclose(norms[at], math.fsum(abs(v) ** 3 for v in numbers) ** (1 / 3), rel_tol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_gradients_of_pools_are_what_loops_over_numbers_give(seed: int) -> None:
+    source, generator = random.Random(seed), np.random.default_rng(seed)
+    for _ in range(12):
+        windows, counted, slices = (
+            Windows.drawn(source, dilated=False),
+            source.choice([0, 1]),
+            source.choice([1 << 20, 28]),
+        )
+        x = generator.integers(-3, 4, windows.shape).astype(np.float32)
+        gradient = generator.integers(-8, 9, windows.out).astype(np.float32)
+        fields = {
+            **windows.fields(x), "InputGradientTensor": tensor(gradient), "OutputGradientTensor": tensor(x),
+        }  # fmt: skip
+        del fields["OutputTensor"]
+        largest_of, shared = np.zeros(x.size), np.zeros(x.size)
+        for at, found in windows.elements(x):
+            if found:
+                largest_of[largest(found, 0)[0]] += gradient[at]
+                share = gradient[at] / (math.prod(windows.taps) if counted else len(found))
+                for place, _ in found:
+                    shared[place] += share
+        (made,) = run(completed("MAX_POOLING_GRAD", **fields), x, gradient)
+        np.testing.assert_array_equal(made.ravel(), largest_of)
+        del fields["Dilations"], fields["InputTensor"]
+        (made,) = run(completed("AVERAGE_POOLING_GRAD", **fields, IncludePadding=counted), gradient, slice_bytes=slices)
+        np.testing.assert_allclose(made.ravel(), shared, rtol=1e-5, atol=1e-5)
+
+
 # ---- ONNX Runtime ----------------------------------------------------------------------------------------------------
-
-
-def onnxruntime(op_type: str, inputs: Mapping[str, Array], outputs: int = 1, *, opset: int, **attributes: Any) -> Any:
-    """A node's outputs by ONNX Runtime on the CPU; the test is skipped where it is missing."""
-    onnx: Any = pytest.importorskip("onnx", reason="onnx has no wheel for every Python")
-    ort: Any = pytest.importorskip("onnxruntime", reason="onnxruntime has no wheel for every Python")
-    helper = importlib.import_module("onnx.helper")
-    names = [f"y{index}" for index in range(outputs)]
-    domain = attributes.pop("domain", "")
-    node = helper.make_node(op_type, list(inputs), names, domain=domain, **attributes)
-    given = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-        for name, x in inputs.items()
-        if name
-    ]
-    graph = helper.make_graph([node], "node", given, [onnx.ValueInfoProto(name=name) for name in names])
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {name: np.asarray(x) for name, x in inputs.items() if name})
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -238,6 +224,23 @@ def planned(operator: str, **fields: Any) -> Any:
     return make_plan(completed(operator, **fields), 2 << 20)
 
 
+@pytest.mark.parametrize("function", ["MAX", "AVERAGE"])
+def test_memory_of_gradients_stays_within_the_bound(function: str) -> None:
+    x, gradient = np.ones((1, 16, 300, 300), np.float16), np.ones((1, 16, 100, 298), np.float16)
+    fields: dict[str, Any] = {"WindowSize": [3, 3], "Strides": [3, 1], "OutputGradientTensor": tensor(x)}
+    fields |= {"InputGradientTensor": tensor(gradient)} | ({"InputTensor": tensor(x)} if function == "MAX" else {})
+    plan = planned(f"{function}_POOLING_GRAD", **fields)
+    inputs = [a.reshape(-1).view(np.uint8).data for a in ((x, gradient) if function == "MAX" else (gradient,))]
+    started = NumpyBackend().start(plan, inputs)
+    tracemalloc.start()
+    try:
+        started.compute(0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= plan.scratch_bytes + plan.held_bytes + (4 << 20)
+
+
 @pytest.mark.parametrize(
     ("operator", "more"),
     [("MAX_POOLING2", {}), ("AVERAGE_POOLING1", {}), ("LP_POOLING1", {"P": 3}), ("MAX_POOLING2", {"places": True})],
@@ -260,7 +263,7 @@ def test_memory_stays_within_the_bound(
     if places:
         out = {"DataType": "UINT32", "Sizes": plan.outputs[0].layout.sizes}
         plan = planned(operator, InputTensor=tensor(x), OutputIndicesTensor=out, **fields)
-    run = NumpyBackend().start(plan, [memoryview(x.reshape(-1).view(np.uint8))])
+    run = NumpyBackend().start(plan, [x.reshape(-1).view(np.uint8).data])
     tracemalloc.start()
     try:
         run.compute(len(plan.slices) - 1)

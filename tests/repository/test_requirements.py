@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 PINNED = {
-    "dev.txt": (["server", "images", "numba"], ["dev"]),
+    "dev.txt": (["server", "images", "numba", "otel", "jwt"], ["dev"]),
     "demo.txt": (["server", "images", "numba"], ["demo", "build"]),
-    "server.txt": (["server", "numba"], []),
+    "server.txt": (["server", "numba", "otel", "jwt"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
 

@@ -287,6 +287,7 @@ _NUMBERS = {
 }
 _OF_FLOATS = frozenset({"divide", "sqrt", "floor", "ceil", "trunc", "rint", *TOLERANCES})
 _SATURATING = frozenset({"saturate_int32", "saturate_uint32"})
+_CONVERTING = frozenset({"as_int32", "as_uint32", "as_int64"})
 _SHIFTS = frozenset({"left_shift", "right_shift"})
 _OF_INTEGERS = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "invert", "divide_integers", "power_integers"})
 _OF_INTEGERS |= _SHIFTS
@@ -305,6 +306,7 @@ def function_cases(dtype: str) -> Iterator[tuple[str, Call]]:
     kind = np.dtype(dtype).kind
     left_out = {"f": _OF_INTEGERS, "b": _OF_FLOATS | _NOT_OF_BOOL}.get(kind, _OF_FLOATS)
     left_out |= _SATURATING if dtype != "float64" else frozenset[str]()  # which holds what they give
+    left_out |= _CONVERTING if dtype != "int64" else frozenset[str]()
     names = [name for name in FUNCTIONS if name not in left_out]
     counts = [FUNCTIONS[name].c.count("{") if name != "divide_integers" else 2 for name in names]
     expression: Expression = operand(0)
@@ -325,6 +327,8 @@ def function_cases(dtype: str) -> Iterator[tuple[str, Call]]:
                 case "saturate_int32" | "saturate_uint32":
                     limits = np.iinfo(name.removeprefix("saturate_"))
                     want = np.trunc(np.clip(np.nan_to_num(a), limits.min, limits.max))
+                case "as_int32" | "as_uint32" | "as_int64":
+                    want = a.astype(name.removeprefix("as_"))
                 case "divide_integers":
                     want = np.where(b == 0, 0, np.trunc(a.astype(float) / b.astype(float)))
                 case "power_integers":

@@ -382,12 +382,24 @@ def answers(desc: OperatorDesc, *arrays: Array) -> Array:
             first = first.astype(wide) * wide(scale_bias.scale) + wide(scale_bias.bias)
     elif scale_bias is not None:
         first = first.astype(np.float32) * np.float32(scale_bias.scale) + np.float32(scale_bias.bias)
-    rows = zip(*[array.ravel().tolist() for array in (first, *arrays[1:])], strict=True)
+    rest = list(arrays[1:])
+    if scale_bias is not None and desc.operator_type.endswith("_POW") and rest:
+        first, *rest = [_scaled_operand(array, scale_bias) for array in arrays]
+    rows = zip(*[array.ravel().tolist() for array in (first, *rest)], strict=True)
     if arrays[0].dtype.kind != "f" and first.dtype.kind != "f":
         made = [_integer(desc.operator_type.removeprefix("ELEMENT_WISE_"), dtype, row, fields) for row in rows]
     else:
         made = [formula.function(*row, **fields) for row in rows]
     return _stored(made, dtype).reshape(arrays[0].shape)
+
+
+def _scaled_operand(array: Array, scale_bias: Any) -> Array:
+    """An operand of POW as DirectML computes with it: float32, integers truncated and saturated."""
+    with np.errstate(all="ignore"):
+        made = array.astype(np.float32) * np.float32(scale_bias.scale) + np.float32(scale_bias.bias)
+    if array.dtype.kind == "f":
+        return made
+    return np.array([saturated(value, array.dtype) for value in made.ravel().tolist()], array.dtype)
 
 
 def _integer(name: str, dtype: np.dtype[Any], row: Sequence[Any], fields: Mapping[str, Any]) -> Any:

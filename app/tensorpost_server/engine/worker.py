@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
 from ..backends import Backend, Run
+from ..backends.timeline import Timeline
 from ..forms.base import stoppable
 from ..planning import Plan
 from .cost import CostMeter
@@ -158,7 +159,10 @@ class Worker:
         finally:
             run.close()
 
-    async def run_once(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "") -> bytes:
+    async def run_once(
+        self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "",
+        timeline: Timeline | None = None,
+    ) -> bytes:  # fmt: skip
         """As `run_now`, on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
 
         Args:
@@ -166,11 +170,13 @@ class Worker:
             inputs: as for `run_now`.
             head: as for `run_now`.
             caller: whose request it is; callers take turns.
+            timeline: takes note of its phases, if given.
         """
         calls, stop = self._threads.open(caller, small=self.is_small(plan)), threading.Event()
+        run_now = self.run_now if timeline is None else timeline.timed("kernel", self.run_now)
         try:
             running = self._threads.submit(
-                calls, _cost(plan.work), self._watched, _until, stop, self.run_now, plan, inputs, head
+                calls, _cost(plan.work), self._watched, _until, stop, run_now, plan, inputs, head
             )
             try:
                 return await asyncio.wrap_future(running)
@@ -181,7 +187,9 @@ class Worker:
         finally:
             self._threads.close(calls)
 
-    async def run(self, plan: Plan, inputs: Sequence[memoryview], *, caller: str = "") -> AsyncGenerator[memoryview]:
+    async def run(
+        self, plan: Plan, inputs: Sequence[memoryview], *, caller: str = "", timeline: Timeline | None = None
+    ) -> AsyncGenerator[memoryview]:
         """The output's bytes in order, computed while earlier ones are being sent.
 
         Close the generator to stop early: slices that have not begun are dropped, and the slices being computed are
@@ -191,15 +199,18 @@ class Worker:
             plan: what to run.
             inputs: of the plan, in binding order.
             caller: whose request it is; callers take turns.
+            timeline: takes note of its phases, if given.
         """
         calls = self._threads.open(caller)
         try:
-            run = await self._start(calls, plan, inputs)
+            run = await self._start(calls, plan, inputs, timeline)
         except BaseException:
             self._threads.close(calls)
             raise
         ahead: deque[Future[memoryview]] = deque()
         compute = self.costs.timed(plan, run.compute)
+        if timeline is not None:
+            compute = timeline.timed("kernel", compute)
         asked, count, stop, cost = 0, len(plan.slices), threading.Event(), _cost(plan.slice_work)
         try:
             for index, piece in enumerate(plan.slices):
@@ -215,10 +226,13 @@ class Worker:
             self._threads.close(calls)
             await _shielded(self._finish(run, ahead))
 
-    async def _start(self, calls: Calls, plan: Plan, inputs: Sequence[memoryview]) -> Run:
+    async def _start(self, calls: Calls, plan: Plan, inputs: Sequence[memoryview], timeline: Timeline | None) -> Run:
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
         moved = 0 if self.backend.inline else plan.input_bytes // _BYTES_PER_ELEMENT  # to the memory of the device
-        starting = self._threads.submit(calls, _cost(moved), self._watched, self.backend.start, plan, inputs)
+        start = self.backend.start
+        if timeline is not None:  # processors compute where the inputs are
+            start = timeline.timed("kernel" if self.backend.inline else "upload", start)
+        starting = self._threads.submit(calls, _cost(moved), self._watched, start, plan, inputs)
         try:
             return await asyncio.wrap_future(starting)
         except asyncio.CancelledError:

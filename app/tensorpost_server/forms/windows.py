@@ -112,7 +112,7 @@ class Window:
         return xp.maximum(high - low, 0)
 
     def slide(self, xp: ModuleType, x: Any, spans: Box, reduction: tuple[Any, Any, Any]) -> Any:
-        """The reduction of every window, axis by axis, an array operation per tap, or per output if these are fewer.
+        """The reduction of every window, axis by axis, with an array operation per tap or per output.
 
         Args:
             xp: the array library.

@@ -47,15 +47,15 @@ class DirectmlParser:
     def __init__(self, name: str) -> None:
         self._cls = operator_class(name)
 
-    @property
-    def npy_tensor(self) -> str | None:
-        """The name of the only input that is required; None if the operator takes no tensor."""
+    def npy_tensor(self, *, empty: bool) -> str | None:
+        """See `CallParser.npy_tensor`."""
         fields = self._cls.facts.fields_by_kind["input"]
         required = [field for field in fields if not field.optional]
-        if len(required) == 1 and not required[0].is_array:
-            return required[0].slot_name
-        if not fields:
+        if not required and (empty or not fields):
             return None
+        only = required or fields
+        if len(only) == 1 and not only[0].is_array:
+            return only[0].slot_name
         names = [field.slot_name + ("_0, ..." if field.is_array else "") for field in fields]
         raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
 
@@ -83,8 +83,10 @@ class DirectmlParser:
         _describe_inputs(cls, desc, tensors)
         if "output_sizes" in sent or "output_data_type" in sent:
             _describe_outputs(cls, desc, tensors, sent)
-        parsed = parse_operator({"type": cls.operator_type, **(members or {}), "desc": desc}, complete=True)
+        if members is not None and members.keys() - {"type", "desc"}:
+            parse_operator({**members, "desc": desc}, complete=True)  # raises, and names the other members as well
         try:
+            parsed = cls.completed(desc)
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
             raise error.under("desc") from None
@@ -241,15 +243,15 @@ class OnnxParser:
         self._name = name
         self._schema = schema if isinstance(schema, OnnxSchema) else _versions(name)[-1]
 
-    @property
-    def npy_tensor(self) -> str | None:
-        """The name of the only tensor that the operator's newest version requires; None if it takes none."""
+    def npy_tensor(self, *, empty: bool) -> str | None:
+        """See `CallParser.npy_tensor`: of the operator's newest version."""
         inputs = self._schema.data_inputs
         required = [entry for entry in inputs if not entry.optional]
-        if len(required) == 1 and not required[0].variadic:
-            return required[0].name
-        if not inputs:
+        if not required and (empty or not inputs):
             return None
+        only = required or inputs
+        if len(only) == 1 and not only[0].variadic:
+            return only[0].name
         names = [entry.name + ("_0, ..." if entry.variadic else "") for entry in inputs]
         raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
 

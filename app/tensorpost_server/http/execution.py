@@ -144,10 +144,11 @@ class Execution:
         if self._whole is not None:
             body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages, watch)
-        if self._whole is not None and format_.request is not MediaType.JSON:
+        # A trace context is another one in each request, so no later head would be the same.
+        if self._whole is not None and format_.request is not MediaType.JSON and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
-        self._observation.operator = plan.operator
+        self._observation.operator = plan.operation.name
         worker = pool.choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
@@ -215,11 +216,14 @@ class Execution:
         self, prepared: PreparedCall, media_type: MediaType, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
-        plan, sender = prepared.plan, self.sender
+        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
+        timeline = None if trace is None else trace.timeline
         assert sender is not None
         if media_type is MediaType.JSON:
             # `check_output` has limited it, so it fits in memory.
-            output = b"".join([block async for block in worker.run(plan, inputs, caller=self._caller)])
+            output = b"".join(
+                [block async for block in worker.run(plan, inputs, caller=self._caller, timeline=timeline)]
+            )
             large = json_elements(plan) > INLINE_JSON_ELEMENTS
             await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
             return
@@ -228,9 +232,11 @@ class Execution:
             head = prepared.heads[worker] = response_head(prepared, worker, media_type)
         if head.inline:
             # The first time, backends make tables and compile, which may take long, so a thread does it.
-            await sender.whole(head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller))
+            await sender.whole(
+                head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller, timeline=timeline)
+            )
             return
-        await sender.stream(head, worker.run(plan, inputs, caller=self._caller))
+        await sender.stream(head, worker.run(plan, inputs, caller=self._caller, timeline=timeline))
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
@@ -278,6 +284,7 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
         NotAcceptable: the response's media type cannot hold the output.
     """
     plan = make_plan(read.operation, settings.slice_bytes)
+    slots = plan.inputs
     check_output(plan, response, settings)
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
@@ -285,7 +292,7 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
     if response is MediaType.JSON:
         memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
-    order = tuple([index_of[slot.name] for slot in plan.inputs])
+    order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
-    aligned = not any(starts[at] % slot.layout.data_type.item_size for at, slot in zip(order, plan.inputs, strict=True))
-    return PreparedCall(plan, read.options, read.id, sizes, order, aligned, memory_bytes)
+    misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
+    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes)

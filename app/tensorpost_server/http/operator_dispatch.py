@@ -22,7 +22,7 @@ from .dialects import DIALECTS
 from .error_responses import STATUS, answer_error, answer_http_exception
 from .execution import Execution
 from .headers import header_fields, request_framing, request_id
-from .observability.request_record import Observation, operator_name
+from .observability.request_record import Observation, RequestTrace, operator_name
 from .parse_call import Dialect
 from .service import Service
 
@@ -56,6 +56,8 @@ class OperatorDispatch:
         fields = header_fields(scope["headers"])
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         observation = Observation(scope, id_)
+        if self._service.traces is not None:
+            observation.trace = RequestTrace.of(fields)
         try:
             await self._answer(scope, receive, send, fields, id_, observation)
         except Exception as error:  # the application answers it outside of here, or the connection breaks

@@ -21,6 +21,7 @@ from .call_cache import BoundedCache, CallKey, PreparedCall
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
+from .observability.traces import Traces
 from .parse_threads import ParseThreads
 
 __all__ = ["Service", "router", "service_of"]
@@ -28,8 +29,10 @@ __all__ = ["Service", "router", "service_of"]
 _MOST_CALLS = 512
 _NOT_LIMITS = (
     "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
-    "keys_file", "allow_anonymous", "tls_certificate", "tls_key", "tls_client_ca",
+    "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
+    "tls_certificate", "tls_key", "tls_client_ca",
 )  # fmt: skip
+
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class Service:
         replays: whether responses may be replayed; False where middleware wants to see every response.
         access_log: writes a line for each request that has ended; None if it is off.
         metrics: counts the requests that have ended; None if they are off.
+        traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: threads for large JSON and heads.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
@@ -69,6 +73,7 @@ class Service:
     replays: bool = False
     access_log: AccessLog | None = None
     metrics: RequestMetrics | None = None
+    traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
     end: Callable[[], None] = _stop_process
@@ -107,14 +112,15 @@ class Service:
             f"{setting_variable('shutdown_seconds')}); send it again to one that is ready"
         )
 
-    def observe_by(self, access_log: AccessLog | None) -> None:
-        """Let the metrics and this access log, where they are on, know of each request that ends from now on."""
+    def observe_by(self, access_log: AccessLog | None, traces: Traces | None = None) -> None:
+        """Let the metrics, this access log and these traces, where they are on, know of each request that ends."""
         if self.records is not None:
             self.records.flush()
-        if self.access_log is not None:
-            self.access_log.close()
-        self.access_log = access_log
-        consumers = [observer.observe for observer in (self.metrics, access_log) if observer is not None]
+        for before in (self.access_log, self.traces):
+            if before is not None:
+                before.close()
+        self.access_log, self.traces = access_log, traces
+        consumers = [observer.observe for observer in (self.metrics, access_log, traces) if observer is not None]
         self.records = RecordBatch(consumers) if consumers else None
 
     def observe_refusal(self, status: int) -> None:

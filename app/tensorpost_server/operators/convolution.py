@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -89,8 +90,13 @@ def _integer_sums(
     zero = along(xp, named.get("input_zero_point"), x.ndim, 1, (0, 1), 0)
     zeros = along(xp, named.get("filter_zero_point"), x.ndim, 0, (0, filters.shape[0]), 0)
     made = xp.zeros(shape, "float64")
-    convolve(xp, x, centered(filters, zeros), box, made, window, groups, lambda _, part: centered(part, zero))
+    convolve(xp, x, centered(filters, zeros), box, made, window, groups, partial(_less, zero))
     return made
+
+
+def _less(zero: Any, xp: ModuleType, part: Any) -> Any:
+    del xp
+    return centered(part, zero)
 
 
 def _convolve_integers(

@@ -3,7 +3,7 @@
 Choices where DirectML's pages are silent, beside those of `elementwise_base.py`: angles are radians; outside their
 domain functions give what C's do (NaN, infinities); a remainder of 0 has the sign of A or, in MODULUS_FLOOR, of B;
 negative powers of integers are truncated toward zero; an integer to a floating-point power is computed in float64,
-truncated and saturated.
+truncated and saturated, where there is no ScaleBias.
 
 DirectML's answers decide for integers divided by 0: all bits are set in an unsigned quotient or remainder, as
 Direct3D's `udiv` has it; a signed quotient is 1 of a negative number and -1 of another one; the signed remainder is the
@@ -133,21 +133,28 @@ def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwi
 
 @form_of_class(dml.ElementWisePowOperatorDesc)
 def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
-    """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs."""
+    """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs.
+
+    DirectML applies the ScaleBias to the exponent too, and truncates both where they are integers.
+    """
     base, exponent = desc.input_tensor.dtype, desc.exponent_tensor.dtype
-    if base.kind in "iu" and exponent.kind in "iu" and scaling(desc) is None:
-        bits, made = 8 * base.itemsize, call("power_integers", *operands(desc))
-        if bits < 32:  # which DirectML computes in 32 bits
-            sign = 1 << 31 if base.kind == "i" else 0
-            made = limited((made + sign & (1 << 32) - 1) - sign, base.name)
-        return pointwise(desc, made, "int64")
-    wide = "float64" if base.kind in "iu" or exponent.name.endswith("int32") else "float32"
-    x, power = operands(desc)
+    (x, power), scale_bias = operands(desc), scaling(desc)
+    if scale_bias is not None:
+        power = power * scale_bias.scale + scale_bias.bias
+        x = saturated(x, base.name) if base.kind in "iu" else x
+        power = saturated(power, exponent.name) if exponent.kind in "iu" else power
+    if base.kind in "iu" and exponent.kind in "iu":
+        read = "int64" if scale_bias is None else "float32"
+        made = call("power_integers", call("as_int64", x), call("as_int64", power))
+        if base.itemsize < 4:  # which DirectML computes in 32 bits
+            made = limited(call("as_int32" if base.kind == "i" else "as_uint32", made), base.name)
+        return Pointwise(made, (read, read), read)
+    exact = scale_bias is None and (base.kind in "iu" or exponent.name.endswith("int32"))
     whole = call("equal", call("trunc", power), power)
     result = call("power", x, power)
-    if base.kind in "iu" and desc.scale_bias is None:  # a whole number, from which the device's function may be off
+    if base.kind in "iu":  # a whole number, from which the device's function may be off
         result = where(whole & (power >= 0.0), call("rint", result), result)
-    return pointwise(desc, where((x < 0.0) & ~whole, math.nan, result), wide)
+    return pointwise(desc, where((x < 0.0) & ~whole, math.nan, result), "float64" if exact else "float32")
 
 
 @form_of_class(dml.ElementWiseConstantPowOperatorDesc)

@@ -1,9 +1,9 @@
 """Pooling operators: windows reduced axis by axis.
 
 Choices where the pages are silent: sums are made in float32 and rounded once; a window that lies in the padding alone
-has the average 0, the norm 0, and as its largest element -infinity, or the smallest number of an integer type, at place
-0; NaN is the largest element; of equal elements the first in row-major order is the one; padding that counts makes the
-divisor the whole window's size, also where the window reaches beyond it.
+has the average 0, the norm 0, and as its largest element -infinity, or the smallest number of an integer type, at the
+first place of its channel; NaN is the largest element; of equal elements the first in row-major order is the one;
+padding that counts makes the divisor the whole window's size, also where the window reaches beyond the padding.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 from tensorpost import descriptors as dml
 
-from ..forms import Box, Window, WindowFunction
+from ..forms import Array, Box, Window, WindowFunction
 from ..forms.base import go_on
 from ..forms.float16 import widen
+from .quantized import along, by_name, centered, names_of, quantize
 from .registry import form_of_class
 
 __all__ = ["average_form", "max_form", "norm_form", "window_of"]
@@ -61,18 +62,41 @@ def _average(
     (x,) = inputs
     part, inside, _ = _read(x, box, window)
     total = inside.slide(xp, widen(xp, part) if part.dtype.name == "float16" else part, box[2:], _sum(xp))
-    out[...] = total / _divisor(xp, window, x.shape[2:], box[2:], padded)
+    total /= _divisor(xp, window, x.shape[2:], box[2:], padded).astype("float32")
+    out[...] = total
 
 
 def _divisor(xp: ModuleType, window: Window, sizes: Sequence[int], spans: Box, padded: bool) -> Any:
-    """What sums are divided by, at least 1: a float32 array that broadcasts along the spatial axes."""
+    """What sums are divided by, at least 1: a float64 array that broadcasts along the spatial axes."""
     if padded:
-        return xp.asarray(math.prod(window.taps), "float32")
-    divisor = xp.ones((1,) * len(spans), "float32")
+        return xp.asarray(float(math.prod(window.taps)))
+    divisor = xp.ones((1,) * len(spans))
     for axis, (size, span) in enumerate(zip(sizes, spans, strict=True)):
         count = window.count(xp, axis, size, span)
-        divisor = divisor * count.astype("float32").reshape((-1, *[1] * (len(spans) - axis - 1)))
+        divisor = divisor * count.reshape(-1, *[1] * (len(spans) - axis - 1))
     return xp.maximum(divisor, 1)
+
+
+@form_of_class(dml.QuantizedLinearAveragePoolingOperatorDesc)
+def quantized_average_form(desc: dml.QuantizedLinearAveragePoolingOperatorDesc) -> WindowFunction:
+    """The average of `(input - zero) * scale`, quantized."""
+    return _form(desc, _quantized_average, (*names_of(desc), ("padded", desc.include_padding)), 8)
+
+
+def _quantized_average(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window,
+    names: tuple[str, ...], padded: bool,
+) -> None:  # fmt: skip
+    del output
+    named = by_name(names, inputs)
+    x, rank, channels = named["input"], len(box), box[1]
+    part, inside, _ = _read(x, box, window)
+    zero = along(xp, named.get("input_zero_point"), rank, 1, channels, 0)
+    total = inside.slide(xp, centered(part, zero), box[2:], _sum(xp))
+    total /= _divisor(xp, window, x.shape[2:], box[2:], padded)
+    total *= along(xp, named["input_scale"], rank, 1, channels, 1)
+    scale, zero = (along(xp, named.get(f"output_{name}"), rank, 1, channels, 0) for name in ("scale", "zero_point"))
+    quantize(xp, total, scale, zero, out)
 
 
 @form_of_class(dml.LpPoolingOperatorDesc, dml.LpPooling1OperatorDesc)
@@ -100,14 +124,24 @@ def max_form(desc: Any) -> WindowFunction:
 
 def _max(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window) -> None:
     (x,) = inputs
-    part, inside, region = _read(x, box, window)
     if output == 0:
+        part, inside, _ = _read(x, box, window)
         out[...] = inside.slide(xp, part, box[2:], (xp.maximum, xp.max, _lowest(xp, x.dtype)))
         return
+    _places(xp, inputs, box, out, output, window, 0)
+
+
+def _places(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, padding: int
+) -> None:
+    """The places of the largest elements in the whole input; `padding` of windows of padding alone, 0 for the first."""
+    del output
+    (x,) = inputs
+    part, inside, region = _read(x, box, window)
     places = largest_places(xp, part, inside, box[2:], x.shape[2:], region)
     images = xp.arange(*box[0]).reshape(-1, 1) * x.shape[1] + xp.arange(*box[1])
     images = images.reshape(*images.shape, *[1] * (x.ndim - 2)) * math.prod(x.shape[2:])
-    out[...] = images + xp.maximum(places, 0)
+    out[...] = xp.where(places < 0, padding, places + images) if padding else xp.maximum(places, 0) + images
 
 
 def _lowest(xp: ModuleType, dtype: Any) -> Any:
@@ -157,3 +191,61 @@ def largest_places(xp: ModuleType, x: Any, window: Window, spans: Box, sizes: Se
                 found[here] = xp.take_along_axis(places[(*head, many)], index, at) + along
         x, places = best, found
     return xp.where(empty, -1, places)
+
+
+@form_of_class(dml.MaxUnpoolingOperatorDesc)
+def unpooling_form(desc: dml.MaxUnpoolingOperatorDesc) -> Array:
+    """`Output[Indices[j]] = Input[j]`, over zeros."""
+    elements, sizes = math.prod(desc.input_tensor.sizes), desc.output_tensor.sizes
+    return Array(_unpool, 2, 2 * elements + math.prod(sizes), (("sizes", sizes),), elements * 32)
+
+
+def _unpool(xp: ModuleType, x: Any, indices: Any, sizes: tuple[int, ...]) -> Any:
+    made = xp.zeros(math.prod(sizes), x.dtype)
+    places = indices.reshape(-1)
+    inside = places < places.dtype.type(min(made.size, xp.iinfo(places.dtype).max))
+    made[places[inside].astype("int64")] = x.reshape(-1)[inside]
+    return made.reshape(sizes)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@form_of_class(dml.AveragePoolingGradOperatorDesc)
+def average_grad_form(desc: dml.AveragePoolingGradOperatorDesc) -> WindowFunction:
+    """The gradient over the forward divisor, spread over each window."""
+    sizes = desc.input_gradient_tensor.sizes[2:]
+    parameters = (("sizes", desc.output_gradient_tensor.sizes[2:]), ("padded", desc.include_padding))
+    window = window_of(desc, transposed=True)
+    return WindowFunction(_spread, 1, parameters, window=window, sizes=sizes, bytes_per_element=8)
+
+
+def _spread(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window,
+    sizes: tuple[int, ...], padded: bool,
+) -> None:  # fmt: skip
+    del output
+    part, inside, region = _read(inputs[0], box, window)
+    shares = part / _divisor(xp, window, sizes, region, padded).astype("float32")
+    out[...] = inside.slide(xp, shares.astype("float32", copy=False), box[2:], _sum(xp))
+
+
+@form_of_class(dml.MaxPoolingGradOperatorDesc)
+def max_grad_form(desc: dml.MaxPoolingGradOperatorDesc) -> Array:
+    """`OutputGradient[place of the largest of window o] += InputGradient[o]`, in float64, rounded once."""
+    elements, outputs = (math.prod(tensor.sizes) for tensor in (desc.input_tensor, desc.input_gradient_tensor))
+    window = window_of(desc)
+    taps = sum(min(taps, size) for taps, size in zip(window.taps, desc.input_tensor.sizes[2:], strict=True))
+    widest = WindowFunction(_max, 1, window=window, sizes=desc.input_tensor.sizes[2:], bytes_per_element=56)
+    box = tuple([(0, size) for size in desc.input_gradient_tensor.sizes])
+    scratch = widest.scratch_bytes(box) + 16 * elements + 40 * outputs
+    return Array(_gather_gradients, 2, elements + 4 * taps * outputs, (("window", window),), scratch)
+
+
+def _gather_gradients(xp: ModuleType, x: Any, gradient: Any, window: Window) -> Any:
+    places = xp.empty(gradient.shape, "int64")
+    form = WindowFunction(_places, 1, (("padding", -1),), window=window, sizes=x.shape[2:], bytes_per_element=56)
+    form.fill(xp, [x], tuple([(0, size) for size in gradient.shape]), places)
+    weights = xp.where(places < 0, 0, gradient.astype("float64"))
+    made = xp.bincount(xp.maximum(places, 0).reshape(-1), weights.reshape(-1), x.size)
+    return made.reshape(x.shape).astype(x.dtype)

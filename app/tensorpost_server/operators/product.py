@@ -1,12 +1,13 @@
-"""Products by the array library's matrix multiplication: GEMM.
+"""Products of matrices by the array library's matrix multiplication.
 
-FLOAT16 is multiplied and summed in float32 and rounded once. The order of sums is the library's.
+FLOAT16 is multiplied and summed in float32 and rounded once. The order of these sums is the
+library's. Integers are summed exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..forms import Box, BoxFunction
 from ..forms.base import whole_box
 from ..forms.float16 import widen
 from ..forms.pointwise import Pointwise
+from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of, form_of_class
 
 __all__ = ["activation_form", "finish", "gemm", "gemm_form", "product_scratch", "wide"]
@@ -82,3 +84,74 @@ def finish(xp: ModuleType, made: Any, out: Any, activation: Pointwise | None) ->
         out[...] = made
     else:
         activation.fill(xp, [made], whole_box(made.shape), out)
+
+
+# ---- integers --------------------------------------------------------------------------------------------------------
+
+
+def _integer_form(desc: OperatorDesc, function: Any, scratch: int) -> BoxFunction:
+    inner = desc.inputs[0].layout.sizes[-1]
+    return BoxFunction(function, len(desc.inputs), names_of(desc), 2 * inner, scratch=scratch)
+
+
+@form_of_class(dml.MatrixMultiplyIntegerOperatorDesc)
+def integer_form(desc: dml.MatrixMultiplyIntegerOperatorDesc) -> BoxFunction:
+    """`(A - zero) x (B - zero)`, modulo 2^32."""
+    return _integer_form(desc, _multiply_integers, product_scratch(desc, 8))
+
+
+@form_of_class(dml.QuantizedLinearMatrixMultiplyOperatorDesc)
+def quantized_form(desc: dml.QuantizedLinearMatrixMultiplyOperatorDesc) -> BoxFunction:
+    """`(A - zero) x (B - zero) * scale of the row * scale of the column`, quantized."""
+    return _integer_form(desc, _multiply_quantized, product_scratch(desc, 8))
+
+
+@form_of_class(dml.MatrixMultiplyIntegerToFloatOperatorDesc)
+def integer_to_float_form(desc: dml.MatrixMultiplyIntegerToFloatOperatorDesc) -> BoxFunction:
+    """`(A - zero) x (B - zero) * scale of the row * scale of the column + Bias`, rounded once."""
+    return _integer_form(desc, _multiply_to_float, product_scratch(desc, 24 if desc.a_tensor.item_size == 4 else 8))
+
+
+def _sums(xp: ModuleType, named: Mapping[str, Any], box: Box) -> Any:
+    """The exact product of integers less their zero points, as float64."""
+    *leading, rows, columns = box
+    head = tuple([slice(*span) for span in leading])
+    rank = len(box)
+    a = centered(named["a"][(*head, slice(*rows))], along(xp, named.get("a_zero_point"), rank, rank - 2, rows, 0))
+    b = centered(
+        named["b"][(*head, slice(None), slice(*columns))],
+        along(xp, named.get("b_zero_point"), rank, rank - 1, columns, 0),
+    )
+    if named["a"].dtype.itemsize < 4:
+        return xp.matmul(a, b)
+    # Products of 33 bits each do not fit float64; those of their halves do, up to 2^18 of them.
+    (a_high, a_low), (b_high, b_low) = ((high := xp.floor(x / 65536), x - high * 65536) for x in (a, b))
+    middle = xp.matmul(a_high, b_low) + xp.matmul(a_low, b_high)
+    return xp.matmul(a_high, b_high) * 2.0**32 + middle * 65536.0 + xp.matmul(a_low, b_low)
+
+
+def _scaled(xp: ModuleType, named: Mapping[str, Any], box: Box) -> Any:
+    """The product of the real numbers, as float64."""
+    made, rank = _sums(xp, named, box), len(box)
+    made *= along(xp, named["a_scale"], rank, rank - 2, box[-2], 1)
+    made *= along(xp, named["b_scale"], rank, rank - 1, box[-1], 1)
+    return made
+
+
+def _multiply_integers(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names: tuple[str, ...]) -> None:
+    wrapped(_sums(xp, by_name(names, inputs), box), out)
+
+
+def _multiply_quantized(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names: tuple[str, ...]) -> None:
+    named, rank = by_name(names, inputs), len(box)
+    scale = along(xp, named["output_scale"], rank, rank - 2, box[-2], 1)
+    zero = along(xp, named.get("output_zero_point"), rank, rank - 2, box[-2], 0)
+    quantize(xp, _scaled(xp, named, box), scale, zero, out)
+
+
+def _multiply_to_float(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, names: tuple[str, ...]) -> None:
+    named = by_name(names, inputs)
+    made = _scaled(xp, named, box)
+    if "bias" in named:
+        made += named["bias"][tuple([slice(*span) for span in box])]
+    out[...] = made

@@ -11,27 +11,35 @@ from typing import Any, cast
 from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 from . import (
     activation,
+    attention,
     clip,
     convolution,
     depth_space,
     elementwise,
     elementwise_base,
+    fold,
     generator,
     indexing,
     indexing_nd,
     logic,
     movement,
+    normalization,
     pooling,
     product,
+    quantization,
     recurrent,
     reduction,
     resample,
     resample_grad,
+    roi,
     scan,
     softmax,
     tile,
+    training,
+    value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
+from .attention import *  # noqa: F403
 from .base import Descriptor, json_object
 from .catalogue import OperatorFacts, SupportRow, facts_of, operator_names
 from .clip import *  # noqa: F403
@@ -40,18 +48,22 @@ from .depth_space import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .elementwise_base import *  # noqa: F403
 from .feature_levels import NEWEST, FeatureLevel
+from .fold import *  # noqa: F403
 from .generator import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
+from .quantization import *  # noqa: F403
 from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .roi import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
@@ -63,6 +75,8 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .training import *  # noqa: F403
+from .value_scale import *  # noqa: F403
 
 __all__ = [
     "NEWEST",
@@ -83,11 +97,13 @@ __all__ = [
     "parse_operator",
 ]
 __all__ += activation.__all__
+__all__ += attention.__all__
 __all__ += clip.__all__
 __all__ += depth_space.__all__
 __all__ += convolution.__all__
 __all__ += elementwise.__all__
 __all__ += elementwise_base.__all__
+__all__ += fold.__all__
 __all__ += generator.__all__
 __all__ += indexing.__all__
 __all__ += indexing_nd.__all__
@@ -96,12 +112,18 @@ __all__ += movement.__all__
 __all__ += pooling.__all__
 __all__ += product.__all__
 __all__ += recurrent.__all__
+__all__ += normalization.__all__
+__all__ += product.__all__
+__all__ += quantization.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
 __all__ += scan.__all__
+__all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += training.__all__
+__all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 
@@ -162,23 +184,28 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
     ]
     if len(others) > _MOST_SHOWN:
         found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
-    if isinstance(kind, str) and (unserved := _short_name(kind)) in set(operator_names()) - {
-        cls.operator_type for cls in OPERATORS
-    }:
-        facts = facts_of(unserved)
-        message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
-        fields = ", ".join(field.name for field in facts.fields)
-        source = f"DML_{unserved}_OPERATOR_DESC, of the fields {fields}"
-        found.append(Violation("operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source))
-    elif isinstance(kind, str):
-        cls = operator_class(kind)
-        if fields is not None:
-            try:
+    if isinstance(kind, str):
+        try:
+            cls = operator_class(kind)
+        except UnknownOperator:
+            unserved = _short_name(kind)
+            if unserved not in operator_names():
+                raise
+            facts = facts_of(unserved)
+            message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
+            names = ", ".join(field.name for field in facts.fields)
+            source = f"DML_{unserved}_OPERATOR_DESC, of the fields {names}"
+            violation = Violation(
+                "operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source
+            )
+            raise InvalidDescriptor.of([*found, violation]) from None
+        try:
+            if fields is not None:
                 made = cls.completed(fields) if complete else cls(**fields)
                 if not found:
                     return made
-            except InvalidDescriptor as error:
-                found += error.under("desc").violations
+        except InvalidDescriptor as error:
+            found += error.under("desc").violations
     raise InvalidDescriptor.of(found)
 
 

@@ -2,7 +2,8 @@
 
 The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
 Two rows of 6_4 are not the pages' but what DirectML was seen to accept there: FLOAT64 in TILE, 1 to 4 dimensions in
-RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)).
+RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)). PastSequenceLengthsTensor of
+MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the other tensors there.
 Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
 them.
 """
@@ -15,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
-from operator import attrgetter
 from typing import Any
 
 from ..datatypes import TensorDataType
@@ -35,13 +35,13 @@ __all__ = [
 
 @lru_cache(maxsize=1024)  # the names of all fields of the catalogue
 def pascal_case(name: str) -> str:
-    """`input_pixel_offsets` to `InputPixelOffsets`."""
-    return "".join(part.capitalize() for part in name.split("_"))
+    """`input_pixel_offsets` to `InputPixelOffsets`, `roi_tensor` to `ROITensor`."""
+    return "".join("ROI" if part == "roi" else part.capitalize() for part in name.split("_"))
 
 
 def snake_case(name: str) -> str:
-    """`InputPixelOffsets` to `input_pixel_offsets`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    """`InputPixelOffsets` to `input_pixel_offsets`, `ROITensor` to `roi_tensor`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name.replace("ROI", "Roi")).lower()
 
 
 def slot_name(field: str) -> str:
@@ -142,8 +142,12 @@ class OperatorFacts:
 
     def row_at(self, level: FeatureLevel, tensor: str, function: str | None = None) -> SupportRow | None:
         """The last row of a tensor's table at or below the level; None if there is none."""
-        rows = [row for row in self.rows(tensor, function) if row.since <= level]
-        return max(rows, key=attrgetter("since"), default=None)
+        found: SupportRow | None = None
+        for row in self.support["*"] if "*" in self.support else self.support[tensor]:
+            is_meant = not row.functions or function in row.functions
+            if is_meant and row.since <= level and (found is None or row.since > found.since):
+                found = row
+        return found
 
     def tables(self) -> Iterator[tuple[str, Sequence[SupportRow]]]:
         """Every tensor field with its whole support table."""

@@ -83,7 +83,8 @@ class Convolving(SlidingWindow):
             sizes = spatial_sizes(source.sizes[2:], window.sizes[2:], arrays, backward=backward)
             channels = window.sizes[1] * groups if backward else window.sizes[0]
             made = [source.sizes[0], channels, *[max(0, size) for size in sizes]]
-            yield "output_tensor", packed(cls.output_type or source.data_type, made)
+            zero = given.structure(BufferTensorDesc, "output_zero_point_tensor")
+            yield "output_tensor", packed(cls.output_type or (zero or source).data_type, made)
 
     def type_rules(self) -> Iterator[Violation]:
         """Which tensors agree in DataType and DimensionCount: all of them."""

@@ -135,9 +135,10 @@ class ElementWisePowOperatorDesc(ElementWise):
     """`DML_OPERATOR_ELEMENT_WISE_POW`: each element to the power of the exponent at its place.
 
     Attributes:
-        input_tensor: the bases, to which alone the scale and the bias are applied.
+        input_tensor: the bases.
         exponent_tensor: of any supported DataType from level 3_0 on, of the input's below.
         output_tensor: of the input's DataType.
+        scale_bias: applied to the bases and, as DirectML does, to the exponents.
     """
 
     operator_type = "ELEMENT_WISE_POW"

@@ -14,19 +14,27 @@ from typing import ClassVar
 from ..problems import Violation
 from .fields import Bool, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .quantized import Quantized
 from .tensor import BufferTensorDesc
 from .windows import SlidingWindow, spatial_sizes
 
 __all__ = [
     "AveragePooling1OperatorDesc",
+    "AveragePoolingGradOperatorDesc",
     "AveragePoolingOperatorDesc",
     "LpPooling1OperatorDesc",
     "LpPoolingOperatorDesc",
     "MaxPooling1OperatorDesc",
     "MaxPooling2OperatorDesc",
+    "MaxPoolingGradOperatorDesc",
     "MaxPoolingOperatorDesc",
+    "MaxUnpoolingOperatorDesc",
     "Pooling",
+    "QuantizedLinearAveragePoolingOperatorDesc",
 ]
+
+
+_OF_ONE_TYPE = ("input_tensor", "output_tensor", "input_gradient_tensor", "output_gradient_tensor")
 
 
 class Pooled(OperatorDesc):
@@ -86,11 +94,12 @@ class Pooling(SlidingWindow):
         arrays = cls.spatial_arrays(given, spatial)
         if arrays is not None:
             sizes = spatial_sizes(known.sizes[2:], arrays["window_size"], arrays)
-            yield target, packed(known.data_type, [*known.sizes[:2], *[max(0, size) for size in sizes]])
+            zero = given.structure(BufferTensorDesc, "output_zero_point_tensor")
+            yield target, packed((zero or known).data_type, [*known.sizes[:2], *[max(0, size) for size in sizes]])
 
     def type_rules(self) -> Iterator[Violation]:
         """Which tensors agree in DataType and DimensionCount: all but indices."""
-        yield from self.same_data_type("input_tensor", "output_tensor")
+        yield from self.same_data_type(*_OF_ONE_TYPE)
         yield from self.same_dimension_count()
 
     def operator_rules(self) -> Iterator[Violation]:
@@ -191,3 +200,125 @@ class LpPooling1OperatorDesc(DilatedPooling, Pooled):
     operator_type = "LP_POOLING1"
 
     p: UInt
+
+
+class QuantizedPooled(Quantized):
+    """The tensors of a quantized pool.
+
+    Attributes:
+        input_tensor: N x C x spatial, INT8 or UINT8.
+        input_scale_tensor: one value or one for each channel.
+        input_zero_point_tensor: as its scales, of the input's DataType; absent for 0.
+        output_scale_tensor: one value or one for each channel.
+        output_zero_point_tensor: as its scales, of the output's DataType; absent for 0.
+        output_tensor: N x C x spatial, INT8 or UINT8.
+    """
+
+    input_tensor: BufferTensorDesc
+    input_scale_tensor: BufferTensorDesc
+    input_zero_point_tensor: BufferTensorDesc | None = None
+    output_scale_tensor: BufferTensorDesc
+    output_zero_point_tensor: BufferTensorDesc | None = None
+    output_tensor: BufferTensorDesc
+
+
+class QuantizedLinearAveragePoolingOperatorDesc(DilatedPooling, QuantizedPooled):
+    """`DML_OPERATOR_QUANTIZED_LINEAR_AVERAGE_POOLING`: the average of each window of a quantized tensor, quantized.
+
+    Attributes:
+        include_padding: whether padding counts as zeros, which are the zero point; an average of nothing is 0.
+    """
+
+    operator_type = "QUANTIZED_LINEAR_AVERAGE_POOLING"
+
+    include_padding: Bool
+
+    def type_rules(self) -> Iterator[Violation]:
+        """Input and output agree in rank, each with its zero point in type; parameters have their sizes."""
+        yield from self.same_dimension_count("input_tensor", "output_tensor")
+        channels = (*self.input_tensor.sizes, 1, 1)[1]
+        for name in ("input", "output"):
+            yield from self.same_data_type(f"{name}_tensor", f"{name}_zero_point_tensor")
+            parameters = (f"{name}_scale_tensor", f"{name}_zero_point_tensor")
+            yield from self.one_value_or(channels, 1, "channel", *parameters)
+
+
+class AveragePoolingGradients(OperatorDesc):
+    """The tensors of AVERAGE_POOLING's gradient.
+
+    Attributes:
+        input_gradient_tensor: of the sizes of AVERAGE_POOLING's output.
+        output_gradient_tensor: of the sizes of its input, and the same DataType.
+    """
+
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+
+
+class MaxPoolingGradients(OperatorDesc):
+    """The tensors of MAX_POOLING2's gradient.
+
+    Attributes:
+        input_tensor: MAX_POOLING2's input.
+        input_gradient_tensor: of the sizes of its output.
+        output_gradient_tensor: of the sizes of its input; all three have one DataType.
+    """
+
+    input_tensor: BufferTensorDesc
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+
+
+class AveragePoolingGradOperatorDesc(Pooling, AveragePoolingGradients):
+    """`DML_OPERATOR_AVERAGE_POOLING_GRAD`: what each output of AVERAGE_POOLING averaged gets its share of the gradient.
+
+    Attributes:
+        include_padding: whether padding counted as zeros.
+    """
+
+    operator_type = "AVERAGE_POOLING_GRAD"
+    forward_tensors = ("output_gradient_tensor", "input_gradient_tensor")
+
+    include_padding: Bool
+
+
+class MaxPoolingGradOperatorDesc(DilatedPooling, MaxPoolingGradients):
+    """`DML_OPERATOR_MAX_POOLING_GRAD`: the largest element of each window of MAX_POOLING2 gets the gradient."""
+
+    operator_type = "MAX_POOLING_GRAD"
+    forward_tensors = ("input_tensor", "input_gradient_tensor")
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output too."""
+        yield from super().inferred(given)
+        source = given.tensor("input_tensor")
+        yield "output_gradient_tensor", packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """See `Pooling`; the output has the input's sizes."""
+        yield from super().operator_rules()
+        yield from self.sizes_are(self.input_tensor.sizes, "those of InputTensor", "output_gradient_tensor")
+
+
+class MaxUnpoolingOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_MAX_UNPOOLING`: zeros, with each element of the input where its index says.
+
+    Attributes:
+        input_tensor: N x C x H x W.
+        indices_tensor: UINT32 or UINT64, of the input's sizes: places in the output, in row-major order over all
+            dimensions, batch and channels included. One beyond the output writes nothing; of equal ones, one writes.
+        output_tensor: of any sizes and the input's DataType.
+    """
+
+    operator_type = "MAX_UNPOOLING"
+
+    input_tensor: BufferTensorDesc
+    indices_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Types, ranks and the sizes of the indices fit."""
+        yield from self.same_data_type("input_tensor", "output_tensor")
+        yield from self.same_dimension_count()
+        yield from self.sizes_are(self.input_tensor.sizes, "those of InputTensor", "indices_tensor", code="index-sizes")

@@ -7,7 +7,6 @@ ONNX's operators of these names, which ONNX Runtime computes by these.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
@@ -19,6 +18,7 @@ from .activation import Activation, FusedActivation, newer_activations
 from .feature_levels import FeatureLevel
 from .fields import Bool, CEnum, Float, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .size_patterns import shown_pattern, sizes_by_pattern
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -77,13 +77,6 @@ _SIZES: Mapping[str, str] = {
 """Sizes by field: S steps, B batch, I input, H hidden, D directions, G gates."""
 
 
-def _sizes(field: str, known: Mapping[str, int]) -> list[int]:
-    return [
-        math.prod([known[factor] if factor.isalpha() else int(factor) for factor in size.split("*")])
-        for size in _SIZES[field].split()
-    ]
-
-
 class Recurrent(OperatorDesc):
     """Base of the recurrent networks; their first fields, the sizes of all and what follows from them.
 
@@ -120,7 +113,7 @@ class Recurrent(OperatorDesc):
         if len(source.sizes) == 4 and not any(given.has(name) for name in outputs):
             known = cls._known(source.sizes, recurrence.sizes[-1], direction)
             for name in outputs:
-                yield name, packed(source.data_type, _sizes(name, known))
+                yield name, packed(source.data_type, sizes_by_pattern(_SIZES[name], known))
 
     @classmethod
     def _known(cls, sizes: Sequence[int], hidden: int, direction: RecurrentNetworkDirection) -> Mapping[str, int]:
@@ -129,6 +122,11 @@ class Recurrent(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors have four dimensions, the sizes of the class and one type, and there is an output."""
         yield from self.same_type_and_rank(*_SIZES.keys() - {"sequence_lengths_tensor"})
+        for path, tensor in self.tensors("input"):
+            if tensor.flags:
+                message = "DirectML takes no OWNED_BY_DML in recurrent networks"
+                where = (self.names_of_fields()[str(path[0])], "Flags")
+                yield self.broken("owned-input", where, message, "OWNED_BY_DML", "NONE")
         yield from self.count_is_length("activation_desc_count", "activation_descs")
         wanted = len(self.functions) * self.direction.directions
         if len(self.activation_descs) != wanted:
@@ -145,10 +143,9 @@ class Recurrent(OperatorDesc):
             yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(source), "4 dimensions")
             return
         known = self._known(source, recurrence[-1], self.direction)
-        letters = ", ".join([f"{letter} = {size}" for letter, size in known.items()])
         for field in (path[0] for path, _ in self.tensors()):
-            shape = "{" + _SIZES[field].replace(" ", ", ") + "}"
-            yield from self.sizes_are(_sizes(field, known), f"{shape} with {letters}", field, code="recurrent-sizes")
+            wanted_sizes, why = sizes_by_pattern(_SIZES[field], known), shown_pattern(_SIZES[field], known)
+            yield from self.sizes_are(wanted_sizes, why, field, code="recurrent-sizes")
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """See `OperatorDesc.level_rules`: such a call is as new as its activations."""
@@ -210,7 +207,8 @@ class LstmOperatorDesc(Recurrent):
     """`DML_OPERATOR_LSTM`: a network of long short-term memory; the gates are input i, output o, forget f and cell c.
 
     `i = f(X Wi' + H Ri' + Pi * C + Wbi + Rbi)`, o and f alike, `c = g(X Wc' + H Rc' + Wbc + Rbc)`,
-    `C_t = f * C + i * c`, `H_t = o * h(C_t)`. The output gate sees the cell before the step, unlike ONNX's.
+    `C_t = f * C + i * c`, `H_t = o * h(C_t)`. The output gate sees `C_t`, as DirectML answers and ONNX has it, not the
+    cell before the step, as its page says.
 
     Attributes:
         cell_mem_init_tensor: {1, D, B, H}, the cell before the first step; absent for zeros.

@@ -25,6 +25,7 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ...forms.base import Box, extents
 from ...planning import Plan, cut
 from ..base import CannotOpen, DeviceOptions, plain_memory
+from ..timeline import is_timed, next_phase
 from .pinned import PinnedMemory
 
 __all__ = ["CudaBackend", "CudaRun"]
@@ -178,10 +179,12 @@ class CudaBackend:
             uploaded = self.cupy.cuda.Event(disable_timing=True)
             arrays: list[Any] = []
             try:
-                for slot, memory, block in zip(plan.inputs, inputs, blocks, strict=True):
+                for layout, memory, block in zip(plan.operands, inputs, blocks, strict=True):
                     self.copy(block, memory, up=True, stream=self._uploads)
-                    arrays.append(_view(self.cupy, slot.layout, block))
+                    arrays.append(_view(self.cupy, layout, block))
                 uploaded.record(self._uploads)
+                if is_timed():
+                    self._uploads.synchronize()
             except BaseException:
                 self._uploads.synchronize()  # the caller's memory must not be read once it is told
                 raise
@@ -371,6 +374,7 @@ class CudaRun:
         """
         backend, gaps = self.backend, self.plan.slices.has_gaps
         stream = backend.lane()
+        next_phase("kernel")
         try:
             with backend.working(stream):
                 try:
@@ -378,6 +382,9 @@ class CudaRun:
                     if gaps:
                         block.fill(0)
                     fill(box, _view(backend.cupy, part, block))
+                    if is_timed():
+                        stream.synchronize()
+                        next_phase("download")
                     backend.copy(block, memory, up=False, stream=stream)
                 finally:
                     stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's

@@ -7,18 +7,15 @@ writes many lines at a time. A reader that does not read cannot stop the server:
 from __future__ import annotations
 
 import json
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
 __all__ = ["AccessLog", "console_line", "json_line", "printable"]
 
-MOST_BATCHES = 80
-"""Batches that wait to be written, of at most 256 lines; about 8 MB."""
 _LONGEST_TEXT = 200
 
 
@@ -82,33 +79,24 @@ class AccessLog:
     Args:
         line: how a record is written.
         write: writes lines; called on a thread, where it may block.
-
-    Attributes:
-        dropped: lines that were lost because too many waited, or nobody reads.
     """
 
     def __init__(self, line: Callable[[RequestRecord], str], write: Callable[[str], object]) -> None:
-        self._line, self._write = line, write
-        self._batches: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write_batches, name="tensorpost-access-log", daemon=True)
-        self._thread.start()
-        self.dropped = 0
+        self._line = line
+        self._thread = BatchThread[str]("tensorpost-access-log", lambda lines: write("".join(lines)))
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were lost because too many waited, or nobody reads."""
+        return self._thread.dropped
 
     def observe(self, records: Sequence[RequestRecord]) -> None:
         """Write the lines of these requests, soon."""
-        if self._batches.qsize() >= MOST_BATCHES:
-            self.dropped += len(records)
+        if self._thread.full:  # and no line is made for nothing
+            self._thread.dropped += len(records)
         else:
-            self._batches.put([self._line(record) for record in records])
+            self._thread.put([self._line(record) for record in records])
 
     def close(self, patience: float = 2.0) -> None:
         """Write what waits, for at most so many seconds."""
-        self._batches.put(None)
-        self._thread.join(patience)
-
-    def _write_batches(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            try:
-                self._write("".join(batch))
-            except (OSError, ValueError):  # the reader is gone, or standard error is closed: nobody can be told
-                self.dropped += len(batch)
+        self._thread.close(patience)

@@ -92,6 +92,9 @@ METRICS: Mapping[str, Metric] = {
     "tensorpost_access_lines_dropped_total": Metric(
         "counter", (), "Lines of the access log that were lost, because nobody read them fast enough."
     ),
+    "tensorpost_traces_dropped_total": Metric(
+        "counter", (), "Requests whose spans were lost, because more ended than spans could be made of."
+    ),
     "tensorpost_build_info": Metric("gauge", ("version", "python"), "Always 1."),
     "process_start_time_seconds": Metric("gauge", (), "When the application was made, seconds since 1970."),
     "process_cpu_seconds_total": Metric("counter", (), "Processor time of the process."),

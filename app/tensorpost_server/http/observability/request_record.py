@@ -16,6 +16,7 @@ from tensorpost.descriptors import OPERATORS
 from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
 
+from ...backends.timeline import Timeline
 from ..headers import request_id
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Observation",
     "RecordBatch",
     "RequestRecord",
+    "RequestTrace",
     "observation_of",
     "operator_name",
     "refused_record",
@@ -62,6 +64,7 @@ class RequestRecord(NamedTuple):
         slices: of the output that were sent; 1 for a response that was sent whole.
         stages: milliseconds by stage, as in `Server-Timing`.
         seconds: from its head to the end of its response.
+        trace: what its spans need beside that; None where traces are off, and for a replayed call.
     """
 
     ended: float
@@ -78,8 +81,28 @@ class RequestRecord(NamedTuple):
     slices: int
     stages: Mapping[str, float]
     seconds: float
+    trace: RequestTrace | None = None
 
 
+class RequestTrace(NamedTuple):
+    """What only the spans of a request need.
+
+    Attributes:
+        context: the fields `traceparent` and `tracestate` that the caller sent (W3C Trace Context, section 3).
+        timeline: of its run on a device.
+    """
+
+    context: Mapping[str, str]
+    timeline: Timeline
+
+    @staticmethod
+    def of(fields: Mapping[bytes, bytes]) -> RequestTrace:
+        """Begin to trace a request with these header fields."""
+        sent = {name: fields[name.encode()] for name in _CONTEXT if name.encode() in fields}
+        return RequestTrace({name: value.decode("latin-1") for name, value in sent.items()}, Timeline())
+
+
+_CONTEXT = ("traceparent", "tracestate")
 _REASONS = {408: ReceiveTimeout.code, 431: LimitExceeded.code}
 _NO_STAGES: Mapping[str, float] = {}
 _OPERATOR_NAMES = frozenset([cls.operator_type for cls in OPERATORS] + [schema.op_type for schema in ONNX_OPERATORS])
@@ -105,7 +128,7 @@ class Observation:
 
     __slots__ = (
         "_begin", "_id", "_scope", "backend", "operator", "reason", "received_bytes", "sent_bytes", "slices", "stages",
-        "status",
+        "status", "trace",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, id_: str) -> None:
@@ -118,6 +141,7 @@ class Observation:
         self.reason: str | None = None
         self.received_bytes = self.sent_bytes = self.slices = 0
         self.stages = _NO_STAGES
+        self.trace: RequestTrace | None = None
 
     def sending(self, message: MutableMapping[str, Any]) -> None:
         """Take note of an ASGI message that is about to be sent."""
@@ -133,7 +157,7 @@ class Observation:
         return RequestRecord(
             time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
             self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
-            time.perf_counter() - self._begin,
+            time.perf_counter() - self._begin, self.trace,
         )  # fmt: skip
 
 

@@ -1,0 +1,54 @@
+"""`DML_VALUE_SCALE_2D_OPERATOR_DESC`: scale an image and add a bias to each channel.
+
+Source: the DML_VALUE_SCALE_2D_OPERATOR_DESC page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..problems import Violation
+from .fields import Float, FloatArray, UInt, count_of
+from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .tensor import BufferTensorDesc
+
+__all__ = ["ValueScale2DOperatorDesc"]
+
+
+class ValueScale2DOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_VALUE_SCALE_2D`: `Output[n, c, y, x] = Scale * Input[n, c, y, x] + Bias[c]`.
+
+    Attributes:
+        input_tensor: tensor to read, of 4 dimensions.
+        output_tensor: of the input's sizes and DataType.
+        scale: factor of every element.
+        channel_count: derived; 1 or 3.
+        bias: what is added to the elements of each channel.
+    """
+
+    operator_type = "VALUE_SCALE_2D"
+
+    input_tensor: BufferTensorDesc
+    output_tensor: BufferTensorDesc
+    scale: Float
+    bias: FloatArray
+    channel_count: UInt = count_of("bias")
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output."""
+        source = given.tensor("input_tensor")
+        yield "output_tensor", packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """Four dimensions of equal sizes, and a bias for each of one or three channels."""
+        yield from self.same_type_and_rank()
+        sizes = self.input_tensor.sizes
+        yield from self.sizes_are(sizes, "InputTensor.Sizes", "output_tensor")
+        yield from self.count_is_length("channel_count", "bias")
+        if len(sizes) != 4:
+            message = f"VALUE_SCALE_2D takes N, C, H, W, not {len(sizes)} dimensions"
+            yield self.broken("dimension-count", ("InputTensor", "Sizes"), message, list(sizes), "4 dimensions")
+        elif len(self.bias) not in (1, 3) or len(self.bias) != sizes[1]:
+            message = f"Bias has {len(self.bias)} entries, but there are {sizes[1]} channels; 1 and 3 are allowed"
+            yield self.broken("channels", ("Bias",), message, list(self.bias), "1 or 3, one for each channel")

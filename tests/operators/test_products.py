@@ -1,0 +1,70 @@
+"""Products of integers: ONNX Runtime and Python's integers as oracles."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.support.onnx_runtime import completed, onnxruntime, run, tensor
+
+
+def drawn(generator: np.random.Generator, dtype: Any, *shape: int) -> NDArray[Any]:
+    limits = np.iinfo(dtype)
+    return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("types", [("uint8", "uint8"), ("uint8", "int8")])
+@pytest.mark.parametrize("shape", [(7, 300, 5), (1, 1, 1), (33, 17, 64)])
+def test_products_of_8_bits_are_onnx_runtimes(types: tuple[str, str], shape: tuple[int, int, int]) -> None:
+    generator = np.random.default_rng(sum(shape))
+    rows, inner, columns = shape
+    a, b = drawn(generator, types[0], 2, rows, inner), drawn(generator, types[1], 2, inner, columns)
+    az, bz = drawn(generator, types[0], 1), drawn(generator, types[1], 1)
+    points = {"AZeroPointTensor": tensor(az), "BZeroPointTensor": tensor(bz)}
+    fields = {"ATensor": tensor(a), "BTensor": tensor(b), **points}
+    (expected,) = onnxruntime("MatMulInteger", {"a": a, "b": b, "az": az.reshape(()), "bz": bz.reshape(())}, opset=22)
+    (found,) = run(completed("MATRIX_MULTIPLY_INTEGER", **fields), a, az, b, bz)
+    np.testing.assert_array_equal(found, expected)
+
+    scales = [np.array([value], np.float32) for value in (0.013, 0.4, 0.9 * inner)]
+    nodes = {
+        "a": a, "as": scales[0], "az": az, "b": b, "bs": scales[1], "bz": bz, "ys": scales[2], "yz": az,
+    }  # fmt: skip
+    (expected,) = onnxruntime("QLinearMatMul", nodes, opset=21)
+    given = {
+        name: tensor(scale)
+        for name, scale in zip(("AScaleTensor", "BScaleTensor", "OutputScaleTensor"), scales, strict=True)
+    }
+    desc = completed("QUANTIZED_LINEAR_MATRIX_MULTIPLY", **fields, **given, OutputZeroPointTensor=tensor(az))
+    (found,) = run(desc, a, scales[0], az, b, scales[1], bz, scales[2], az)
+    off = np.abs(found.astype(int) - expected.astype(int))
+    assert off.max() <= 1  # ONNX Runtime multiplies by a factor in float32, which moves what is next to a half
+    assert (off > 0).mean() < 0.01
+
+
+@pytest.mark.parametrize("data_type", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_products_to_float_are_exact_sums_rounded_once(data_type: str) -> None:
+    """Python's integers and fractions; the result is the nearest float32, or next to it at a half."""
+    generator = np.random.default_rng(1)
+    a, b = drawn(generator, data_type, 4, 9), drawn(generator, data_type, 9, 3)
+    a[0], b[:, 0] = a[0, 0], b[0, 0]
+    a[0, 1::2] = ~a[0, 0]  # sums that cancel
+    az, bz = drawn(generator, data_type, 4, 1), drawn(generator, data_type, 1, 3)
+    a_scale, b_scale = (generator.random(z.shape).astype(np.float32) for z in (az, bz))
+    bias = generator.standard_normal((4, 3)).astype(np.float32)
+    desc = completed(
+        "MATRIX_MULTIPLY_INTEGER_TO_FLOAT", ATensor=tensor(a), AScaleTensor=tensor(a_scale),
+        AZeroPointTensor=tensor(az), BTensor=tensor(b), BScaleTensor=tensor(b_scale),
+        BZeroPointTensor=tensor(bz), BiasTensor=tensor(bias),
+    )  # fmt: skip
+    (found,) = run(desc, a, a_scale, az, b, b_scale, bz, bias)
+    for row, column in np.ndindex(4, 3):
+        pairs = zip(a[row].tolist(), b[:, column].tolist(), strict=True)
+        total = sum((x - int(az[row, 0])) * (y - int(bz[0, column])) for x, y in pairs)
+        exact = total * Fraction(float(a_scale[row, 0])) * Fraction(float(b_scale[0, column]))
+        exact += Fraction(float(bias[row, column]))
+        unit = Fraction(float(np.spacing(np.float32(abs(exact)))))
+        assert abs(Fraction(float(found[row, column])) - exact) <= unit * Fraction(501, 1000)
