@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..datatypes import DATA_TYPES, data_type
-from .given import Given, Inferred
+from .given_node import GivenNode, Inferred
 
 __all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
@@ -88,7 +88,7 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
     return schema.since_version, row
 
 
-def infer_by_package(given: Given) -> Inferred:
+def infer_by_package(given: GivenNode) -> Inferred:
     """Check a node and infer its outputs; its meaning is the model."""
     onnx: Any = importlib.import_module("onnx")
     helper: Any = onnx.helper
@@ -148,7 +148,7 @@ def _attribute(value: Any, onnx: Any) -> Any:
             return value
 
 
-def _constant(given: Given, name: str, onnx: Any, *, scalars: bool) -> Any:
+def _constant(given: GivenNode, name: str, onnx: Any, *, scalars: bool) -> Any:
     slot, values = given.schema.input(name), given.values[name]
     assert slot is not None
     whole = all(isinstance(value, int) for value in values)
