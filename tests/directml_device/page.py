@@ -46,7 +46,7 @@ def found() -> dict[str, Any]:
     return {
         "descriptors": len(verdicts),
         "accepted": sum(item.accepted for item in verdicts),
-        "ended": sum(item.code == "ended" for item in verdicts),
+        "ended": sum(item.code in ("ended", "0xC0000005") for item in verdicts),
         "differences": dict(known),
         "levels": compared_levels(),
         "answers": {operator: dict(counts) for operator, counts in sorted(words.items())},
@@ -76,7 +76,7 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
             for known in DIFFERENCES
         ],
         ["not explained", str(differences.get("not explained", 0)), ""],
-        ["DirectML ended the process", str(run["ended"]), "refused here"],
+        ["DirectML read foreign memory, which ends a process", str(run["ended"]), "refused here"],
     ]
     answers: list[list[str]] = []
     alike: list[str] = []

@@ -287,6 +287,11 @@ class MultiheadAttention1OperatorDesc(Attention):
             expected = "the same as QueryHeadCount" if stacked else "a divisor of QueryHeadCount"
             message = f"{heads} heads of queries cannot share {shared} of keys and values"
             yield self.broken("head-count", ("KeyValueHeadCount",), message, shared, expected)
+        if self.past_sequence_lengths_tensor is not None:
+            for name in ("output_present_key_tensor", "output_present_value_tensor"):
+                if getattr(self, name) is None:
+                    message = "DirectML reads it where there are lengths of the past, without looking"
+                    yield self.broken("no-present", (self.names_of_fields()[name],), message, None, "a tensor")
         known = self.letters
         if self.past_sequence_lengths_tensor is not None and not 0 < known["L"] <= known["T"]:
             message = f"the present has {known['T']} keys, but there are {known['L']} new ones"
