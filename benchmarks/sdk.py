@@ -34,7 +34,7 @@ from tensorpost.resampling import resampling
 from .bench import Bench
 from .report import Cell, Figure, Table, Target
 from .servers import ROOT
-from .sockets import MIB, connected, receive_head, request, send
+from .sockets import MIB, TOGETHER, connected, receive_head, request, send
 from .timing import Times, in_turn
 
 KIB = 1 << 10
@@ -213,6 +213,31 @@ def raw(url: str, job: Job) -> Call:
     return call
 
 
+def raw_async(url: str, job: Job, loop: asyncio.AbstractEventLoop) -> Call:
+    """The ceiling on asyncio: the loop's own operations on a socket."""
+    sock = connected(int(url.rpartition(":")[2]))
+    sock.setblocking(False)
+    room = np.empty(job.frame_head_bytes + job.expected.size, np.uint8).data
+    room[:] = bytes(len(room))
+
+    async def ask(check: bool) -> Said:
+        head = request(job.path(check=check), [memoryview(job.bytes)], {})
+        for part in [head + job.bytes] if len(job.bytes) < TOGETHER else [head, job.bytes]:
+            await loop.sock_sendall(sock, part)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += await loop.sock_recv(sock, 64 * KIB)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        room[: len(rest)] = rest
+        got = len(rest)
+        while got < len(room):
+            got += await loop.sock_recv_into(sock, room[got:])
+        (crc,) = (line.partition(b":")[2] for line in head.lower().split(b"\r\n") if line.startswith(b"x-request-id"))
+        return Said(room[job.frame_head_bytes :], int(crc))
+
+    return lambda check: loop.run_until_complete(ask(check))
+
+
 def ours(url: str, job: Job, *, out: bool, uds: str | None = None) -> Call:
     """`tensorpost.Client`: descriptor in, array out."""
     tls = trusting() if url.startswith("https") else True
@@ -311,6 +336,7 @@ def ways(
         PLAIN: ours(url, job, out=False),
         "tensorpost.Client, out=": ours(url, job, out=True),
         "tensorpost.Client, out=, Unix socket": ours(url, job, out=True, uds=uds),
+        "sockets, bare, asyncio": raw_async(url, job, loop),
         "tensorpost.AsyncClient, out=": ours_async(url, job, loop),
         "sockets, bare, TLS": raw(secured, job),
         "tensorpost.Client, out=, TLS": ours(secured, job, out=True),

@@ -1,8 +1,9 @@
 """How large the project is and how long the way of a call: `make size`.
 
-Prints the operators that are served, lines of Python of both packages, files of `http/`, lines that an operator takes
-(its descriptor class, and what makes its form with the private functions that are used for it), and how many of our
-functions, in how many files, the first small Tile passes in the server. Only counts: nothing here depends on speed.
+Prints the operators that are served, lines of Python of both packages, files of `http/`, lines of the SDK's transport,
+lines that an operator takes (its descriptor class, and what makes its form with the private functions that are used for
+it), and how many of our functions, in how many files, the first small Tile passes in the server. Only counts: nothing
+here depends on speed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+# Everything of the SDK between `Client` and the socket; `_results.py` is what calls give back.
+TRANSPORT = (
+    "_api_calls", "_connection", "_connection_pool", "_deadline", "_http1", "_httpx_sender", "_origin",
+    "_response", "_results", "_runtime", "_socket_sender", "_transport",
+)  # fmt: skip
 PACKAGES = (ROOT / "client" / "tensorpost", ROOT / "app" / "tensorpost_server")
 
 
@@ -30,13 +36,15 @@ def main() -> None:
     http = {room: [path for path in files if path.parent == room] for room in sorted(rooms)}
     each = operator_lines()
     calls, passed = way_of_a_small_tile()
-    onnx = ", ".join(sorted({schema.op_type for schema in ONNX_OPERATORS}))
-    print(f"operators served: {len(OPERATORS)} of DirectML's {len(operator_names())}; ONNX {onnx}")
+    onnx = {schema.op_type for schema in ONNX_OPERATORS}
+    print(f"operators served: {len(OPERATORS)} of DirectML's {len(operator_names())}; {len(onnx)} of ONNX")
     print(f"lines of Python in both packages: {sum(lines.values()):,}, in {len(files)} files")
     for room, inside in http.items():
         name = "/".join(room.parts[room.parts.index("http") :])
         inside_lines = sum(lines[path] for path in inside)
         print(f"files in {name}/: {len(inside)}, with {inside_lines:,} lines")
+    transport = [lines[PACKAGES[0] / f"{name}.py"] for name in TRANSPORT]
+    print(f"lines between the SDK's Client and the socket: {sum(transport):,}, in {len(transport)} files")
     print(f"lines of an operator, class and form: median {median(each.values()):g}, most {max(each.values())}", end=" ")
     print(f"({max(each, key=lambda name: each[name])})")
     print(f"a first small Tile: {calls} calls of our functions, in {len(passed)} files")
@@ -139,6 +147,7 @@ def way_of_a_small_tile() -> tuple[int, set[str]]:
 
         async with app.router.lifespan_context(app):
             await asyncio.sleep(0)  # the application's own tasks begin
+            app.middleware_stack = app.build_middleware_stack()  # as a server's lifespan messages would have made it
             sys.setprofile(count)
             try:
                 await app(scope, receive, send)

@@ -76,14 +76,14 @@ async def compute(
     request = _request(template, inputs, options)
     given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
-    async with await transport.ask(request) as reader:
-        metadata = await reader.frame_head(template)
+    async with await transport.ask(request) as response:
+        metadata = await response.frame_head(template)
         for slot, memory in zip(template.outputs, given, strict=True):
             target, arrays[slot.name] = output_memory(slot, memory)
-            await reader.fill(target)
-        await reader.finish()
-    timing = ServerTiming(reader.headers.get("server-timing", ""))
-    return Result(arrays, metadata.get("backend", ""), metadata.get("device", ""), timing, reader.request_id)
+            await response.fill(target)
+        await response.finish()
+    timing = ServerTiming(response.headers.get("server-timing", ""))
+    return Result(arrays, metadata.get("backend", ""), metadata.get("device", ""), timing, response.request_id)
 
 
 def stream(
@@ -102,18 +102,18 @@ async def _blocks(
     transport: Transport, request: Request, template: RequestTemplate, block_bytes: int
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
-    async with await transport.ask(request) as reader:
-        await reader.frame_head(template)
+    async with await transport.ask(request) as response:
+        await response.frame_head(template)
         for slot in template.outputs:
             for start in range(0, slot.layout.size_in_bytes, block_bytes):
                 # New memory for each block: a caller may keep one while the next comes.
                 data = np.empty(min(block_bytes, slot.layout.size_in_bytes - start), np.uint8).data
-                await reader.fill(data)
+                await response.fill(data)
                 left -= len(data)
                 if left == 0:
-                    await reader.finish()
+                    await response.finish()
                 yield data if len(template.outputs) == 1 else TensorBlock(slot.name, start, data)
-        await reader.finish()
+        await response.finish()
 
 
 async def document(transport: Transport, path: str, *segments: str) -> Any:
@@ -125,15 +125,15 @@ async def document(transport: Transport, path: str, *segments: str) -> Any:
     for segment in segments:
         text("name", segment, "the name of an operator, for instance 'TILE'")
     target = "/".join([path, *(quote(segment, safe="") for segment in segments)])
-    async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as reader:
-        return await reader.json()
+    async with await transport.ask(Request("GET", target, _ACCEPT_JSON)) as response:
+        return await response.json()
 
 
 async def health(transport: Transport, path: str) -> bool:
     """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
     try:
-        async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as reader:
-            await reader.read()
+        async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
+            await response.read()
     except (ConnectionProblem, Unavailable):
         return False
     return True
@@ -152,9 +152,9 @@ async def validate(
         body = operation.to_document_text()
     level = "" if feature_level is None else f"?feature_level={FeatureLevel.parse(feature_level)}"
     request = Request("POST", "/v1/validate" + level, _SEND_JSON, (memoryview(body.encode()),))
-    async with await transport.ask(request) as reader:
-        said = await reader.json()
+    async with await transport.ask(request) as response:
+        said = await response.json()
     try:
-        return Validation.from_document(said, reader.request_id)
+        return Validation.from_document(said, response.request_id)
     except (KeyError, TypeError, AttributeError, InvalidParameter) as error:
-        raise reader.fault(f"the answer to a validation cannot be understood ({error!r})") from error
+        raise response.fault(f"the answer to a validation cannot be understood ({error!r})") from error

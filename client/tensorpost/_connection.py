@@ -53,12 +53,7 @@ def awaited(error: OSError, events: int) -> int:
 
 
 async def connect(deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
-    """Open a connection. Each address of a host has the time of `Timeout.connect`.
-
-    Raises:
-        ConnectFailed: no connection, or the server's certificate is not trusted.
-        RequestTimeout: the end of the call's time.
-    """
+    """Open a connection. Each address of a host has the time of `Timeout.connect`."""
     origin, failure = deadline.origin, OSError("its name has no address")
     try:
         if origin.uds is not None:

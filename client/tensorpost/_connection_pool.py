@@ -33,10 +33,6 @@ class ConnectionPool:
 
         Returns:
             An idle connection that the server has not closed; None if one must be made.
-
-        Raises:
-            RequestTimeout: all were in use for `Timeout.pool` seconds.
-            RuntimeError: the pool was closed.
         """
         most, event = self._limits.max_connections, None
         with self._lock:

@@ -14,6 +14,7 @@ from ._deadline import Deadline, Phase
 from ._http1 import Request
 from ._options import Limits
 from ._origin import Origin
+from ._response import Response
 from ._runtime import Runtime, ThreadRuntime
 from .problems import ConnectionProblem, InvalidParameter
 
@@ -71,7 +72,7 @@ class HttpxSender:
         sent = self._http.build_request(request.method, url, headers=headers, extensions={"timeout": waits})
         sent.stream = _Body(request)
         try:
-            return HttpxResponse(await _result(self._http.send(sent, stream=True)), deadline)
+            return HttpxResponse(request, await _result(self._http.send(sent, stream=True)), deadline)
         except httpx.TransportError as error:
             raise as_problem(error, deadline) from error
 
@@ -92,10 +93,11 @@ def _checked(proxy: str | None) -> str | None:
     return proxy
 
 
-class HttpxResponse:
+class HttpxResponse(Response):
     """A response whose body httpx receives. It decides how much comes at once; our readers, how much they take."""
 
-    def __init__(self, response: httpx.Response, deadline: Deadline) -> None:
+    def __init__(self, request: Request, response: httpx.Response, deadline: Deadline) -> None:
+        super().__init__(request)
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         self._response, self._deadline = response, deadline
@@ -103,7 +105,7 @@ class HttpxResponse:
         self._part: memoryview | None = memoryview(b"")  # None at the end of the body
 
     async def read_into(self, target: memoryview) -> int:
-        """See `SocketResponse.read_into`."""
+        """See `Response.read_into`."""
         self._deadline.check()
         try:
             while self._part is not None and not self._part:
@@ -119,7 +121,7 @@ class HttpxResponse:
         return count
 
     async def close(self) -> None:
-        """End the response; httpx keeps its connection if the end of the body was seen."""
+        """See `Response.close`."""
         await self._parts.aclose()
         is_sync = isinstance(self._response.stream, httpx.SyncByteStream)
         await _result(self._response.close() if is_sync else self._response.aclose())

@@ -7,7 +7,7 @@ further, or close the connection; its answer is then taken at once, and not lost
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +17,7 @@ from ._connection_pool import ConnectionPool
 from ._deadline import Deadline
 from ._options import Limits
 from ._origin import Origin
+from ._response import Response
 from ._runtime import READ, WRITE
 from .problems import ConnectionProblem
 
@@ -56,8 +57,8 @@ class SocketSender:
         try:
             if connection is None:
                 connection = await connect(deadline, self._tls)
-            response = SocketResponse(self._pool, connection, deadline)
-            await response.exchange(request.pieces(head))
+            response = SocketResponse(request, self._pool, connection, deadline)
+            await response.exchange(head)
         except BaseException:
             self._pool.release(connection)
             raise
@@ -68,27 +69,28 @@ class SocketSender:
         self._pool.close()
 
 
-class SocketResponse:
+class SocketResponse(Response):
     """An exchange on a connection: the request while it is sent, then the response while its body is received.
 
     Bytes of a body that were not received together with what is before them go from the socket straight into the
     memory of `read_into`, so that those of a tensor are copied once.
     """
 
-    def __init__(self, pool: ConnectionPool, connection: Connection, deadline: Deadline) -> None:
+    def __init__(
+        self, request: http1.Request, pool: ConnectionPool, connection: Connection, deadline: Deadline
+    ) -> None:
+        super().__init__(request)
         self._pool, self._connection, self._deadline = pool, connection, deadline
         self._buffer = b""  # what was received, and not yet used
         self._left: int = 0  # bytes of the body, or of the current chunk
         self._is_chunked = self._until_close = self._keep_alive = self._sent_whole = False
-        self.status = 0
-        self.headers: Mapping[str, str] = {}
 
     # ---- the request, and the head of the response -------------------------------------------------------------------
 
-    async def exchange(self, pieces: Iterable[memoryview]) -> None:
+    async def exchange(self, head: bytes) -> None:
         """Send the request, as much of it as the server takes, and receive the head of the response."""
         # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
-        for piece in pieces:
+        for piece in self._request.pieces(head):
             self._sent_whole = await self._send(piece)
             if not self._sent_whole:
                 break
@@ -143,13 +145,7 @@ class SocketResponse:
     # ---- the body ----------------------------------------------------------------------------------------------------
 
     async def read_into(self, target: memoryview) -> int:
-        """Receive some bytes of the body into this memory; 0 at its end.
-
-        Raises:
-            RequestTimeout: silence for longer than the timeout, or the end of the call's time.
-            ConnectionProblem: the connection broke before the end of the body, or its chunks are malformed.
-            RuntimeError: the response is of the process that this one was forked from.
-        """
+        """See `Response.read_into`."""
         if self._connection.is_inherited:
             raise RuntimeError(
                 "this answer is of the process that asked for it, and this one was forked from that; ask again here"
@@ -213,7 +209,7 @@ class SocketResponse:
         return ConnectionProblem(f"{self._deadline.origin} closed the connection {missing}")
 
     async def close(self) -> None:
-        """Keep the connection if the response was read to its end, close it otherwise."""
+        """See `Response.close`."""
         if self._connection.is_inherited:
             self._connection.sock.close()  # this process' descriptor; the call is the other process'
             return

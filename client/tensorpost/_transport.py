@@ -16,7 +16,7 @@ from ._deadline import Deadline
 from ._http1 import Request
 from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
 from ._origin import Origin
-from ._response_reader import Response, ResponseReader
+from ._response import Response
 from ._runtime import Runtime
 from ._socket_sender import SocketSender
 from ._tracing import CallSpan, begin_span
@@ -113,7 +113,7 @@ class Transport:
         if os.getpid() in self._senders:
             await self.sender.close()
 
-    async def ask(self, request: Request, *, repeat: bool = True) -> ResponseReader:
+    async def ask(self, request: Request, *, repeat: bool = True) -> Response:
         """Send a request until the head of a successful response came; it is repeated while its errors may pass.
 
         Raises:
@@ -124,14 +124,14 @@ class Transport:
             return await self._ask(request, repeat, None)
         request.fields += span.fields
         try:
-            reader = await self._ask(request, repeat, span)
+            response = await self._ask(request, repeat, span)
         except BaseException as error:
             span.end(error.status if isinstance(error, TensorpostError) else None, error)
             raise
-        reader.span = span
-        return reader
+        response.span = span
+        return response
 
-    async def _ask(self, request: Request, repeat: bool, span: CallSpan | None) -> ResponseReader:
+    async def _ask(self, request: Request, repeat: bool, span: CallSpan | None) -> Response:
         """`ask`, which tells the span of the call."""
         deadline = Deadline(self._runtime, self.origin)
         retry, waited, fields = 1, 0.0, request.fields
@@ -140,11 +140,11 @@ class Transport:
                 raise RuntimeError(CLOSED)
             request.fields = fields + deadline.wait_field()
             try:
-                reader = ResponseReader(await self.sender.send(request, deadline), request)
-                if 200 <= reader.status < 300:
-                    return reader
-                async with reader:
-                    raise await reader.error()
+                response = await self.sender.send(request, deadline)
+                if 200 <= response.status < 300:
+                    return response
+                async with response:
+                    raise await response.error()
             except TensorpostError as error:
                 wait = wait_before_retry(retry, error, waited) if repeat and retry <= self._retries else None
                 if wait is None or wait >= deadline.left:

@@ -12,6 +12,7 @@ dimensions (NumPy's own limit), sizes that fit a signed 64-bit integer.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from ._heads import (
     MOST_DIMENSIONS,
     NPY_MEDIA_TYPE,
     PieceReader,
-    byte_count,
     refuse_other_containers,
     refused,
     remember_small,
@@ -84,7 +84,7 @@ class NpyHead:
     @property
     def body_bytes(self) -> int:
         """Bytes after the head."""
-        return byte_count(self.data_type, self.shape)
+        return self.data_type.item_size * math.prod(self.shape)
 
     @property
     def total_bytes(self) -> int:

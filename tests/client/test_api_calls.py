@@ -22,6 +22,7 @@ from tensorpost._api_calls import RequestOptions
 from tensorpost._deadline import Deadline
 from tensorpost._http1 import Request
 from tensorpost._options import DEFAULT_LIMITS
+from tensorpost._response import Response
 from tensorpost._runtime import ThreadRuntime, iterate_blocking, run_blocking
 from tensorpost._transport import Transport
 from tensorpost.datatypes import data_type
@@ -80,14 +81,15 @@ class Peer:
         if isinstance(taken, problems.ConnectionProblem):
             raise taken
         self.open += 1
-        return PeersResponse(self, taken)
+        return PeersResponse(request, self, taken)
 
     async def close(self) -> None:
         pass
 
 
-class PeersResponse:
-    def __init__(self, peer: Peer, answer: Scripted) -> None:
+class PeersResponse(Response):
+    def __init__(self, request: Request, peer: Peer, answer: Scripted) -> None:
+        super().__init__(request)
         self.status, self.headers = answer.status, answer.all_headers()
         self._peer, self._answer, self._at = peer, answer, 0
 

@@ -14,13 +14,15 @@ from tensorpost import Limits, Timeout
 from tensorpost._connection import Connection
 from tensorpost._connection_pool import ConnectionPool
 from tensorpost._deadline import Deadline
-from tensorpost._http1 import encode_head
+from tensorpost._http1 import Request, encode_head
 from tensorpost._origin import Origin
 from tensorpost._runtime import ThreadRuntime, run_blocking
 from tensorpost._socket_sender import SocketResponse
 from tensorpost.problems import ConnectionProblem
 
 ORIGIN = Origin.parse("http://example.org:8000/p", headers={"x-a": "b"}, timeout=Timeout(), tls=True, uds=None)
+
+REQUEST = Request("GET", "/", ())
 
 
 class FakeSocket:
@@ -57,8 +59,8 @@ class Ready(ThreadRuntime):
 def begin(answer: bytes, size: int = 1 << 16, *, ends: bool = True) -> tuple[SocketResponse, FakeSocket]:
     """Receive the head of an answer that comes in pieces of this size."""
     sock: Any = FakeSocket(answer, size, ends=ends)
-    response = SocketResponse(ConnectionPool(Limits()), Connection(sock), Deadline(Ready(), ORIGIN))
-    run_blocking(response.exchange([memoryview(b"request")]))
+    response = SocketResponse(REQUEST, ConnectionPool(Limits()), Connection(sock), Deadline(Ready(), ORIGIN))
+    run_blocking(response.exchange(b"request"))
     return response, sock
 
 

@@ -25,6 +25,7 @@ from tensorpost import AsyncClient, BufferTensorDesc, Client, Limits, TileOperat
 from tensorpost._connection import Connection
 from tensorpost._connection_pool import ConnectionPool
 from tensorpost._deadline import Deadline
+from tensorpost._http1 import Request
 from tensorpost._httpx_sender import as_problem
 from tensorpost._origin import Origin
 from tensorpost._runtime import ThreadRuntime, run_blocking
@@ -544,7 +545,7 @@ def test_a_server_that_hangs_up_while_a_request_is_sent_is_no_error_of_its_own()
     theirs.close()
     deadline = Deadline(ThreadRuntime(), origin_of("http://x"))
     with ours:
-        response = SocketResponse(ConnectionPool(Limits()), Connection(ours), deadline)
+        response = SocketResponse(Request("GET", "/", ()), ConnectionPool(Limits()), Connection(ours), deadline)
         assert run_blocking(response._send(memoryview(b"x"))) is False
 
 

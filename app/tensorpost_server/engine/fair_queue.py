@@ -101,8 +101,8 @@ class FairQueue(Generic[T]):
         """
         known = self._callers.get(caller)
         if known is None:
-            # Forget callers that are not ahead of the others any more.
-            self._callers = {name: c for name, c in self._callers.items() if c.flows or c.start > self._now}
+            if self._callers:  # forget those that are not ahead of the others any more
+                self._callers = {name: c for name, c in self._callers.items() if c.flows or c.start > self._now}
             known = self._callers[caller] = _Caller(caller, self._now)
         known.flows += 1
         self._open += 1
@@ -151,8 +151,9 @@ class FairQueue(Generic[T]):
 
     def close(self, flow: Flow[T]) -> list[T]:
         """End a flow; the items that were still waiting, which are not in the queue any more. Called once."""
-        dropped = [item for _, item in flow.items]
-        if dropped:
+        dropped: list[T] = []
+        if flow.items:
+            dropped = [item for _, item in flow.items]
             self._remove(flow, len(dropped))
         flow.caller.flows -= 1
         self._open -= 1

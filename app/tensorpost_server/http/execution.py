@@ -148,7 +148,7 @@ class Execution:
         if self._whole is not None and format_.request is not MediaType.JSON and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
-        self._observation.operator = plan.operator
+        self._observation.operator = plan.operation.name
         worker = pool.choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
@@ -284,6 +284,7 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
         NotAcceptable: the response's media type cannot hold the output.
     """
     plan = make_plan(read.operation, settings.slice_bytes)
+    slots = plan.inputs
     check_output(plan, response, settings)
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
@@ -291,7 +292,7 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
     if response is MediaType.JSON:
         memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
-    order = tuple([index_of[slot.name] for slot in plan.inputs])
+    order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
-    aligned = not any(starts[at] % slot.layout.data_type.item_size for at, slot in zip(order, plan.inputs, strict=True))
-    return PreparedCall(plan, read.options, read.id, sizes, order, aligned, memory_bytes)
+    misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
+    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes)

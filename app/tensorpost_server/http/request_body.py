@@ -93,11 +93,13 @@ class RequestBody:
     async def feed(self, reader: HeadReader | NpyHeadReader, threads: ParseThreads) -> None:
         """Feed a reader until it has its head, a long one on a thread; the bytes after the head stay unread."""
         while reader.head is None and (
-            part := await self.peek(max(_HEAD_BLOCK, min(reader.missing, _LONG_HEAD_BLOCK)))
+            part := self._buffered or await self.peek(max(_HEAD_BLOCK, min(reader.missing, _LONG_HEAD_BLOCK)))
         ):
-            # At most one step: its first bytes tell how long the head is.
-            large = reader.wanted > INLINE_TEXT_BYTES and len(part) >= reader.missing
-            self._buffered = part[await threads.run(large, reader.feed, part[: reader.missing]) :]
+            # The first bytes of a head tell how long it is; a long one is parsed when its last byte is fed.
+            large = reader.wanted > INLINE_TEXT_BYTES
+            part = part[: reader.missing if large else INLINE_TEXT_BYTES]
+            fed = await threads.run(large and len(part) == reader.missing, reader.feed, part)
+            self._buffered = self._buffered[fed:]
 
     async def receive_into(self, views: Sequence[memoryview]) -> None:
         """Receive the rest of the body into memory.

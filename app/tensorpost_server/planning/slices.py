@@ -158,7 +158,8 @@ def cut(layout: Layout, slice_bytes: int, output: int = 0) -> Slices:
     """
     item = layout.data_type.item_size
     # A stride means nothing where the size is 1; such axes go first, where they cost no slice.
-    order = tuple(sorted(range(len(layout.sizes)), key=lambda a: (layout.sizes[a] != 1, -layout.strides[a])))
+    keys = [(size != 1, -stride) for size, stride in zip(layout.sizes, layout.strides, strict=True)]
+    order = tuple(sorted(range(len(keys)), key=keys.__getitem__))
     for split, axis in enumerate(order):
         size, pitch = layout.sizes[axis], layout.strides[axis] * item
         if size > 1 and 0 < pitch <= slice_bytes:

@@ -184,23 +184,28 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
     ]
     if len(others) > _MOST_SHOWN:
         found.append(_violation((), f"there are {len(others) - _MOST_SHOWN} more such members", len(others)))
-    if isinstance(kind, str) and (unserved := _short_name(kind)) in set(operator_names()) - {
-        cls.operator_type for cls in OPERATORS
-    }:
-        facts = facts_of(unserved)
-        message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
-        fields = ", ".join(field.name for field in facts.fields)
-        source = f"DML_{unserved}_OPERATOR_DESC, of the fields {fields}"
-        found.append(Violation("operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source))
-    elif isinstance(kind, str):
-        cls = operator_class(kind)
-        if fields is not None:
-            try:
+    if isinstance(kind, str):
+        try:
+            cls = operator_class(kind)
+        except UnknownOperator:
+            unserved = _short_name(kind)
+            if unserved not in operator_names():
+                raise
+            facts = facts_of(unserved)
+            message = f"DirectML has {unserved} from feature level {facts.since} on, but it is not served here yet"
+            names = ", ".join(field.name for field in facts.fields)
+            source = f"DML_{unserved}_OPERATOR_DESC, of the fields {names}"
+            violation = Violation(
+                "operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source
+            )
+            raise InvalidDescriptor.of([*found, violation]) from None
+        try:
+            if fields is not None:
                 made = cls.completed(fields) if complete else cls(**fields)
                 if not found:
                     return made
-            except InvalidDescriptor as error:
-                found += error.under("desc").violations
+        except InvalidDescriptor as error:
+            found += error.under("desc").violations
     raise InvalidDescriptor.of(found)
 
 

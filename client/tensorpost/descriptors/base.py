@@ -29,9 +29,12 @@ _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=Fals
 
 def json_object(value: object) -> Mapping[str, Any] | None:
     """The value as a mapping with text for keys, or None if it is no such mapping."""
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in cast("Mapping[object, object]", value)):
-        return cast("Mapping[str, Any]", value)
-    return None
+    if not isinstance(value, Mapping):
+        return None
+    for key in cast("Mapping[object, object]", value):
+        if not isinstance(key, str):
+            return None
+    return cast("Mapping[str, Any]", value)
 
 
 def has_odd_keys(value: Any) -> bool:

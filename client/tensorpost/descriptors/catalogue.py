@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
-from operator import attrgetter
 from typing import Any
 
 from ..datatypes import TensorDataType
@@ -143,8 +142,12 @@ class OperatorFacts:
 
     def row_at(self, level: FeatureLevel, tensor: str, function: str | None = None) -> SupportRow | None:
         """The last row of a tensor's table at or below the level; None if there is none."""
-        rows = [row for row in self.rows(tensor, function) if row.since <= level]
-        return max(rows, key=attrgetter("since"), default=None)
+        found: SupportRow | None = None
+        for row in self.support["*"] if "*" in self.support else self.support[tensor]:
+            is_meant = not row.functions or function in row.functions
+            if is_meant and row.since <= level and (found is None or row.since > found.since):
+                found = row
+        return found
 
     def tables(self) -> Iterator[tuple[str, Sequence[SupportRow]]]:
         """Every tensor field with its whole support table."""

@@ -126,7 +126,7 @@ class OperatorDesc(Descriptor):
 
     @cached_property
     def _slots(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-        inputs, outputs = self.tensors("input"), self.tensors("output")
+        inputs, outputs = self._tensors["input"], self._tensors["output"]
         names = ["output"] if len(outputs) == 1 else [_slot_of(path) for path, _ in outputs]
         return (
             tuple([Slot(_slot_of(path), tensor.layout) for path, tensor in inputs]),
@@ -254,7 +254,7 @@ class OperatorDesc(Descriptor):
             )  # fmt: skip
             return
         function = self.function_name()
-        for path, tensor in self.tensors():
+        for path, tensor in self._tensors[None]:
             field, count = pascal_case(path[0]), len(tensor.sizes)
             row = self.facts.row_at(level, field, function)
             low, high = row.dimension_counts if row else (0, 0)
@@ -291,8 +291,8 @@ class OperatorDesc(Descriptor):
 
     def tensor_rules(self) -> Iterator[Violation]:
         """The rules of every tensor, under its field, with what only its role as input or output forbids."""
-        outputs = self.fields_of_kind("output")
-        for path, tensor in self.tensors():
+        outputs = self._kinds["output"]
+        for path, tensor in self._tensors[None]:
             for violation in tensor.rules():
                 yield violation.under(*_json_path(path))
             if path[0] in outputs:
@@ -310,7 +310,7 @@ class OperatorDesc(Descriptor):
 
     def same_data_type(self, *fields: str) -> Iterator[Violation]:
         """Tensors that must agree in DataType with the first of them; all by default, absent ones aside."""
-        (first_path, first), *others = self._tensors_of(fields)
+        (first_path, first), *others = self._tensors_of(fields) if fields else self._tensors[None]
         for path, tensor in others:
             if tensor.data_type != first.data_type:
                 like = first.data_type.name
@@ -322,7 +322,7 @@ class OperatorDesc(Descriptor):
 
     def same_dimension_count(self, *fields: str) -> Iterator[Violation]:
         """Tensors that must agree in DimensionCount with the first of them; all by default, absent ones aside."""
-        (first_path, first), *others = self._tensors_of(fields)
+        (first_path, first), *others = self._tensors_of(fields) if fields else self._tensors[None]
         for path, tensor in others:
             if len(tensor.sizes) != len(first.sizes):
                 yield Violation(
@@ -333,12 +333,12 @@ class OperatorDesc(Descriptor):
                 )  # fmt: skip
 
     def _tensors_of(self, fields: Sequence[str]) -> Sequence[tuple[TensorPath, BufferTensorDesc]]:
-        """The tensors of these fields that are there, of which there must be one; of all fields by default."""
-        return [pair for pair in self.tensors() if not fields or pair[0][0] in fields]
+        """The tensors of these fields that are there, of which there must be one."""
+        return [pair for pair in self._tensors[None] if pair[0][0] in fields]
 
     def data_type_is(self, wanted: TensorDataType, *fields: str) -> Iterator[Violation]:
         """Tensors must have this DataType."""
-        for path, tensor in self.tensors():
+        for path, tensor in self._tensors[None]:
             if path[0] in fields and tensor.data_type is not wanted:
                 yield Violation(
                     "data-type", (*_json_path(path), "DataType"),
@@ -350,7 +350,7 @@ class OperatorDesc(Descriptor):
         self, wanted: Sequence[int], why: str, *fields: str, code: str = "output-sizes"
     ) -> Iterator[Violation]:
         """Tensors must have these Sizes, if they have as many dimensions; `why` says what the sizes follow from."""
-        for path, tensor in self.tensors():
+        for path, tensor in self._tensors[None]:
             if path[0] in fields and len(tensor.sizes) == len(wanted) and list(tensor.sizes) != list(wanted):
                 name = _shown_path(path)
                 yield Violation(
@@ -370,7 +370,7 @@ class OperatorDesc(Descriptor):
 
     def one_entry_per_dimension(self, *array_fields: str, rank: int | None = None) -> Iterator[Violation]:
         """Arrays must have an entry for each dimension of the first tensor, or `rank` entries."""
-        wanted = len(self.tensors()[0][1].sizes) if rank is None else rank
+        wanted = len(self._tensors[None][0][1].sizes) if rank is None else rank
         for field in array_fields:
             values = getattr(self, field)
             if len(values) != wanted:

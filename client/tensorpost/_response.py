@@ -7,8 +7,10 @@ into the memory that was given and nowhere else. What no tensorpost server answe
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, Self, cast
+from functools import cached_property
+from typing import Any, Self, cast
 
 from ._arrays import RequestTemplate, wire_form
 from ._http1 import PIECE_BYTES, Request
@@ -26,7 +28,7 @@ from .problems import (
 )
 from .strict_json import read_json
 
-__all__ = ["Response", "ResponseReader"]
+__all__ = ["Response"]
 
 _HEAD_READ_BYTES = 1 << 12  # of a frame's head, at a time
 _DOCUMENT_READ_BYTES = 1 << 16  # of a document, at a time
@@ -35,33 +37,28 @@ _MOST_PROBLEM_BYTES = 1 << 20
 _LONGEST_QUOTE = 200  # characters of an unreadable error that are shown
 
 
-class Response(Protocol):
-    """A response whose head came and whose body is being received; see `SocketResponse`."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    async def read_into(self, target: memoryview) -> int: ...
-    async def close(self) -> None: ...
-
-
-class ResponseReader:
-    """A response whose head came: how far its body has come, and what to say when it breaks off.
+class Response(ABC):
+    """A response whose head came: reads its body, and says how far that had come if it breaks off.
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
         span: of the call, ended when the response is closed; None without OpenTelemetry.
     """
 
-    def __init__(self, response: Response, request: Request) -> None:
+    def __init__(self, request: Request) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
         self.span: CallSpan | None = None
-        self.status, self.headers = response.status, response.headers
-        self.request_id = self.headers.get("x-request-id")
-        self._response, self._request = response, request
+        self._request = request
         self._received = 0
-        length = self.headers.get("content-length", "")
-        self._expected = int(length) if length.isdecimal() else None
+
+    @abstractmethod
+    async def read_into(self, target: memoryview) -> int:
+        """Receive some bytes of the body into this memory; 0 at its end, `ConnectionProblem` if it breaks off."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Keep the connection if the response was read to its end, close it otherwise."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,7 +66,17 @@ class ResponseReader:
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self.span is not None:
             self.span.end(self.status, error)
-        await self._response.close()
+        await self.close()
+
+    @property
+    def request_id(self) -> str | None:
+        return self.headers.get("x-request-id")
+
+    @cached_property
+    def _expected(self) -> int | None:
+        """Bytes of the body, as Content-Length says."""
+        length = self.headers.get("content-length", "")
+        return int(length) if length.isdecimal() else None
 
     @property
     def _media_type(self) -> str:
@@ -84,7 +91,7 @@ class ResponseReader:
     async def _some(self, target: memoryview) -> int:
         """Read some bytes; 0 at the end of a complete body, an error at the end of an incomplete one."""
         try:
-            count = await self._response.read_into(target)
+            count = await self.read_into(target)
         except RequestTimeout as error:
             error.detail = f"{error.detail}, after {self._progress()} of the answer"
             error.extra.update(received=self._received, expected=self._expected)
