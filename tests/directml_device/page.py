@@ -38,7 +38,7 @@ def found() -> dict[str, Any]:
         codes = ours(item.operator, item.fields)
         if item.accepted == bool(codes):
             reason = difference_of(item, codes)
-            known[reason.what if reason else "not explained"] += 1
+            known[f"{_named(reason.operators)}{reason.what}" if reason else "not explained"] += 1
     words: dict[str, Counter[str]] = defaultdict(Counter)
     numpy = load_backend("numpy")()
     for call in told_answers():
@@ -70,7 +70,7 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         *[
             [
                 f"{_named(known.operators)}{known.what}",
-                str(differences.get(known.what, 0)),
+                str(differences.get(f"{_named(known.operators)}{known.what}", 0)),
                 known.reason,
             ]
             for known in DIFFERENCES
@@ -100,7 +100,9 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
     ]
     reasons.append(["not explained", str(totals[4]), ""])
     return {
-        "verdicts": _table(["descriptors", "how many", "why tensorpost refuses what DirectML accepts"], verdicts),
+        "verdicts": _table(
+            ["descriptors", "how many", "why tensorpost refuses what DirectML accepts, or the other way"], verdicts
+        ),
         "answers": f"Every byte of all calls of {len(alike)} operators: {', '.join(alike)}. The others:\n\n"
         + _table(["operator", "same", "within 8 units", "different", "no answer"], answers),
         "levels": _table(
