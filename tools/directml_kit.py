@@ -1,4 +1,4 @@
-"""Lay out Windows Python and its packages from what was downloaded: `python3 tools/directml_kit.py FOLDER`."""
+"""Lay out Windows Python and its packages from what was downloaded: `python3 tools/directml_kit.py FOLDER [older]`."""
 
 import io
 import shutil
@@ -31,5 +31,13 @@ def main(kit: Path) -> None:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorpost\nVersion: 0\n")
 
 
+def older(kit: Path) -> None:
+    """Take DirectML.dll out of each wheel in `kit / "older" / RELEASE`, to lie beside it."""
+    for wheel in sorted((kit / "older").glob("*/*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = [name for name in archive.namelist() if name.endswith("/capi/DirectML.dll")]
+            (wheel.parent / "DirectML.dll").write_bytes(archive.read(member))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (older if sys.argv[2:] == ["older"] else main)(Path(sys.argv[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library
-from .http.access.api_keys import ApiKey, KeyScope, KeysFile, digest, new_key, read_keys, write_keys
+from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
 from .main import create_app, open_pool
 from .serving import (
     GuardedApplication,
@@ -29,6 +29,7 @@ from .serving import (
     Server,
     address_of,
     choose_protocol,
+    inherited_socket,
     is_loopback,
     library_version,
     uvicorn_config,
@@ -63,6 +64,8 @@ def serve(
     error: a warning if others than this machine can reach it without keys or TLS, one for each environment variable
     that looks like a setting but is none, and later errors.
 
+    A socket that systemd passed (`inherited_socket`) is listened on, and goes on to hold connections after the end.
+
     Args:
         host: address to listen on. Default: the setting `host`.
         port: TCP port to listen on; 0 picks a free one. Default: the setting `port`.
@@ -70,8 +73,8 @@ def serve(
         log_level: the least important messages to show: critical, error, warning, info or debug.
 
     Raises:
-        InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, or others could
-            reach it and anybody could call.
+        InvalidParameter: a setting or argument cannot be right, the address cannot be listened on, an address is given
+            and a socket was passed, or others could reach it and anybody could call.
         NoBackend: the backend that the settings force cannot be opened.
         DeviceLost: a device failed for good; requests under way on others were finished. Start the server again.
     """
@@ -87,13 +90,24 @@ def serve(
         _log.warning("large tensors will move slowly: install %s", " and ".join(choice.missing))
     created = create_app(settings)
     app = GuardedApplication(created)
-    with Listener(settings) as listener:
+    inherited = inherited_socket()
+    if inherited is not None and (given := _given_address(chosen)):
+        inherited.close()
+        raise InvalidParameter(f"systemd passed a socket to listen on, and {given} says where to listen; drop one")
+    with Listener(settings, inherited) as listener:
         address = address_of(listener.socket, tls=settings.tls_certificate is not None)
-        if settings.uds is None and not is_loopback(address):
+        if not address.startswith("unix:") and not is_loopback(address):
             _check_access_from_outside(settings, address)
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
         server.run_until_stopped(listener)
+
+
+def _given_address(arguments: Mapping[str, object]) -> str | None:
+    """The argument or variable that says where to listen; None if all is as by default."""
+    found = [f"--{name}" for name, value in arguments.items() if value is not None]
+    found += [setting_variable(name) for name, origin in origins().items() if name in arguments and origin != "default"]
+    return found[0] if found else None
 
 
 def _check_access_from_outside(settings: Settings, address: str) -> None:
@@ -103,7 +117,7 @@ def _check_access_from_outside(settings: Settings, address: str) -> None:
         InvalidParameter: anybody could call, and no setting says that this is meant.
     """
     keys, anonymous = setting_variable("keys_file"), setting_variable("allow_anonymous")
-    if settings.keys_file is not None:
+    if settings.keys_file is not None or settings.jwks_file is not None:
         if settings.tls_certificate is None:
             _log.warning(
                 "others can reach %s, and their API keys travel unencrypted: set %s, or put a proxy in front of it",
@@ -270,7 +284,7 @@ def list_keys(path: Path) -> list[dict[str, object]]:
     now = datetime.now(UTC)
     return [
         {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.has_expired(now)}
-        for key in KeysFile(path).read()
+        for key in keys_file(path).read()
     ]
 
 
@@ -280,7 +294,7 @@ def revoke_key(path: Path, name: str) -> None:
     Raises:
         InvalidParameter: there is no such key, or the file cannot be used.
     """
-    keys = KeysFile(path).read()
+    keys = keys_file(path).read()
     left = [key for key in keys if key.name != name]
     if len(left) == len(keys):
         guess = nearest(name, [key.name for key in keys])

@@ -39,6 +39,7 @@ __all__ = [
     "Server",
     "address_of",
     "choose_protocol",
+    "inherited_socket",
     "is_loopback",
     "library_version",
     "uvicorn_config",
@@ -51,6 +52,9 @@ _LIBRARIES = {
     "numpy": ("numpy",),
 }
 """The distributions that do a backend's computing; the first that is installed counts."""
+
+_FIRST_PASSED = 3
+"""The first descriptor that systemd passes (SD_LISTEN_FDS_START)."""
 
 _TICKS_BETWEEN_LOOKS = 50  # at the files of TLS; uvicorn ticks ten times a second
 
@@ -70,7 +74,7 @@ class ProtocolChoice:
     """The HTTP protocol and event loop that uvicorn is given.
 
     Attributes:
-        http: `direct` is `DirectProtocol`; the others are uvicorn's.
+        http: `direct` is `DirectProtocol`; the others are uvicorn's, httptools with bounded pipelines.
         loop: the event loop.
         missing: packages that would make it faster and are not installed.
         settings: for the protocol's limits.
@@ -82,11 +86,15 @@ class ProtocolChoice:
     settings: Settings
 
     @property
-    def protocol(self) -> type[asyncio.Protocol] | Literal["httptools", "h11"]:
+    def protocol(self) -> type[asyncio.Protocol] | Literal["h11"]:
         """The protocol class, for `uvicorn.Config(http=...)`."""
-        if self.http != "direct":
+        if self.http == "h11":
             return self.http
-        # This imports httptools, which may not be installed.
+        # These import httptools, which may not be installed.
+        if self.http == "httptools":
+            from .http.connection.fallback_protocol import FallbackProtocol
+
+            return FallbackProtocol
         from .http.connection.protocol import protocol_class
 
         return protocol_class(ConnectionLimits.of(self.settings))
@@ -128,16 +136,55 @@ def choose_protocol(settings: Settings) -> ProtocolChoice:
     return ProtocolChoice(best if wished == "auto" else wished, loop, missing, settings)
 
 
+def inherited_socket() -> socket.socket | None:
+    """The listening socket that systemd, or another supervisor, passed to this process; None if there is none.
+
+    The supervisor keeps it, so that connections wait in its queue while one server ends and the next one starts. The
+    variables are taken out of the environment, since they mean this process alone.
+
+    Source: sd_listen_fds(3).
+
+    Raises:
+        InvalidParameter: there are several, or it is no listening socket of TCP or of a Unix path.
+    """
+    variables = {name: os.environ.get(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    if variables["LISTEN_PID"] != str(os.getpid()):
+        return None
+    for name in variables:
+        os.environ.pop(name, None)
+    if variables["LISTEN_FDS"] != "1":
+        raise InvalidParameter(
+            f"systemd passed {variables['LISTEN_FDS'][:20] or 'no'} sockets (LISTEN_FDS), and one is listened on; "
+            "the socket unit must have one ListenStream="
+        )
+    try:
+        os.set_inheritable(_FIRST_PASSED, False)
+        found = socket.socket(fileno=_FIRST_PASSED)
+        if found.type != socket.SOCK_STREAM or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            found.close()
+            raise InvalidParameter("what systemd passed is no listening socket; the socket unit needs ListenStream=")
+    except OSError as error:
+        raise InvalidParameter(f"the socket that systemd should have passed is none: {error.strerror}") from None
+    return found
+
+
 class Listener:
-    """A bound socket. Closing it removes the file of a Unix socket.
+    """A bound socket. Closing it removes the file of a Unix socket, unless the socket was passed to this process.
+
+    Args:
+        settings: where to listen.
+        inherited: a socket that was passed; None to bind one.
 
     Raises:
         InvalidParameter: the system refuses the address.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._path = settings.uds
-        self.socket = _listen(settings.host, settings.port) if self._path is None else _listen_unix(self._path)
+    def __init__(self, settings: Settings, inherited: socket.socket | None = None) -> None:
+        self._path = settings.uds if inherited is None else None
+        if inherited is not None:
+            self.socket = inherited
+        else:
+            self.socket = _listen(settings.host, settings.port) if self._path is None else _listen_unix(self._path)
         self._file = None if self._path is None else self._path.stat()
 
     def __enter__(self) -> Listener:

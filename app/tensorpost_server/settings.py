@@ -60,7 +60,7 @@ class Settings(BaseSettings):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. Beyond loopback it is refused without keys_file or allow_anonymous.",
+        description="Address to listen on. Beyond loopback it needs keys_file, jwks_file or allow_anonymous.",
     )
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one.")
     uds: Path | None = Field(
@@ -83,6 +83,20 @@ class Settings(BaseSettings):
         default=None,
         description="File with the API keys (`tensorpost keys add`), looked at again every second. With it every path "
         "but the health endpoints wants a key; without it anybody who reaches the port may call.",
+    )
+    jwks_file: Path | None = Field(
+        default=None,
+        description="File with the public keys of an issuer of tokens (JWKS), looked at again every second. JSON Web "
+        "Tokens that they signed are then taken in the place of API keys, with or without a keys_file. Needs "
+        "jwt_issuer, jwt_audience and the extra jwt.",
+    )
+    jwt_issuer: str | None = Field(default=None, description="Issuer that tokens must name (iss), letter by letter.")
+    jwt_audience: str | None = Field(
+        default=None, description="Audience that tokens must be for (aud): the name of this service at the issuer."
+    )
+    jwt_scope_prefix: str = Field(
+        default="tensorpost:",
+        description="What the scopes run and admin begin with in a token (scope or scp): tensorpost:run.",
     )
     allow_anonymous: bool = Field(
         default=False,

@@ -72,12 +72,17 @@ class Layout:
         return cls(data_type, sizes, packed_strides(sizes), math.prod(sizes) * data_type.item_size, packed=True)
 
     def broadcast(self, sizes: Sequence[int]) -> Layout:
-        """The same block, seen with larger sizes where this layout has 1; those have strides of 0."""
-        sizes = tuple(sizes)
-        if sizes == self.sizes:
+        """The same block read at more coordinates: sizes of 1 are repeated by strides of 0, missing ones come first.
+
+        Args:
+            sizes: of as many dimensions or more; each size of the layout is 1 or that of its dimension.
+        """
+        if self.sizes == tuple(sizes):
             return self
-        strides = [0 if own == 1 else stride for own, stride in zip(self.sizes, self.strides, strict=True)]
-        return Layout(self.data_type, sizes, tuple(strides), self.size_in_bytes, packed=False)
+        more = len(sizes) - len(self.sizes)
+        steps = zip(self.sizes, self.strides, sizes[more:], strict=True)
+        strides = (*[0] * more, *[stride if own == size else 0 for own, stride, size in steps])
+        return Layout(self.data_type, tuple(sizes), strides, self.size_in_bytes, packed=False)
 
     @property
     def data_size_in_bytes(self) -> int:

@@ -19,11 +19,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from tests.directml_device.deviations import Compared, explained
 from tests.support import oracles
 from tests.support import strategies as ours
-from tests.support.vectors import Case, cases_of
+from tests.support.vectors import Case, cases_of, elements
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
+from tensorpost.problems import NoBackend
 from tensorpost_server.backends import BACKENDS, Backend, Run
 from tensorpost_server.planning import Plan, make_plan
 
@@ -32,6 +35,7 @@ __all__ = [
     "ORACLES",
     "Case",
     "check_bytes",
+    "check_explained",
     "expected_failures",
     "known_failures",
     "layouts",
@@ -117,6 +121,32 @@ def check_bytes(backend: Backend, case: Case, slice_bytes: int = 1 << 20, *, at_
         slice_bytes: how it is cut.
         at_once: ask for up to `Backend.threads` slices at the same time.
     """
+    case.check(answer_of(backend, case, slice_bytes, at_once=at_once))
+
+
+def check_explained(backend: Backend, case: Case, slice_bytes: int, *, at_once: bool) -> None:
+    """As `check_bytes`, but for what `tests/directml_device/deviations.py` explains and Wine cannot compile."""
+    try:
+        refused = backend.refuses(make_plan(case.desc, slice_bytes)) or ""
+        answer = b"" if refused else answer_of(backend, case, slice_bytes, at_once=at_once)
+    except NoBackend as error:
+        refused, answer = str(error), b""
+    if refused:
+        assert WINE, refused
+        assert "0x80004005" in refused, refused  # E_FAIL of the compilation, remembered from then on
+        return
+    assert isinstance(case.desc, OperatorDesc)
+    inputs = [elements(slot, data) for slot, data in zip(case.desc.inputs, case.inputs, strict=True)]
+    for slot, got, want in zip(case.desc.outputs, case.split(answer), case.split(case.expected), strict=True):
+        seen = Compared(case.desc, inputs, elements(slot, want), elements(slot, got))
+        _, left = explained(seen)
+        left &= ~(seen.distance() <= case.absolute)
+        at = tuple(np.argwhere(left)[0]) if left.any() else ()
+        assert not left.any(), f"{case.name}: {seen.theirs[at]!r} for {seen.mine[at]!r} at {at}"
+
+
+def answer_of(backend: Backend, case: Case, slice_bytes: int, *, at_once: bool) -> bytes:
+    """The outputs of a case, slice by slice."""
     with running(backend, case, slice_bytes) as (plan, run):
         indices = range(len(plan.slices))
         if at_once and len(indices) > 1:
@@ -131,7 +161,7 @@ def check_bytes(backend: Backend, case: Case, slice_bytes: int = 1 << 20, *, at_
             assert block.c_contiguous
             answer += bytes(block) + bytes(piece.padding)
         assert plan.output_bytes == len(answer), f"{case.name}: {len(answer)} bytes in all"
-        case.check(answer)
+        return answer
 
 
 # ---- known failures --------------------------------------------------------------------------------------------------

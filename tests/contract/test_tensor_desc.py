@@ -466,11 +466,13 @@ def test_view_takes_any_buffer() -> None:
         assert tensor.view(buffer).tolist() == [1, 2, 3]
 
 
-def test_4_bit_types_have_sizes_but_no_view() -> None:
+def test_4_bit_types_are_lines_of_bytes() -> None:
     tensor = BufferTensorDesc.packed("INT4", (3, 3))
     assert (tensor.data_size_in_bytes, tensor.total_tensor_size_in_bytes) == (5, 8)
-    with pytest.raises(KeyError, match="INT4"):
-        tensor.view(bytes(8))
+    assert tensor.view(bytes(range(8))).tolist() == [0, 1, 2, 3, 4]
+    apart = BufferTensorDesc(data_type="UINT4", sizes=(3, 3), strides=(5, 1))
+    assert apart.view(bytes(range(8))).tolist() == [*range(8)]
+    assert apart.layout.data_type.directml == "UINT8"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Ask DirectML, on Windows or under Wine: `python -m tests.directml_device.ask validation START STOP`, or `... facts`.
+"""Ask DirectML, on Windows or under Wine: `python -m tests.directml_device.ask validation START STOP`, `... facts`
+or `... level`.
 
 One JSON line per answer, flushed at once: where a call ends the process, the lines before it are kept, and the line
 `{"asking": N}` says which case it was.
@@ -9,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import os
 import sys
 import uuid
 from ctypes import POINTER, byref, c_int32, c_uint32, c_void_p, cast
 from pathlib import Path
 from typing import Any
 
-from .descriptor_cases import DescriptorCase, cases
+from .descriptor_cases import OPERATORS, DescriptorCase, cases
 from .structs import OperatorMemory
 
 IID_DEVICE = "189819f1-1db6-4b57-be54-1821339b85f7"  # ID3D12Device
@@ -30,7 +32,9 @@ NEXT_LEVELS = (0x6500, 0x7000)  # beyond what DirectML.h of 1.15 names
 
 
 def directml_dll() -> Path:
-    """DirectML as ONNX Runtime's Windows wheel has it."""
+    """The one that DIRECTML_DLL names; by default that of ONNX Runtime's Windows wheel."""
+    if os.environ.get("DIRECTML_DLL"):
+        return Path(os.environ["DIRECTML_DLL"])
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         raise OSError("onnxruntime-directml is not installed")
@@ -103,7 +107,7 @@ def facts() -> dict[str, Any]:
     """What can be asked about levels: whether a device is created at each, what it says, and what it then refuses."""
     found: dict[str, Any] = {"devices": {}}
     newest = next(
-        case for case in cases(2000)
+        case for case in cases(100 * len(OPERATORS))
         if case.operator == "RESAMPLE3" and not case.mutations and case.fields["InputTensor"]["DataType"] == "FLOAT32"
     )  # fmt: skip
     for level in (*LEVELS, *NEXT_LEVELS):
@@ -124,6 +128,9 @@ def facts() -> dict[str, Any]:
 
 def main() -> None:
     """See the module."""
+    if sys.argv[1] == "level":
+        print(json.dumps({"level": f"0x{DirectML().highest_level(*LEVELS):04X}"}), flush=True)
+        return
     if sys.argv[1] == "facts":
         print(json.dumps(facts()), flush=True)
         return

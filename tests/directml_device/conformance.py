@@ -121,7 +121,9 @@ def _filled(rng: np.random.Generator, desc: OperatorDesc, slot: Slot) -> bytes:
 
 
 def _indices(rng: np.random.Generator, desc: Any, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-    length = desc.input_tensor.sizes[desc.axis]
+    sizes = getattr(desc, "input_tensor", desc.outputs[0].layout).sizes
+    whole = hasattr(desc, "axis") and len(sizes) > desc.axis
+    length = sizes[desc.axis] if whole else min(sizes)  # of several dimensions that indices may be of
     low = -length if dtype.kind == "i" else 0
     beyond = int(rng.random() < 0.15)
     return rng.integers(low - beyond * (dtype.kind == "i"), length + beyond, count).astype(dtype)

@@ -1,6 +1,7 @@
 """Where answers differ from DirectML's by more than rounding: rules that say of each element why.
 
-A rule names operators and a condition on the call, and what the two numbers may then be. What no rule covers fails a test.
+A rule names operators and a condition on the call, and what the two numbers may then be. What no rule covers fails a
+test.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Deviation:
 
     Attributes:
         reason: for the page.
-        operators: short names.
+        operators: short names; empty for all.
         covers: the elements that it explains, in calls that it is for.
     """
 
@@ -108,6 +109,26 @@ def _of_doubtful_powers(seen: Compared) -> Array:
     return seen.within(1e-6, 4e-5) | extreme
 
 
+def _index_outside(seen: Compared) -> bool:
+    """Some index of GATHER or SCATTER_ELEMENTS is outside the axis."""
+    sizes, axis = seen.inputs[0].shape, getattr(seen.desc, "axis", 0)
+    return bool(((seen.inputs[1] < -sizes[axis]) | (seen.inputs[1] >= sizes[axis])).any())
+
+
+def _length_outside(seen: Compared) -> bool:
+    """Some length of a sequence is beyond it."""
+    names = [slot.name for slot in seen.desc.inputs]
+    if "sequence_lengths" not in names:
+        return False
+    lengths, axis = seen.inputs[names.index("sequence_lengths")], getattr(seen.desc, "axis", 1)
+    return bool((lengths > seen.inputs[0].shape[axis]).any())
+
+
+def _beyond_its_type(seen: Compared) -> bool:
+    value, kind = getattr(seen.desc, "padding_value", 0), seen.mine.dtype
+    return kind.kind in "iu" and not int(np.iinfo(kind).min) <= value <= int(np.iinfo(kind).max)
+
+
 _FORWARD = frozenset({"UPSAMPLE_2D", "RESAMPLE", "RESAMPLE1", "RESAMPLE2", "RESAMPLE3"})
 _SUMS = _FORWARD | {"RESAMPLE_GRAD", "RESAMPLE_GRAD1", "GEMM", "CONVOLUTION", "REDUCE"}
 _ARC = _names("ELEMENT_WISE_", "ACOS ASIN ATAN ATAN_YX")
@@ -116,6 +137,8 @@ _CURVES = _names("ELEMENT_WISE_", "ERF TANH ASINH ACOSH ATANH SINH COSH EXP LOG"
     "CELU ELU GELU LOG_SOFTMAX LOG_SOFTMAX1 PARAMETRIC_SOFTPLUS SCALED_ELU SCALED_TANH SIGMOID SOFTMAX SOFTMAX1 "
     "SOFTPLUS SWISH TANH",
 )
+_RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
+_POOLING = frozenset({"AVERAGE_POOLING", "AVERAGE_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2"})
 _FUSED = frozenset({"GEMM", "CONVOLUTION", "ELEMENT_WISE_ADD1"})
 
 DEVIATIONS: tuple[Deviation, ...] = (
@@ -124,8 +147,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
         frozenset({"RESAMPLE3"}), lambda seen: bool(getattr(seen.desc, "antialiased", False)),
     ),
     Deviation(
-        "LINEAR with a negative InputPixelOffset: the lower neighbour is that of the coordinate without this offset, so "
-        "that weights go beyond 1", frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), _negative_offset,
+        "LINEAR with a negative InputPixelOffset: the lower neighbour is that of the coordinate without this offset, "
+        "so that weights go beyond 1", frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), _negative_offset,
     ),
     Deviation(
         "LINEAR of INT8 and UINT8: the sum is truncated, and beside a whole number its rounding shows",
@@ -153,20 +176,20 @@ DEVIATIONS: tuple[Deviation, ...] = (
         lambda seen: seen.within(2e-7 * seen.largest),
     ),
     Deviation(
-        "a NaN loses against a number", _ARC | _CURVES | _FUSED | _names(
+        "a NaN loses against a number", _ARC | _CURVES | _FUSED | _RECURRENT | _POOLING | _names(
             "ELEMENT_WISE_", "CLIP CLIP1 MAX MIN THRESHOLD CLIP_GRAD CLIP_GRAD1") | _names(
             "ACTIVATION_", "RELU HARD_SIGMOID HARDMAX HARDMAX1 THRESHOLDED_RELU LEAKY_RELU SHRINK") | {
             "REDUCE", "TOP_K1"},
         lambda seen: np.isnan(seen.mine) & seen.special,
     ),
     Deviation(
-        "an infinity times 0, or less itself, is NaN on the way", _SUMS | _CURVES | _FUSED | _names(
+        "an infinity times 0, or less itself, is NaN on the way", _SUMS | _CURVES | _FUSED | _RECURRENT | _names(
             "ACTIVATION_", "HARD_SWISH SOFTSIGN THRESHOLDED_RELU") | _names(
             "ELEMENT_WISE_", "MODULUS_TRUNCATE MODULUS_FLOOR"),
         lambda seen: np.isnan(seen.theirs) & seen.special,
     ),
     Deviation(
-        "a NaN has no place in the order", frozenset({"TOP_K1", "ACTIVATION_HARDMAX", "ACTIVATION_HARDMAX1"}),
+        "a NaN has no place in the order", _POOLING | {"TOP_K1", "ACTIVATION_HARDMAX", "ACTIVATION_HARDMAX1"},
         lambda seen: seen.special,
     ),
     Deviation(
@@ -174,8 +197,27 @@ DEVIATIONS: tuple[Deviation, ...] = (
         lambda seen: seen.mine.dtype.kind in "iu",
     ),
     Deviation(
-        "a result beyond FLOAT16 is the largest number, not infinity: rounded toward zero, under Wine", _SUMS,
+        "a result beyond FLOAT16 is the largest number, not infinity: rounded toward zero, under Wine", frozenset(),
         lambda seen: (np.abs(seen.theirs) == 65504) & np.isinf(seen.mine),
+    ),
+    Deviation(
+        "an index outside the axis reads or writes another element, or none",
+        frozenset({"GATHER", "SCATTER_ELEMENTS"}), _index_outside,
+    ),
+    Deviation(
+        "with a ScaleBias the least integer stays itself", frozenset({"ELEMENT_WISE_ABS"}),
+        lambda seen: seen.mine.dtype.kind == "i" and seen.theirs == np.iinfo(seen.mine.dtype).min,
+    ),
+    Deviation(
+        "a length beyond the sequence: elements beyond it are read as the last one, a last state is 0",
+        _RECURRENT | {"REVERSE_SUBSEQUENCES"}, _length_outside,
+    ),
+    Deviation(
+        "a window wholly in the padding has no average, and the least finite number as its maximum", _POOLING,
+        lambda seen: np.isnan(seen.theirs) & (seen.mine == 0) | np.isinf(seen.mine) & (np.abs(seen.theirs) > 65000),
+    ),
+    Deviation(
+        "a PaddingValue that the type cannot hold is taken modulo its range", frozenset({"PADDING"}), _beyond_its_type,
     ),
     Deviation(
         "a number on the way overflows", _names("ELEMENT_WISE_", "ASINH ACOSH"),
@@ -189,7 +231,7 @@ def explained(seen: Compared) -> tuple[list[str], Array]:
     left, reasons = seen.wrong(), list[str]()
     name = seen.desc.operator_type
     for known in DEVIATIONS:
-        if name in known.operators and left.any():
+        if (name in known.operators or not known.operators) and left.any():
             with np.errstate(all="ignore"):
                 covered = left & known.covers(seen)
             if covered.any():

@@ -18,27 +18,36 @@ class Difference:
         what: the descriptors, in a few words.
         rules: our codes; what breaks others too is another matter.
         reason: why tensorpost refuses them.
-        operator: the only one; empty for all.
+        operators: those that it is for; empty for all.
     """
 
     what: str
     rules: frozenset[str]
     reason: str
-    operator: str = ""
+    operators: tuple[str, ...] = ()
 
     def covers(self, item: Judged, codes: Sequence[str]) -> bool:
         """Whether this is a descriptor of that kind."""
         broken = {code.partition("@")[0] for code in codes}
-        return item.accepted and bool(broken) and broken <= self.rules and self.operator in ("", item.operator)
+        return (
+            item.accepted
+            and bool(broken)
+            and broken <= self.rules
+            and (not self.operators or item.operator in self.operators)
+        )
 
 
+_WINDOWED = (
+    "CONVOLUTION", "CONVOLUTION_INTEGER", "QUANTIZED_LINEAR_CONVOLUTION", "AVERAGE_POOLING", "AVERAGE_POOLING1",
+    "LP_POOLING", "LP_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2",
+)  # fmt: skip
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "NaN or infinity in a FLOAT, FLOAT_ARRAY, DML_SCALE_BIAS or DML_SCALAR_UNION", frozenset({"not-finite"}),
         "JSON has neither NaN nor infinity, so that no request can carry them",
     ),
     Difference(
-        "a number that its type cannot hold, in a DML_SCALAR_UNION", frozenset({"out-of-range"}),
+        "a number that its type cannot hold, in a DML_SCALAR_UNION", frozenset({"out-of-range", "not-finite"}),
         "the union has bits only; a document has a number, and one that does not fit is a mistake",
     ),
     Difference(
@@ -48,25 +57,37 @@ DIFFERENCES: tuple[Difference, ...] = (
         "smaller ones reach, so that an output is runs of bytes",
     ),
     Difference(
-        "spatial sizes that do not follow from strides, dilations and padding",
-        frozenset({"output-sizes", "filter-too-large", "strides-overlap"}),
-        "DirectML wants no more than OutputPadding < size, and computes what the output has room for; other sizes than "
-        "those that follow are a mistake", "CONVOLUTION",
+        "spatial sizes that do not follow from strides, dilations, windows and padding; windows beyond the input",
+        frozenset({"output-sizes", "filter-too-large", "strides-overlap", "window", "zero"}),
+        "DirectML computes what the output has room for; other sizes than those that follow, and zeros, are mistakes",
+        _WINDOWED,
     ),
     Difference(
-        "a DimensionCount that is not the number of spatial dimensions", frozenset({"array-length"}),
-        "what the entries then stand for is said nowhere", "CONVOLUTION",
+        "a DimensionCount that is not the number of spatial dimensions",
+        frozenset({"array-length", "dimension-count", "dimension-counts-differ"}),
+        "what the entries then stand for is said nowhere", _WINDOWED,
     ),
     Difference(
         "an output of 2^31 elements and more where IndexDimensions is 0", frozenset({"output-sizes"}),
-        "it does not have the input's sizes; smaller ones are refused by DirectML too", "GATHER",
+        "it does not have the input's sizes; smaller ones are refused by DirectML too", ("GATHER",),
     ),
     Difference(
-        "more than 8 Axes, so that one is there twice", frozenset({"dimension-count"}),
-        "no array of a document has more than 8 entries", "REDUCE",
+        "no Axes, or more than 8, so that one is there twice", frozenset({"dimension-count", "array-length"}),
+        "no array of a document is empty or has more than 8 entries",
+        ("REDUCE", "ARGMIN", "ARGMAX", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1"),
     ),
     Difference(
-        "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false", "RESAMPLE3",
+        "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false",
+    ),
+    Difference(
+        "a MinMaxDataType that is not the tensors'",
+        frozenset({"data-types-differ", "enum-unknown", "out-of-range", "not-finite"}),
+        "DirectML reads the tensors' type and does not look at this one; a document's numbers are of one type",
+        ("ELEMENT_WISE_CLIP1", "ELEMENT_WISE_CLIP_GRAD1"),
+    ),
+    Difference(
+        "updates with more dimensions of 1 in front than the input has", frozenset({"dimension-counts-differ"}),
+        "the tensors of a document have one rank, as its page says", ("SCATTER_ND",),
     ),
 )  # fmt: skip
 

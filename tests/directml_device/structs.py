@@ -122,7 +122,7 @@ def _scalar(value: float, data_type: int) -> int:
     if code in "fed":
         try:
             return int.from_bytes(struct.pack(f"<{code}", value), "little")
-        except OverflowError:
+        except (OverflowError, struct.error):
             return int.from_bytes(struct.pack(f"<{code}", math.copysign(math.inf, value)), "little")
     if not math.isfinite(value):
         return int.from_bytes(struct.pack("<d", value), "little")

@@ -30,7 +30,7 @@ from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel
 
 from .descriptor_cases import cases
 
-__all__ = ["FIXTURE", "Judged", "kept", "ours"]
+__all__ = ["ACCEPTED", "ANSWERS", "FIXTURE", "Judged", "codes_of", "kept", "ours", "told_verdicts"]
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = ROOT / "build" / "directml"
@@ -77,6 +77,20 @@ def ours(operator: str, fields: dict[str, Any]) -> tuple[str, ...]:
 
 def ask(start: int, stop_at: int) -> None:
     """See the module."""
+    codes = codes_of(start, stop_at)
+    # With the documents: a later catalogue draws others.
+    items = [Judged(case.operator, case.fields, case.mutations, codes[case.index]) for case in cases(stop_at)[start:]]
+    _write(ANSWERS / f"verdicts-{start:06}.jsonl.gz", items)
+
+
+def codes_of(start: int, stop_at: int, library: str = "") -> dict[int, str]:
+    """What CreateOperator says of these cases, by their numbers.
+
+    Args:
+        start: first case.
+        stop_at: behind the last one.
+        library: path of a DirectML.dll, for Windows Python; by default the wheel's.
+    """
     command = shlex.split(os.environ["DIRECTML_PYTHON"])
     answers: dict[int, str] = {}
     wanted, failures = range(start, stop_at), 0
@@ -85,6 +99,7 @@ def ask(start: int, stop_at: int) -> None:
         told = subprocess.run(
             [*command, "-m", "tests.directml_device.ask", "validation", str(start), str(stop)],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace", check=False, timeout=900,
+            env={**os.environ, "DIRECTML_DLL": library},
         ).stdout  # fmt: skip
         asked = None
         for line in told.splitlines():
@@ -105,10 +120,7 @@ def ask(start: int, stop_at: int) -> None:
             print(f"the process ended at case {missing[0]}", flush=True)
         start = missing[0] + 1 if missing else stop
         print(f"{len(answers)} of {len(wanted)}", flush=True)
-    asked_cases = cases(stop_at)[wanted.start :]
-    # With the documents: a later catalogue draws others.
-    items = [Judged(case.operator, case.fields, case.mutations, answers[case.index]) for case in asked_cases]
-    _write(ANSWERS / f"verdicts-{wanted.start:06}.jsonl.gz", items)
+    return answers
 
 
 def told_verdicts() -> list[Judged]:

@@ -29,7 +29,7 @@ from tests.support.http_app import (
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
-from tensorpost_server.http.access import access_control, api_keys
+from tensorpost_server.http.access import access_control, api_keys, watched_file
 from tensorpost_server.http.access.access_control import TokenBucket
 from tensorpost_server.http.access.api_keys import ApiKey, read_keys, write_keys
 
@@ -270,14 +270,14 @@ def test_the_file_is_looked_at_once_a_second(
     file: Path, anna: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    look = api_keys.KeysFile._look
+    look = watched_file.WatchedFile._look
 
-    def counted(self: api_keys.KeysFile) -> Any:
+    def counted(self: watched_file.WatchedFile) -> Any:
         nonlocal looks
         looks += 1
         return look(self)
 
-    monkeypatch.setattr(api_keys.KeysFile, "_look", counted)
+    monkeypatch.setattr(watched_file.WatchedFile, "_look", counted)
     with http_app(keys_file=file) as app:
         looks = 0
         for _ in range(5):

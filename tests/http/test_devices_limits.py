@@ -66,7 +66,16 @@ def test_limits_lists_every_setting_that_is_one():
 
     listed = {limit["name"]: limit for limit in found["limits"]}
     no_limits = {"host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol", "keys_file"}
-    no_limits |= {"allow_anonymous", "tls_certificate", "tls_key", "tls_client_ca"}
+    no_limits |= {
+        "jwks_file",
+        "jwt_issuer",
+        "jwt_audience",
+        "jwt_scope_prefix",
+        "allow_anonymous",
+        "tls_certificate",
+        "tls_key",
+        "tls_client_ca",
+    }
     assert Settings.model_fields.keys() - no_limits == listed.keys()
     for name, limit in listed.items():
         assert getattr(settings, name) == limit["value"]

@@ -19,8 +19,9 @@ OTHER_VALUES = {
     "allowed_hosts": "a.example,b.example:80", "allowed_origins": "https://a.example",
     "receive_timeout_seconds": 0.25, "send_timeout_seconds": 0.5,
     "uds": Path("tensorpost.sock"), "allow_anonymous": True,
-    **{name: Path("a file") for name in ("keys_file", "tls_certificate", "tls_key", "tls_client_ca")},
-    "access_log": "json", "metrics": False,
+    **{name: Path("a file") for name in ("keys_file", "jwks_file", "tls_certificate", "tls_key", "tls_client_ca")},
+    "access_log": "json", "metrics": False, "traces": True,
+    "jwt_issuer": "https://issuer.example", "jwt_audience": "tensors", "jwt_scope_prefix": "ours.",
     "caller_share": 0.5, "cuda_memory_bytes": 7_777_777, "directml_debug": True,
 }  # fmt: skip
 
@@ -32,6 +33,10 @@ ANY_TEXT = {
     "backend",
     "uds",
     "keys_file",
+    "jwks_file",
+    "jwt_issuer",
+    "jwt_audience",
+    "jwt_scope_prefix",
     "tls_certificate",
     "tls_key",
     "tls_client_ca",

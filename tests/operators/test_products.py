@@ -57,7 +57,8 @@ def test_products_to_float_are_exact_sums_rounded_once(data_type: str) -> None:
     bias = generator.standard_normal((4, 3)).astype(np.float32)
     desc = completed(
         "MATRIX_MULTIPLY_INTEGER_TO_FLOAT", ATensor=tensor(a), AScaleTensor=tensor(a_scale),
-        AZeroPointTensor=tensor(az), BTensor=tensor(b), BScaleTensor=tensor(b_scale), BZeroPointTensor=tensor(bz), BiasTensor=tensor(bias),
+        AZeroPointTensor=tensor(az), BTensor=tensor(b), BScaleTensor=tensor(b_scale),
+        BZeroPointTensor=tensor(bz), BiasTensor=tensor(bias),
     )  # fmt: skip
     (found,) = run(desc, a, a_scale, az, b, b_scale, bz, bias)
     for row, column in np.ndindex(4, 3):

@@ -107,6 +107,35 @@ def test_pools_are_what_loops_over_numbers_give(seed: int) -> None:
             assert math.isclose(norms[at], math.fsum(abs(v) ** 3 for v in numbers) ** (1 / 3), rel_tol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_gradients_of_pools_are_what_loops_over_numbers_give(seed: int) -> None:
+    source, generator = random.Random(seed), np.random.default_rng(seed)
+    for _ in range(12):
+        windows, counted, slices = (
+            Windows.drawn(source, dilated=False),
+            source.choice([0, 1]),
+            source.choice([1 << 20, 28]),
+        )
+        x = generator.integers(-3, 4, windows.shape).astype(np.float32)
+        gradient = generator.integers(-8, 9, windows.out).astype(np.float32)
+        fields = {
+            **windows.fields(x), "InputGradientTensor": tensor(gradient), "OutputGradientTensor": tensor(x),
+        }  # fmt: skip
+        del fields["OutputTensor"]
+        largest_of, shared = np.zeros(x.size), np.zeros(x.size)
+        for at, found in windows.elements(x):
+            if found:
+                largest_of[largest(found, 0)[0]] += gradient[at]
+                share = gradient[at] / (math.prod(windows.taps) if counted else len(found))
+                for place, _ in found:
+                    shared[place] += share
+        (made,) = run(completed("MAX_POOLING_GRAD", **fields), x, gradient)
+        np.testing.assert_array_equal(made.ravel(), largest_of)
+        del fields["Dilations"], fields["InputTensor"]
+        (made,) = run(completed("AVERAGE_POOLING_GRAD", **fields, IncludePadding=counted), gradient, slice_bytes=slices)
+        np.testing.assert_allclose(made.ravel(), shared, rtol=1e-5, atol=1e-5)
+
+
 # ---- ONNX Runtime ----------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +222,23 @@ def test_convolutions_of_integers_are_onnx_runtimes(seed: int) -> None:
 
 def planned(operator: str, **fields: Any) -> Any:
     return make_plan(completed(operator, **fields), 2 << 20)
+
+
+@pytest.mark.parametrize("function", ["MAX", "AVERAGE"])
+def test_memory_of_gradients_stays_within_the_bound(function: str) -> None:
+    x, gradient = np.ones((1, 16, 300, 300), np.float16), np.ones((1, 16, 100, 298), np.float16)
+    fields: dict[str, Any] = {"WindowSize": [3, 3], "Strides": [3, 1], "OutputGradientTensor": tensor(x)}
+    fields |= {"InputGradientTensor": tensor(gradient)} | ({"InputTensor": tensor(x)} if function == "MAX" else {})
+    plan = planned(f"{function}_POOLING_GRAD", **fields)
+    inputs = [a.reshape(-1).view(np.uint8).data for a in ((x, gradient) if function == "MAX" else (gradient,))]
+    started = NumpyBackend().start(plan, inputs)
+    tracemalloc.start()
+    try:
+        started.compute(0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= plan.scratch_bytes + plan.held_bytes + (4 << 20)
 
 
 @pytest.mark.parametrize(

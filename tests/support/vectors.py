@@ -18,6 +18,7 @@ TENSOR is `{"DataType": "FLOAT32", "Sizes": [2, 3], "Strides": [3, 1], "TotalTen
   instead lists the elements in the order of memory, whatever the strides. What neither names is zero.
 * Elements of floating-point types are numbers, "NaN", "Infinity", "-Infinity", "-0.0", or their bits: "0x7fc00001".
   In outputs "NaN" stands for any NaN; bits are compared exactly.
+* Elements of INT4 and UINT4 are whole numbers; `Sizes`, `Strides` and `Buffer` count them, two to a byte.
 * A `node`'s types are DirectML's words too, and `FLOAT64`, `BOOL`.
 
 `tolerance` is `{"ulp": n}`, in units of the expected element's last place, or `{"absolute": x}`; without it outputs are
@@ -64,6 +65,7 @@ _DTYPES = {
         "BOOL",
     )
 }  # fmt: skip
+_FOUR_BITS = {"INT4": range(-8, 8), "UINT4": range(16)}
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "-0.0": -0.0}
 
@@ -401,6 +403,8 @@ def _flat(values: Any) -> list[Any]:
 
 
 def _buffer(slot: Slot, tensor: Mapping[str, Any]) -> bytes:
+    if tensor["DataType"] in _FOUR_BITS:
+        return _four_bits(slot, tensor)
     dtype, sizes = _DTYPES[tensor["DataType"]], _layout(tensor)["Sizes"]
     values = _flat(tensor.get("Values", tensor.get("Buffer")))
     data = b"".join([_element(value, dtype).tobytes() for value in values])
@@ -413,6 +417,23 @@ def _buffer(slot: Slot, tensor: Mapping[str, Any]) -> bytes:
     if len(values) != math.prod(sizes):
         raise ValueError(f"{slot.name}: {len(values)} values for the sizes {sizes}")
     return written(slot, np.frombuffer(data, dtype).reshape(sizes))
+
+
+def _four_bits(slot: Slot, tensor: Mapping[str, Any]) -> bytes:
+    """The bytes of 4-bit elements, the first of two in the low half."""
+    sizes = _layout(tensor)["Sizes"]
+    values = _flat(tensor.get("Values", tensor.get("Buffer")))
+    packed = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    steps = tensor.get("Strides", packed)
+    places = [sum(c * step for c, step in zip(at, steps, strict=True)) for at in np.ndindex(*sizes)]
+    if "Buffer" in tensor:
+        places = list(range(len(values)))
+    found = bytearray(slot.layout.size_in_bytes)
+    for at, value in zip(places, values, strict=True):
+        if isinstance(value, bool) or value not in _FOUR_BITS[tensor["DataType"]]:
+            raise ValueError(f"{tensor['DataType']} cannot hold {value!r}")
+        found[at // 2] |= (value & 15) << 4 * (at % 2)
+    return bytes(found)
 
 
 def _nested(values: Any, sizes: Sequence[int]) -> None:

@@ -38,7 +38,7 @@ class NumpyBackend(HostBackend):
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumpyRun:
         """Views of the inputs; nothing is copied."""
-        views = [slot.layout.view(memory) for slot, memory in zip(plan.inputs, inputs, strict=True)]
+        views = [layout.view(memory) for layout, memory in zip(plan.operands, inputs, strict=True)]
         return NumpyRun(plan, views)
 
 

@@ -26,6 +26,7 @@ class Array:
         total_work: elements read and combined, all outputs together.
         parameters: keyword arguments, as pairs, hashable.
         scratch: bytes that the function takes beside inputs and outputs.
+        library: the library that computes it, in ordinary memory only; empty for the array library.
     """
 
     function: Callable[..., Any]
@@ -33,6 +34,7 @@ class Array:
     total_work: int
     parameters: tuple[tuple[str, Any], ...] = ()
     scratch: int = 0
+    library: str = ""
 
     in_one_go = True
 
@@ -62,15 +64,18 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Lines(BoxForm):
-    """A function along whole lines of one input: every output element depends on the lines through its coordinate.
+    """A function along whole lines of an input: every output element depends on the lines through its coordinate.
 
     Attributes:
-        function: `(xp, x, out, **parameters)`: from lines of the input to lines of an output, written into `out`.
+        function: `(xp, x, out, *others, **parameters)`: from lines of the input, and what of the other inputs belongs
+            to them, to lines of an output, written into `out`.
         axes: the axes that the lines run along; input and output have equal sizes along all other axes.
         sizes: the input's sizes.
         outputs: the sizes of each output.
         parameters: keyword arguments for each output, as pairs, hashable.
         scratch_per_element: bytes that the function takes for each element that it reads.
+        passes: how often it reads an element.
+        others: the sizes of the other inputs: the input's, or 1 instead of some.
     """
 
     function: Callable[..., None]
@@ -79,38 +84,42 @@ class Lines(BoxForm):
     outputs: tuple[tuple[int, ...], ...]
     parameters: tuple[tuple[tuple[str, Any], ...], ...]
     scratch_per_element: int = 0
+    passes: int = 1
+    others: tuple[tuple[int, ...], ...] = ()
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: that of the lines through the box, and those of the result."""
-        lines = self.work(box, output)
+        lines = self.work(box, output) // self.passes
         return lines * self.scratch_per_element + math.prod(extents(box)) * 8
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the lines through the box."""
         del output
-        return (tuple([(0, self.sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]),)
+        lines = tuple([(0, self.sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)])
+        ones = [tuple([(0, 1) if n == 1 else at for n, at in zip(one, lines, strict=True)]) for one in self.others]
+        return (lines, *ones)
 
     def work(self, box: Box, output: int = 0) -> int:
         """See `Form.work`."""
         del output
-        (read,) = self.reads(box)
+        read = self.reads(box)[0]
         assert read is not None
-        return max(math.prod(extents(box)), math.prod(extents(read)))
+        return max(math.prod(extents(box)), self.passes * math.prod(extents(read)))
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`. Where the box holds parts of lines only, the lines are computed and the part is kept."""
-        (read,) = self.reads(box)
-        assert read is not None
-        lines = inputs[0][tuple([slice(*span) for span in read])]
+        lines, *others = [
+            x[tuple([slice(*span) for span in read or ()])] for x, read in zip(inputs, self.reads(box), strict=True)
+        ]
         sizes = self.outputs[output]
         wanted = [(0, sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]
         parameters = dict(self.parameters[output])
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
             if list(box) == wanted:
-                self.function(xp, lines, out, **parameters)
+                self.function(xp, lines, out, *others, **parameters)
                 return
             whole = xp.empty(extents(tuple(wanted)), out.dtype)
-            self.function(xp, lines, whole, **parameters)
+            self.function(xp, lines, whole, *others, **parameters)
         part = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, wanted, strict=True)]
         out[...] = whole[tuple(part)]
 

@@ -197,6 +197,11 @@ def _saturate(xp: ModuleType, x: Any, integer: str) -> Any:
     return xp.where(x == x, wide, 0.0).astype(integer)
 
 
+def _as_integer(xp: ModuleType, x: Any, integer: str) -> Any:
+    """Modulo the range of the integers."""
+    return xp.asarray(x).astype(integer)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     "add": Function("add", "({0} + {1})"),
     "subtract": Function("subtract", "({0} - {1})"),
@@ -245,9 +250,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "fmod": Function("fmod", "tp_fmod({0}, {1})"),  # the sign of the first; integers by 0 are 0
     "saturate_int32": Function(partial(_saturate, integer="int32"), "tp_saturate<i32>({0})", converts=True),
     "saturate_uint32": Function(partial(_saturate, integer="uint32"), "tp_saturate<u32>({0})", converts=True),
-    "as_int32": Function(lambda _xp, x: x.astype("int32"), "(i32)({0})", converts=True),  # integers modulo 2^32
-    "as_uint32": Function(lambda _xp, x: x.astype("uint32"), "(u32)({0})", converts=True),
-    "as_int64": Function(lambda _xp, x: x.astype("int64"), "(i64)({0})", converts=True),
+    "as_int32": Function(partial(_as_integer, integer="int32"), "(i32)({0})", converts=True),  # integers modulo 2^32
+    "as_uint32": Function(partial(_as_integer, integer="uint32"), "(u32)({0})", converts=True),
+    "as_int64": Function(partial(_as_integer, integer="int64"), "(i64)({0})", converts=True),
     "left_shift": Function("left_shift", "tp_shift_left({0}, {1})"),  # 0 from the type's width on
     "right_shift": Function("right_shift", "tp_shift_right({0}, {1})"),
     "where": Function(_where, "({0} ? {1} : {2})"),

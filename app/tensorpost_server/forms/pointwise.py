@@ -22,7 +22,7 @@ BLOCK = 1 << 15  # elements computed at a time, so that temporaries stay in a CP
 
 @dataclass(frozen=True, slots=True)
 class Pointwise(BoxForm):
-    """An expression over inputs that all have the output's sizes; broadcasts are strides of 0 (see `seen`).
+    """An expression over inputs that have the output's sizes, or 1 instead of some; `Plan.operands` repeats the latter.
 
     Elements of each input are converted to its type in `types`, the expression is computed, and the result is converted
     to the output's type once: float16 and float32 to nearest even, integers modulo their range.
@@ -43,7 +43,7 @@ class Pointwise(BoxForm):
     seen: tuple[tuple[int, ...], ...] = ()
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
-        """See `Form.reads`: the same box."""
+        """See `Form.reads`: the same box, of the operands."""
         del output
         return (box,) * len(self.types)
 

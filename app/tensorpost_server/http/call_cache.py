@@ -213,7 +213,7 @@ class Replay:
     def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
         self._path = scope["path"]
-        self._caller = scope.get("tensorpost.caller") if service.settings.keys_file else None
+        self._caller = scope.get("tensorpost.caller") if not service.access.anonymous else None
 
     def __call__(self, body: bytes) -> tuple[bytes, bytes] | None:
         """Compute the response to a request with this body.

@@ -29,8 +29,10 @@ __all__ = ["Service", "router", "service_of"]
 _MOST_CALLS = 512
 _NOT_LIMITS = (
     "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
-    "keys_file", "allow_anonymous", "tls_certificate", "tls_key", "tls_client_ca",
+    "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
+    "tls_certificate", "tls_key", "tls_client_ca",
 )  # fmt: skip
+
 
 _log = logging.getLogger(__name__)
 

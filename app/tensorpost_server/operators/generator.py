@@ -15,7 +15,7 @@ from ..forms import Box, BoxFunction, Copies
 from .movement import cast_value
 from .registry import form_of_class
 
-__all__ = ["constant_form", "diagonal1_form", "diagonal_form", "random_form", "sequence_form"]
+__all__ = ["constant_form", "diagonal1_form", "diagonal_form", "random_form", "sequence", "sequence_form"]
 
 BLOCK = 1 << 16  # elements at a time, whose temporaries stay in a CPU's cache
 
@@ -30,12 +30,13 @@ def constant_form(desc: dml.FillValueConstantOperatorDesc) -> Copies:
 def sequence_form(desc: dml.FillValueSequenceOperatorDesc) -> BoxFunction:
     """`ValueStart + k * ValueDelta`, rounded once for floating-point types and modulo 2^bits for integers."""
     strides = packed_strides(desc.output_tensor.sizes)
-    return BoxFunction(_sequence, 0, (("strides", strides), ("start", desc.value_start), ("delta", desc.value_delta)))
+    return BoxFunction(sequence, 0, (("strides", strides), ("start", desc.value_start), ("delta", desc.value_delta)))
 
 
-def _sequence(
+def sequence(
     xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, strides: tuple[int, ...], start: float, delta: float
 ) -> None:
+    """Fill a box with `start + k * delta`, where k is the place in row-major order."""
     del inputs
     integers = out.dtype.kind in "iu"
     index = _places(xp, box, strides, "uint64" if integers else "float64")

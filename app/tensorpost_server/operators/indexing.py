@@ -15,6 +15,7 @@ from .registry import form_of_class
 __all__ = [
     "BLOCK",
     "along",
+    "gather_elements",
     "gather_elements_form",
     "gather_form",
     "nonnegative",
@@ -51,10 +52,11 @@ def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int
 @form_of_class(dml.GatherElementsOperatorDesc)
 def gather_elements_form(desc: dml.GatherElementsOperatorDesc) -> BoxFunction:
     """`Output[c] = Input[c with c[Axis] = Indices[c]]`."""
-    return BoxFunction(_gather_elements, 2, (("axis", desc.axis),), 2, block=BLOCK)
+    return BoxFunction(gather_elements, 2, (("axis", desc.axis),), 2, block=BLOCK)
 
 
-def _gather_elements(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
+def gather_elements(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
+    """Fill a box of the elements that an index of the same shape names along an axis."""
     x, indices = inputs
     part = [slice(*span) for span in box]
     picked = nonnegative(xp, indices[tuple(part)], x.shape[axis])

@@ -21,6 +21,7 @@ from .registry import form_of_class
 __all__ = [
     "cast_value",
     "join_form",
+    "pad",
     "padding_form",
     "plain_slice_form",
     "slice_form",
@@ -107,7 +108,7 @@ def padding_form(desc: dml.PaddingOperatorDesc | dml.Padding1OperatorDesc) -> Co
     axes = list(zip(sizes, desc.start_padding, desc.output_tensor.sizes, strict=True))
     periods = [3 if desc.padding_mode is PaddingMode.EDGE else 2 * (whole // size + 2) for size, _, whole in axes]
     if math.prod(periods) > MOST_COPIES:
-        return BoxFunction(_pad, 1, (("axes", tuple(axes)), ("mode", desc.padding_mode)), rank + 1)
+        return BoxFunction(pad, 1, (("axes", tuple(axes)), ("mode", desc.padding_mode)), rank + 1)
     runs = [_runs(size, before, whole, desc.padding_mode) for size, before, whole in axes]
     copies = [
         Copy.of_box(
@@ -130,9 +131,10 @@ def cast_value(value: float, dtype: np.dtype[Any]) -> int | float:
         return float(dtype.type(value))
 
 
-def _pad(
+def pad(
     xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[tuple[int, int, int], ...], mode: PaddingMode
 ) -> None:
+    """Fill a box of a padded tensor; `axes` are size, elements before it and size of the result."""
     taken = [
         _index(np.arange(start, stop) - before, size, mode)
         for (start, stop), (size, before, _) in zip(box, axes, strict=True)

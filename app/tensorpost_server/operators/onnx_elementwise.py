@@ -38,7 +38,7 @@ def expression_form(
         wide: of constants; default the type of the last tensor.
     """
     types = types or tuple([_computed(tensor.data_type) for _, tensor in node.tensors])
-    seen = dict(node.meaning).get("seen", ()) if isinstance(node.meaning, tuple) else ()
+    seen = dict(node.parameters).get("seen", ())
     return Pointwise(expression, types, wide or types[-1], seen=seen)
 
 

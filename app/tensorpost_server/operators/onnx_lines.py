@@ -1,31 +1,240 @@
-"""ONNX operators along lines: softmax, reductions, selections, scans."""
+"""ONNX's softmax, reductions, selections, scans, products and quantization.
+
+Where the text is silent: sums of float16 and bfloat16 are made in float32 and rounded once; integers wrap, and a mean
+or a root of them is truncated; NaN is the largest in TopK, and what ArgMax and ArgMin find.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from tensorpost.datatypes import data_type
+from tensorpost.descriptors import ReduceFunction
 from tensorpost.onnx import OnnxNode
 
-from ..forms import Lines
+from ..forms import Array, Box, BoxFunction, Form, Lines, Pointwise, whole_box
+from ..forms.expression import call, maximum, minimum, operand
+from .onnx_elementwise import expression_form
+from .onnx_movement import packed_form
+from .product import gemm, wide
+from .reduction import positions, reduce_lines, top_k
 from .registry import form_of_node
+from .scan import scan
 from .softmax import hardmax_lines, softmax_lines
 
-__all__ = ["softmax_form"]
+__all__ = ["reduce_form"]
 
 
-def _parameters(node: OnnxNode) -> dict[str, Any]:
-    """What the node means."""
-    assert isinstance(node.meaning, tuple)
-    return dict(node.meaning)
-
-
-@form_of_node("Softmax", "LogSoftmax")
+@form_of_node("Softmax", "LogSoftmax", "Hardmax")
 def softmax_form(node: OnnxNode) -> Lines:
     """Along the axes together."""
-    return softmax_lines(node.input.shape, _parameters(node)["axes"], logarithm=node.op_type == "LogSoftmax")
+    axes = dict(node.parameters)["axes"]
+    if node.op_type == "Hardmax":
+        return hardmax_lines(node.input.shape, axes)
+    return softmax_lines(node.input.shape, axes, logarithm=node.op_type == "LogSoftmax")
 
 
-@form_of_node("Hardmax")
-def hardmax_form(node: OnnxNode) -> Lines:
-    """1 at the first of the largest elements."""
-    return hardmax_lines(node.input.shape, _parameters(node)["axes"])
+_REDUCTIONS = {
+    "ReduceL1": ReduceFunction.L1, "ReduceL2": ReduceFunction.L2, "ReduceLogSum": ReduceFunction.LOG_SUM,
+    "ReduceLogSumExp": ReduceFunction.LOG_SUM_EXP, "ReduceMax": ReduceFunction.MAX,
+    "ReduceMean": ReduceFunction.AVERAGE, "ReduceMin": ReduceFunction.MIN, "ReduceProd": ReduceFunction.MULTIPLY,
+    "ReduceSum": ReduceFunction.SUM, "ReduceSumSquare": ReduceFunction.SUM_SQUARE,
+}  # fmt: skip
+
+
+@form_of_node(*_REDUCTIONS)
+def reduce_form(node: OnnxNode) -> Form:
+    """One value for each line, which may run along several axes; of no elements the value that changes nothing."""
+    axes, function = dict(node.parameters)["axes"], _REDUCTIONS[node.op_type]
+    if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
+        return packed_form(node)
+    return _lines(node, _reduce, axes, (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size))
+
+
+def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
+    if x.size:
+        reduce_lines(xp, x, out, axes, function)
+    elif function in (ReduceFunction.MAX, ReduceFunction.MIN):
+        lowest: Any = -np.inf
+        highest: Any = np.inf
+        if out.dtype.kind == "b":
+            lowest, highest = False, True
+        elif out.dtype.kind in "iu":
+            lowest, highest = np.iinfo(out.dtype).min, np.iinfo(out.dtype).max
+        out[...] = lowest if function is ReduceFunction.MAX else highest
+    else:
+        out[...] = {ReduceFunction.MULTIPLY: 1, ReduceFunction.AVERAGE: np.nan}.get(
+            function, -np.inf if function in (ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP) else 0
+        )
+
+
+@form_of_node("ArgMax", "ArgMin")
+def position_form(node: OnnxNode) -> Form:
+    """Where the largest or the smallest element is, the first or the last of equal ones."""
+    found = dict(node.parameters)
+    parameters = (("axes", found["axes"]), ("smallest", node.op_type == "ArgMin"), ("last", found["last"]))
+    return _lines(node, positions, found["axes"], parameters, node.input.row.item_size + 8)
+
+
+def _lines(node: OnnxNode, function: Any, axes: tuple[int, ...], parameters: tuple[Any, ...], scratch: int) -> Form:
+    """Lines whose axes stay as sizes of 1, or are dropped."""
+    shape = node.input.shape
+    kept = tuple([1 if axis in axes else size for axis, size in enumerate(shape)])
+    lines = Lines(function, axes, shape, (kept,), (parameters,), scratch)
+    if node.output.shape == kept:
+        return lines
+    work = max(1, node.input.element_count // max(1, node.output.element_count))
+    return BoxFunction(
+        _dropped, 1, (("lines", lines), ("axes", axes)), work, scratch=scratch * node.input.element_count
+    )
+
+
+def _dropped(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, lines: Lines, axes: tuple[int, ...]) -> None:
+    spans = iter(box)
+    whole = tuple([(0, 1) if axis in axes else next(spans) for axis in range(len(box) + len(axes))])
+    lines.fill(xp, inputs, whole, xp.expand_dims(out, axes))
+
+
+@form_of_node("TopK")
+def top_k_form(node: OnnxNode) -> Lines:
+    """Values and positions of each line in order, the first K of them."""
+    sizes = node.output.shape
+    parameters = [(*node.parameters, ("positions", which)) for which in (False, True)]
+    return Lines(
+        top_k, (dict(node.parameters)["axis"],), node.input.shape, (sizes,) * len(node.results),
+        tuple(parameters[: len(node.results)]), 40,
+    )  # fmt: skip
+
+
+@form_of_node("CumSum", "CumProd")
+def scan_form(node: OnnxNode) -> Lines:
+    """The sum or the product of the elements up to each one."""
+    shape, axis = node.input.shape, dict(node.parameters)["axis"]
+    parameters = (*node.parameters, ("sums", node.op_type == "CumSum"))
+    return Lines(scan, (axis,), shape, (shape,), (parameters,), max(4, node.input.row.item_size))
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def _product_scratch(node: OnnxNode) -> int:
+    """Operands and sums in the type that they are multiplied in."""
+    elements = [tensor.element_count for _, tensor in (*node.tensors, *node.results)]
+    return max(4, node.output.row.item_size) * (sum(elements) + elements[-1])
+
+
+@form_of_node("Gemm")
+def gemm_form(node: OnnxNode) -> BoxFunction:
+    """`alpha * A' x B' + beta * C`, C broadcast."""
+    found = dict(node.parameters)
+    parameters = (("transposed", found["turned"]), ("alpha", found["alpha"]), ("beta", found["beta"]))
+    shape = (("shape", node.output.shape),)
+    return BoxFunction(_gemm, len(node.tensors), parameters + shape, 2 * found["inner"], scratch=_product_scratch(node))
+
+
+def _gemm(
+    xp: ModuleType,
+    inputs: Sequence[Any],
+    box: Box,
+    out: Any,
+    transposed: tuple[bool, bool],
+    alpha: float,
+    beta: float,
+    shape: tuple[int, int],
+) -> None:
+    operands = [wide(xp, x) for x in inputs[:2]]
+    if operands[0].dtype.kind in "iu" and (alpha, beta) != (1.0, 1.0):
+        operands = [x.astype("float64") for x in operands]
+    summands = [xp.broadcast_to(wide(xp, c), shape).astype(operands[0].dtype) for c in inputs[2:]]
+    gemm(xp, [*operands, *summands], box, out, transposed, alpha, beta, None)
+
+
+@form_of_node("MatMul", "MatMulInteger")
+def matmul_form(node: OnnxNode) -> BoxFunction:
+    """NumPy's matmul; integers of MatMulInteger less their zero points, exactly in int32."""
+    found = dict(node.parameters)
+    parameters = (("whole", found["whole"]), ("zeros", found.get("zeros")))
+    return BoxFunction(_matmul, len(node.tensors), parameters, 2 * found["inner"], scratch=_product_scratch(node))
+
+
+def _matmul(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, whole: tuple[int, ...], zeros: tuple[str, ...] | None
+) -> None:
+    a, b = [wide(xp, x) for x in inputs[:2]]
+    if zeros is not None:
+        a, b = a.astype("int32"), b.astype("int32")
+        for name, zero in zip(zeros, inputs[2:], strict=True):
+            number = zero.astype("int32")
+            if name == "a_zero_point":
+                a = a - (number.reshape(-1, 1) if number.size > 1 else number.reshape(-1)[0])
+            else:
+                b = b - number.reshape(-1)
+    left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    spans = iter(box)
+    leading = [slice(*next(spans)) for _ in whole[:-2]]
+    rows = slice(0, 1) if a.ndim == 1 else slice(*next(spans))
+    columns = slice(0, 1) if b.ndim == 1 else slice(*next(spans))
+    left = xp.broadcast_to(left, (*whole[:-2], *left.shape[-2:]))[(*leading, rows)]
+    right = xp.broadcast_to(right, (*whole[:-2], *right.shape[-2:]))[(*leading, slice(None), columns)]
+    out[...] = xp.matmul(left, right).reshape(out.shape)
+
+
+# ---- quantization ----------------------------------------------------------------------------------------------------
+
+
+@form_of_node("QuantizeLinear")
+def quantize_form(node: OnnxNode) -> Form:
+    """`round(x / scale) + zero`, halves to even, limited to the output's type."""
+    limits = np.iinfo(data_type(node.output.data_type).dtype)
+    made = call("rint", operand(0) / operand(1))
+    made = made + operand(2) if len(node.tensors) > 2 else made
+    limited = maximum(minimum(made, int(limits.max)), int(limits.min))
+    return _scaled(node, expression_form(node, limited, types=("float32",) * len(node.tensors)))
+
+
+@form_of_node("DequantizeLinear")
+def dequantize_form(node: OnnxNode) -> Form:
+    """`(x - zero) * scale`."""
+    real = operand(0) - operand(2) if len(node.tensors) > 2 else operand(0)
+    return _scaled(node, expression_form(node, real * operand(1), types=("float32",) * len(node.tensors)))
+
+
+def _scaled(node: OnnxNode, form: Pointwise) -> Form:
+    """The form itself; with a scale for each block along an axis, on blocks whose scales are taken first."""
+    found = dict(node.parameters)
+    if "block" not in found:
+        return form
+    parameters = (("axis", found["axis"]), ("block", found["block"]), ("form", form))
+    return BoxFunction(_by_blocks, len(node.tensors), parameters, 2, block=1 << 16)
+
+
+def _by_blocks(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int, block: int, form: Pointwise
+) -> None:
+    part = [slice(*span) for span in box]
+    x = inputs[0][tuple(part)]
+    part[axis] = slice(None)
+    which = xp.arange(*box[axis]) // block
+    scales = [xp.take(scale[tuple(part)], which, axis=axis) for scale in inputs[1:]]
+    form.fill(xp, [x, *scales], whole_box(x.shape), out)
+
+
+@form_of_node("DynamicQuantizeLinear")
+def quantize_dynamically_form(node: OnnxNode) -> Array:
+    """uint8 by a scale and a zero point that hold 0 and all elements."""
+    count = node.input.element_count
+    return Array(_quantize_dynamically, 1, 8 * count, (), 12 * count)
+
+
+def _quantize_dynamically(xp: ModuleType, x: Any) -> tuple[Any, Any, Any]:
+    low = xp.minimum(xp.min(x), 0) if x.size else x.dtype.type(0)
+    high = xp.maximum(xp.max(x), 0) if x.size else x.dtype.type(0)
+    scale = ((high - low) / 255).astype("float32")
+    divisor = xp.where(scale == 0, xp.float32(1), scale)
+    zero = xp.clip(xp.rint(-low / divisor), 0, 255)
+    y = xp.clip(xp.rint(x / divisor) + zero, 0, 255).astype("uint8")
+    return y, scale, zero.astype("uint8")

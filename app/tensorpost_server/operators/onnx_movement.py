@@ -1,22 +1,304 @@
-"""ONNX operators that move elements."""
+"""ONNX's operators that move elements, as copies and by indices; a new one is a row here and a rule in the contract."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tensorpost.descriptors import PaddingMode
 from tensorpost.onnx import OnnxNode
 
-from ..forms import Copies
+from ..forms import Array, Box, BoxFunction, Copies, Copy, Loop
+from .generator import sequence
+from .indexing import BLOCK, along, gather_elements, nonnegative
+from .movement import pad
 from .registry import form_of_node
 
-__all__ = ["identity_form"]
+__all__ = ["packed_form"]
 
 
-@form_of_node("Identity")
-def identity_form(node: OnnxNode) -> Copies:
-    """The elements as they are."""
-    return _packed_copy(node)
+def _copies(node: OnnxNode, *loops: Loop, start: Sequence[int] | None = None) -> Copies:
+    """One copy of the only input by these loops, of which those of one iteration are left out."""
+    source, target = len(node.input.shape), len(node.output.shape)
+    if 0 in node.output.shape:
+        return Copies((source,), ((),))
+    kept = tuple([loop for loop in loops if loop.extent > 1])
+    return Copies((source,), ((Copy(0, tuple(start or (0,) * source), (0,) * target, kept),),))
 
 
-def _packed_copy(node: OnnxNode) -> Copies:
+@form_of_node("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def packed_form(node: OnnxNode) -> Copies:
     """All elements in their order, whatever the shapes."""
     shape = node.output.shape
     return Copies((len(shape),), ((),)) if 0 in shape else Copies.of_box(shape, seen=(shape,))
+
+
+@form_of_node("Transpose")
+def transpose_form(node: OnnxNode) -> Copies:
+    """Axis i of the output is axis perm[i] of the input."""
+    perm: tuple[int, ...] = dict(node.parameters)["perm"]
+    return _copies(node, *[Loop(node.input.shape[axis], (to, 1), ((axis, 1),)) for to, axis in enumerate(perm)])
+
+
+@form_of_node("Expand")
+def expand_form(node: OnnxNode) -> Copies:
+    """Along axes of size 1 the element is repeated."""
+    own, shape = dict(node.parameters)["own"], node.output.shape
+    loops = [Loop(size, (axis, 1), ((axis, int(own[axis] != 1)),)) for axis, size in enumerate(shape) if size > 1]
+    zeros = (0,) * len(shape)
+    return Copies((len(shape),), (() if 0 in shape else (Copy(0, zeros, zeros, tuple(loops)),),), seen=(own,))
+
+
+@form_of_node("Slice")
+def slice_form(node: OnnxNode) -> Copies:
+    """`output[c] = input[start + c * step]`."""
+    found = dict(node.parameters)
+    loops = [
+        Loop(size, (axis, 1), ((axis, step),))
+        for axis, (size, step) in enumerate(zip(node.output.shape, found["steps"], strict=True))
+        if size > 1
+    ]
+    return _copies(node, *loops, start=found["start"])
+
+
+@form_of_node("Concat")
+def concat_form(node: OnnxNode) -> Copies:
+    """Every input is a copy, and each begins where the one before ends."""
+    axis: int = dict(node.parameters)["axis"]
+    begin, copies = 0, list[Copy]()
+    for index, (_, tensor) in enumerate(node.tensors):
+        if 0 not in tensor.shape:
+            copies.append(Copy.of_box(tensor.shape, target_start=_at(tensor.shape, axis, begin), input=index))
+        begin += tensor.shape[axis]
+    return Copies(tuple([len(tensor.shape) for _, tensor in node.tensors]), (tuple(copies),))
+
+
+@form_of_node("Split")
+def split_form(node: OnnxNode) -> Copies:
+    """Every output is a copy of a part of the input."""
+    axis: int = dict(node.parameters)["axis"]
+    begin, parts = 0, list[tuple[Copy, ...]]()
+    for _, tensor in node.results:
+        start = _at(tensor.shape, axis, begin)
+        parts.append(() if 0 in tensor.shape else (Copy.of_box(tensor.shape, source_start=start),))
+        begin += tensor.shape[axis]
+    return Copies((len(node.input.shape),), tuple(parts))
+
+
+def _at(shape: tuple[int, ...], axis: int, place: int) -> tuple[int, ...]:
+    return tuple([place if at == axis else 0 for at in range(len(shape))])
+
+
+@form_of_node("DepthToSpace")
+def depth_to_space_form(node: OnnxNode) -> Copies:
+    """Channels become blocks: their numbers are (row, column, channel) in DCR, (channel, row, column) in CRD."""
+    found, (n, c, _, _) = dict(node.parameters), node.output.shape
+    block, crd = found["block"], found["mode"] == "CRD"
+    channel, row, column = (block * block, block, 1) if crd else (1, block * c, c)
+    _, _, h, w = node.input.shape
+    return _copies(
+        node, Loop(n, (0, 1), ((0, 1),)), Loop(c, (1, 1), ((1, channel),)),
+        Loop(h, (2, block), ((2, 1),)), Loop(block, (2, 1), ((1, row),)),
+        Loop(w, (3, block), ((3, 1),)), Loop(block, (3, 1), ((1, column),)),
+    )  # fmt: skip
+
+
+@form_of_node("SpaceToDepth")
+def space_to_depth_form(node: OnnxNode) -> Copies:
+    """Blocks become channels; the inverse of DepthToSpace."""
+    found, (n, c, _, _) = dict(node.parameters), node.input.shape
+    block, crd = found["block"], found["mode"] == "CRD"
+    channel, row, column = (block * block, block, 1) if crd else (1, block * c, c)
+    _, _, h, w = node.output.shape
+    inner = [Loop(c, (1, channel), ((1, 1),)), Loop(block, (1, row), ((2, 1),)), Loop(block, (1, column), ((3, 1),))]
+    inner.sort(key=lambda loop: -loop.target[1])
+    return _copies(
+        node, Loop(n, (0, 1), ((0, 1),)), *inner, Loop(h, (2, 1), ((2, block),)), Loop(w, (3, 1), ((3, block),))
+    )
+
+
+@form_of_node("Pad")
+def pad_form(node: OnnxNode) -> Copies | BoxFunction:
+    """Constants lie around a copy of what is not cut off; other modes take elements by their indices."""
+    found, shape, output = dict(node.parameters), node.input.shape, node.output.shape
+    before = found["before"]
+    if found["mode"] != "constant":
+        mode = {"reflect": PaddingMode.REFLECTION, "edge": PaddingMode.EDGE, "wrap": PaddingMode.WRAP}[found["mode"]]
+        axes = tuple(zip(shape, before, output, strict=True))
+        return BoxFunction(pad, 1, (("axes", axes), ("mode", mode)), len(shape) + 1)
+    start = [max(0, -low) for low in before]
+    target = [max(0, low) for low in before]
+    sizes = [min(size - first, whole - at) for size, first, whole, at in zip(shape, start, output, target, strict=True)]
+    copy = () if min(sizes, default=1) < 1 else (Copy.of_box(sizes, source_start=start, target_start=target),)
+    return Copies((len(shape),), (copy,), found["value"])
+
+
+@form_of_node("ConstantOfShape")
+def constant_form(node: OnnxNode) -> Copies:
+    """Copies of nothing over the value."""
+    return Copies((), ((),), dict(node.parameters)["value"])
+
+
+@form_of_node("Range")
+def range_form(node: OnnxNode) -> BoxFunction:
+    """`start + k * delta`, computed in float64 or modulo 2^64, and rounded once."""
+    found = dict(node.parameters)
+    return BoxFunction(sequence, 0, (("strides", (1,)), ("start", found["start"]), ("delta", found["delta"])))
+
+
+# ---- by index --------------------------------------------------------------------------------------------------------
+
+
+@form_of_node("Gather")
+def gather_form(node: OnnxNode) -> BoxFunction:
+    """`output[a, k, b] = data[a, indices[k], b]`."""
+    return BoxFunction(_gather, 2, node.parameters, 2)
+
+
+def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
+    x, indices = inputs
+    part = [slice(*span) for span in box]
+    trailing = part[axis + indices.ndim :]
+    picked = nonnegative(xp, indices[(*part[axis : axis + indices.ndim], ...)], x.shape[axis])
+    source = x[(*part[:axis], slice(None), *trailing)]
+    out[...] = xp.take(source, xp.clip(picked, 0, x.shape[axis] - 1).reshape(-1), axis=axis).reshape(out.shape)
+
+
+@form_of_node("GatherElements")
+def gather_elements_form(node: OnnxNode) -> BoxFunction:
+    """`output[c] = data[c with c[axis] = indices[c]]`."""
+    return BoxFunction(gather_elements, 2, node.parameters, 2, block=BLOCK)
+
+
+def _work(node: OnnxNode) -> int:
+    return sum([tensor.element_count for _, tensor in (*node.tensors, *node.results)])
+
+
+@form_of_node("GatherND")
+def gather_nd_form(node: OnnxNode) -> Array:
+    """`output[b, k] = data[b][indices[b, k]]`, where indices hold index tuples."""
+    return Array(_gather_nd, 2, _work(node), node.parameters, 16 * node.tensors[1][1].element_count)
+
+
+def _gather_nd(xp: ModuleType, x: Any, indices: Any, batch: int) -> Any:
+    shape, count, batches = x.shape, indices.shape[-1], math.prod(x.shape[:batch])
+    output = (*indices.shape[:-1], *shape[batch + count :])
+    if 0 in output:
+        return xp.empty(output, x.dtype)
+    rows = indices.reshape(batches, -1, count)
+    places = [_inside(xp, rows[..., at], shape[batch + at]) for at in range(count)]
+    first = xp.broadcast_to(xp.arange(batches)[:, None], rows.shape[:2])
+    return x.reshape(batches, *shape[batch:])[(first, *places)].reshape(output)
+
+
+def _inside(xp: ModuleType, indices: Any, length: int) -> Any:
+    return xp.clip(nonnegative(xp, indices, length), 0, length - 1)
+
+
+@form_of_node("Scatter", "ScatterElements")
+def scatter_form(node: OnnxNode) -> Array:
+    """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
+    _, indices = node.tensors[1]
+    scratch = indices.element_count * (8 * len(indices.shape) + 40)
+    return Array(_scatter, 3, _work(node), node.parameters, scratch)
+
+
+def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
+    places = nonnegative(xp, indices, x.shape[axis])
+    inside = (places >= 0) & (places < x.shape[axis])
+    coordinates = list(xp.nonzero(inside))
+    values = updates[tuple(coordinates)]
+    coordinates[axis] = places[inside]
+    return _updated(xp, x, tuple(coordinates), values, reduction)
+
+
+@form_of_node("ScatterND")
+def scatter_nd_form(node: OnnxNode) -> Array:
+    """The data, then `output[indices[k]]` is the update, or takes it in by the reduction."""
+    return Array(_scatter_nd, 3, _work(node), node.parameters, 24 * node.tensors[1][1].element_count)
+
+
+def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:
+    if not indices.size and indices.shape[-1]:
+        return x
+    places = tuple([_inside(xp, indices[..., at], x.shape[at]) for at in range(indices.shape[-1])])
+    if not places:  # tuples of no numbers name the whole tensor
+        places = (xp.zeros(indices.shape[:-1], "int64"),)
+        return _updated(xp, x[None], places, updates, reduction)[0]
+    return _updated(xp, x, places, updates, reduction)
+
+
+def _updated(xp: ModuleType, x: Any, places: tuple[Any, ...], values: Any, reduction: str) -> Any:
+    """A copy of the array with some elements set, or combined with all values that meet there, in float32 of halves."""
+    if reduction == "none":
+        made = x.copy()
+        made[places] = values
+        return made
+    if xp is not np:  # CuPy has no product of this kind
+        host = [np.asarray(array.get()) for array in (x, values, *places)]
+        return xp.asarray(_updated(np, host[0], tuple(host[2:]), host[1], reduction))
+    wide = "float32" if x.dtype.name in ("float16", "bfloat16") else x.dtype
+    made = x.astype(wide)
+    function = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
+    function.at(made, places, values.astype(wide))
+    return made.astype(x.dtype)
+
+
+@form_of_node("OneHot")
+def one_hot_form(node: OnnxNode) -> BoxFunction:
+    """The second value where the coordinate along the axis is the index, else the first."""
+    return BoxFunction(_one_hot, 2, node.parameters, block=BLOCK)
+
+
+def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int, depth: int) -> None:
+    indices, values = inputs
+    others = [slice(*span) for at, span in enumerate(box) if at != axis]
+    picked = nonnegative(xp, indices[(*others, ...)].astype("int64"), depth)
+    hot = along(xp, box[axis], axis, len(box)) == xp.expand_dims(picked, axis)
+    out[...] = xp.where(hot, values[1], values[0])
+
+
+@form_of_node("ReverseSequence")
+def reverse_form(node: OnnxNode) -> BoxFunction:
+    """Along the time axis the first elements of each entry of the batch are reversed, as many as its length says."""
+    return BoxFunction(_reverse, 2, node.parameters, 2, block=BLOCK)
+
+
+def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, time: int) -> None:
+    x, lengths = inputs
+    part, rank = [slice(*span) for span in box], len(box)
+    count = lengths[part[1 - time]].reshape([-1 if axis == 1 - time else 1 for axis in range(rank)])
+    part[time] = slice(None)
+    place = along(xp, box[time], time, rank)
+    source = xp.where(place < count, count - 1 - place, place)
+    out[...] = xp.take_along_axis(x[tuple(part)], xp.broadcast_to(source, out.shape), time)
+
+
+@form_of_node("EyeLike")
+def eye_form(node: OnnxNode) -> BoxFunction:
+    """1 on the k-th diagonal; the input's elements are not read."""
+    return BoxFunction(_eye, 1, node.parameters)
+
+
+def _eye(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int) -> None:
+    del inputs
+    rows, columns = [along(xp, span, axis, 2) for axis, span in enumerate(box)]
+    out[...] = columns - rows == k
+
+
+@form_of_node("Trilu")
+def triangle_form(node: OnnxNode) -> BoxFunction:
+    """The elements on the k-th diagonal and above it, or below it; 0 elsewhere."""
+    return BoxFunction(_triangle, 1, node.parameters, block=BLOCK)
+
+
+def _triangle(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, k: int, upper: bool) -> None:
+    rank = len(box)
+    rows, columns = [along(xp, box[axis], axis, rank) for axis in (rank - 2, rank - 1)]
+    kept = columns - rows >= k if upper else columns - rows <= k
+    part = inputs[0][tuple([slice(*span) for span in box])]
+    out[...] = xp.where(kept, part, part.dtype.type(0))

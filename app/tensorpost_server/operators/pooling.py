@@ -1,9 +1,9 @@
 """Pooling operators: windows reduced axis by axis.
 
 Choices where the pages are silent: sums are made in float32 and rounded once; a window that lies in the padding alone
-has the average 0, the norm 0, and as its largest element -infinity, or the smallest number of an integer type, at place
-0; NaN is the largest element; of equal elements the first in row-major order is the one; padding that counts makes the
-divisor the whole window's size, also where the window reaches beyond it.
+has the average 0, the norm 0, and as its largest element -infinity, or the smallest number of an integer type, at the
+first place of its channel; NaN is the largest element; of equal elements the first in row-major order is the one;
+padding that counts makes the divisor the whole window's size, also where the window reaches beyond the padding.
 """
 
 from __future__ import annotations
@@ -124,14 +124,24 @@ def max_form(desc: Any) -> WindowFunction:
 
 def _max(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window) -> None:
     (x,) = inputs
-    part, inside, region = _read(x, box, window)
     if output == 0:
+        part, inside, _ = _read(x, box, window)
         out[...] = inside.slide(xp, part, box[2:], (xp.maximum, xp.max, _lowest(xp, x.dtype)))
         return
+    _places(xp, inputs, box, out, output, window, 0)
+
+
+def _places(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window, padding: int
+) -> None:
+    """The places of the largest elements in the whole input; `padding` of windows of padding alone, 0 for the first."""
+    del output
+    (x,) = inputs
+    part, inside, region = _read(x, box, window)
     places = largest_places(xp, part, inside, box[2:], x.shape[2:], region)
     images = xp.arange(*box[0]).reshape(-1, 1) * x.shape[1] + xp.arange(*box[1])
     images = images.reshape(*images.shape, *[1] * (x.ndim - 2)) * math.prod(x.shape[2:])
-    out[...] = images + xp.maximum(places, 0)
+    out[...] = xp.where(places < 0, padding, places + images) if padding else xp.maximum(places, 0) + images
 
 
 def _lowest(xp: ModuleType, dtype: Any) -> Any:
@@ -196,3 +206,46 @@ def _unpool(xp: ModuleType, x: Any, indices: Any, sizes: tuple[int, ...]) -> Any
     inside = places < places.dtype.type(min(made.size, xp.iinfo(places.dtype).max))
     made[places[inside].astype("int64")] = x.reshape(-1)[inside]
     return made.reshape(sizes)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@form_of_class(dml.AveragePoolingGradOperatorDesc)
+def average_grad_form(desc: dml.AveragePoolingGradOperatorDesc) -> WindowFunction:
+    """The gradient over the forward divisor, spread over each window."""
+    sizes = desc.input_gradient_tensor.sizes[2:]
+    parameters = (("sizes", desc.output_gradient_tensor.sizes[2:]), ("padded", desc.include_padding))
+    window = window_of(desc, transposed=True)
+    return WindowFunction(_spread, 1, parameters, window=window, sizes=sizes, bytes_per_element=8)
+
+
+def _spread(
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int, window: Window,
+    sizes: tuple[int, ...], padded: bool,
+) -> None:  # fmt: skip
+    del output
+    part, inside, region = _read(inputs[0], box, window)
+    shares = part / _divisor(xp, window, sizes, region, padded).astype("float32")
+    out[...] = inside.slide(xp, shares.astype("float32", copy=False), box[2:], _sum(xp))
+
+
+@form_of_class(dml.MaxPoolingGradOperatorDesc)
+def max_grad_form(desc: dml.MaxPoolingGradOperatorDesc) -> Array:
+    """`OutputGradient[place of the largest of window o] += InputGradient[o]`, in float64, rounded once."""
+    elements, outputs = (math.prod(tensor.sizes) for tensor in (desc.input_tensor, desc.input_gradient_tensor))
+    window = window_of(desc)
+    taps = sum(min(taps, size) for taps, size in zip(window.taps, desc.input_tensor.sizes[2:], strict=True))
+    widest = WindowFunction(_max, 1, window=window, sizes=desc.input_tensor.sizes[2:], bytes_per_element=56)
+    box = tuple([(0, size) for size in desc.input_gradient_tensor.sizes])
+    scratch = widest.scratch_bytes(box) + 16 * elements + 40 * outputs
+    return Array(_gather_gradients, 2, elements + 4 * taps * outputs, (("window", window),), scratch)
+
+
+def _gather_gradients(xp: ModuleType, x: Any, gradient: Any, window: Window) -> Any:
+    places = xp.empty(gradient.shape, "int64")
+    form = WindowFunction(_places, 1, (("padding", -1),), window=window, sizes=x.shape[2:], bytes_per_element=56)
+    form.fill(xp, [x], tuple([(0, size) for size in gradient.shape]), places)
+    weights = xp.where(places < 0, 0, gradient.astype("float64"))
+    made = xp.bincount(xp.maximum(places, 0).reshape(-1), weights.reshape(-1), x.size)
+    return made.reshape(x.shape).astype(x.dtype)

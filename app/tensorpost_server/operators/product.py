@@ -21,7 +21,7 @@ from ..forms.pointwise import Pointwise
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of, form_of_class
 
-__all__ = ["activation_form", "finish", "gemm_form", "product_scratch", "wide"]
+__all__ = ["activation_form", "finish", "gemm", "gemm_form", "product_scratch", "wide"]
 
 
 @form_of_class(dml.GemmOperatorDesc)
@@ -34,7 +34,7 @@ def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction:
         ("beta", desc.beta),
         ("activation", activation_form(desc.fused_activation)),
     )
-    return BoxFunction(_gemm, len(desc.inputs), parameters, 2 * inner, scratch=product_scratch(desc))
+    return BoxFunction(gemm, len(desc.inputs), parameters, 2 * inner, scratch=product_scratch(desc))
 
 
 def product_scratch(desc: OperatorDesc, item: int = 4) -> int:
@@ -43,7 +43,7 @@ def product_scratch(desc: OperatorDesc, item: int = 4) -> int:
     return item * (sum(elements) + elements[-1])
 
 
-def _gemm(
+def gemm(
     xp: ModuleType,
     inputs: Sequence[Any],
     box: Box,
@@ -53,6 +53,7 @@ def _gemm(
     beta: float,
     activation: Pointwise | None,
 ) -> None:
+    """Fill a box of `activation(alpha * A x B + beta * C)`."""
     a, b = [xp.swapaxes(x, -1, -2) if turned else x for x, turned in zip(inputs[:2], transposed, strict=True)]
     *leading, rows, columns = [slice(*span) for span in box]
     left, right = a[(*leading, rows, slice(None))], b[(*leading, slice(None), columns)]

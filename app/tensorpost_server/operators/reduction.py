@@ -16,7 +16,7 @@ from tensorpost.descriptors import AxisDirection, ReduceFunction
 from ..forms import Lines
 from .registry import form_of_class
 
-__all__ = ["position_form", "reduce_form", "top_k_form"]
+__all__ = ["position_form", "positions", "reduce_form", "reduce_lines", "top_k", "top_k_form"]
 
 
 @form_of_class(dml.ReduceOperatorDesc)
@@ -29,14 +29,15 @@ def reduce_form(desc: dml.ReduceOperatorDesc) -> Lines:
         ReduceFunction.L1: 1, ReduceFunction.L2: 1, ReduceFunction.SUM_SQUARE: 1, ReduceFunction.LOG_SUM_EXP: 3,
     }  # fmt: skip
     scratch = max(4, item) * temporaries.get(desc.function, 0) + (4 if item == 2 or desc.function.is_index else 0)
-    return Lines(_reduce, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch)
+    return Lines(reduce_lines, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch)
 
 
-def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
+def reduce_lines(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
+    """Reduce the axes of an array, which stay as sizes of 1."""
     if function.is_index:
-        _positions(xp, x, out, axes, smallest=function is ReduceFunction.ARGMIN, last=False)
+        positions(xp, x, out, axes, smallest=function is ReduceFunction.ARGMIN, last=False)
         return
-    wide = "float32" if x.dtype.name == "float16" else x.dtype
+    wide = "float32" if x.dtype.name in ("float16", "bfloat16") else x.dtype
     if function in (ReduceFunction.MAX, ReduceFunction.MIN):
         out[...] = (xp.max if function is ReduceFunction.MAX else xp.min)(x, axis=axes, keepdims=True)
         return
@@ -70,10 +71,11 @@ def position_form(desc: dml.ArgminOperatorDesc | dml.ArgmaxOperatorDesc) -> Line
     smallest, last = isinstance(desc, dml.ArgminOperatorDesc), desc.axis_direction is AxisDirection.DECREASING
     parameters = (("axes", axes), ("smallest", smallest), ("last", last))
     scratch = desc.input_tensor.item_size + 4
-    return Lines(_positions, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch)
+    return Lines(positions, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch)
 
 
-def _positions(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], smallest: bool, last: bool) -> None:
+def positions(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], smallest: bool, last: bool) -> None:
+    """Where the smallest or the largest element of each line is, counted in row-major order of the axes."""
     # The lines as the last axis, row-major over the reduced dimensions.
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     lines = x.transpose([*kept, *axes]).reshape([*[x.shape[axis] for axis in kept], -1])
@@ -88,10 +90,11 @@ def top_k_form(desc: dml.TopKOperatorDesc | dml.TopK1OperatorDesc) -> Lines:
     common = (("axis", desc.axis), ("k", desc.k), ("largest", largest))
     sizes = desc.output_value_tensor.sizes
     parameters = ((*common, ("positions", False)), (*common, ("positions", True)))
-    return Lines(_top_k, (desc.axis,), desc.input_tensor.sizes, (sizes, sizes), parameters, 40)
+    return Lines(top_k, (desc.axis,), desc.input_tensor.sizes, (sizes, sizes), parameters, 40)
 
 
-def _top_k(xp: ModuleType, x: Any, out: Any, axis: int, k: int, largest: bool, positions: bool) -> None:
+def top_k(xp: ModuleType, x: Any, out: Any, axis: int, k: int, largest: bool, positions: bool) -> None:
+    """The first k elements of each line in order, or where they are."""
     # Equal elements keep their order in a stable sort; for the largest first the line is sorted from its end.
     lines = xp.flip(x, axis) if largest else x
     order = xp.argsort(lines, axis=axis, kind="stable")

@@ -15,7 +15,7 @@ from tensorpost.descriptors import AxisDirection
 from ..forms import Lines
 from .registry import form_of_class
 
-__all__ = ["scan_form"]
+__all__ = ["scan", "scan_form"]
 
 
 @form_of_class(dml.CumulativeSummationOperatorDesc, dml.CumulativeProductOperatorDesc)
@@ -26,10 +26,11 @@ def scan_form(desc: dml.CumulativeSummationOperatorDesc | dml.CumulativeProductO
     backward = desc.axis_direction is AxisDirection.DECREASING
     parameters = (("axis", desc.axis), ("sums", sums), ("backward", backward), ("exclusive", exclusive))
     sizes = desc.input_tensor.sizes
-    return Lines(_scan, (desc.axis,), sizes, (sizes,), (parameters,), max(4, desc.input_tensor.item_size))
+    return Lines(scan, (desc.axis,), sizes, (sizes,), (parameters,), max(4, desc.input_tensor.item_size))
 
 
-def _scan(xp: ModuleType, x: Any, out: Any, axis: int, sums: bool, backward: bool, exclusive: bool) -> None:
+def scan(xp: ModuleType, x: Any, out: Any, axis: int, sums: bool, backward: bool, exclusive: bool) -> None:
+    """The sum or the product of the elements up to each one, without itself where it is exclusive."""
     x, out = xp.moveaxis(x, axis, -1), xp.moveaxis(out, axis, -1)
     if backward:
         x, out = x[..., ::-1], out[..., ::-1]

@@ -35,7 +35,7 @@ def hardmax_form(desc: Any) -> Lines:
 
 
 def _axes(desc: Any) -> tuple[int, ...]:
-    return tuple(sorted(getattr(desc, "axes", (len(desc.input_tensor.sizes) - 1,))))
+    return tuple(sorted(set(getattr(desc, "axes", (len(desc.input_tensor.sizes) - 1,)))))
 
 
 def softmax_lines(sizes: tuple[int, ...], axes: tuple[int, ...], *, logarithm: bool) -> Lines:

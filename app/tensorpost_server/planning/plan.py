@@ -9,7 +9,7 @@ from functools import lru_cache
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import AxesForm, BoxFunction, Copies, Form, Lines, Pointwise, whole_box
+from ..forms import Array, AxesForm, BoxFunction, Copies, Form, Lines, Pointwise, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
@@ -42,6 +42,7 @@ class Plan:
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
         slice_work: work of the largest slice, in elements that are just added up (`SLICE_WORK`).
+        operands: how the form reads each input: as it lies, or broadcast to the output's sizes.
         input_bytes: bytes of all inputs together.
         output_bytes: bytes of all outputs together.
     """
@@ -55,12 +56,22 @@ class Plan:
     held_bytes: int = 0
     scratch_bytes: int = 0
     slice_work: int = 0
+    operands: tuple[Layout, ...] = field(init=False)
     input_bytes: int = field(init=False)
     output_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        operands = tuple([slot.layout for slot in self.inputs])
+        if isinstance(self.form, Pointwise):
+            operands = tuple([layout.broadcast(self.outputs[0].layout.sizes) for layout in operands])
+        object.__setattr__(self, "operands", operands)
         object.__setattr__(self, "input_bytes", sum([slot.layout.size_in_bytes for slot in self.inputs]))
         object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
+
+    @property
+    def library(self) -> str:
+        """The library that computes it whatever the backend; empty if the backend does."""
+        return self.form.library if isinstance(self.form, Array) else ""
 
     @property
     def operator(self) -> str:
@@ -97,7 +108,7 @@ def make_plan(operation: Operation, slice_bytes: int) -> Plan:
 def _make_plan(key: _Key, slice_bytes: int) -> Plan:
     operation = key.operation
     form, outputs = form_of(operation), operation.outputs
-    inputs = _seen(form, operation.inputs, outputs)
+    inputs = _seen(form, operation.inputs)
     cuts: list[Slices] = []
     work = slice_work = held = scratch = 0
     weight = WEIGHTED_WORK if isinstance(form, AxesForm) else 1
@@ -121,7 +132,7 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
     return Plan(operation, form, inputs, outputs, all_slices, work, held, scratch, slice_work)
 
 
-def _seen(form: Form, inputs: tuple[Slot, ...], outputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
+def _seen(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
     """The inputs with the sizes that the form reads them with; see `Pointwise.seen` and `Copies.seen`.
 
     Of inputs that a form does not read there is no entry, and no slot in the plan.
@@ -129,8 +140,6 @@ def _seen(form: Form, inputs: tuple[Slot, ...], outputs: tuple[Slot, ...]) -> tu
     if not isinstance(form, (Pointwise, Copies)) or not form.seen:
         return inputs
     layouts = [Layout.row_major(slot.layout.data_type, sizes) for slot, sizes in zip(inputs, form.seen, strict=False)]
-    if isinstance(form, Pointwise):
-        layouts = [layout.broadcast(outputs[0].layout.sizes) for layout in layouts]
     return tuple([Slot(slot.name, layout) for slot, layout in zip(inputs, layouts, strict=False)])
 
 

@@ -23,15 +23,19 @@ from . import (
     indexing_nd,
     logic,
     movement,
+    normalization,
     pooling,
     product,
+    quantization,
     recurrent,
     reduction,
     resample,
     resample_grad,
+    roi,
     scan,
     softmax,
     tile,
+    training,
     value_scale,
 )
 from .activation import *  # noqa: F403 # the families say what they export; a new operator is one more line there
@@ -50,13 +54,16 @@ from .indexing import *  # noqa: F403
 from .indexing_nd import *  # noqa: F403
 from .logic import *  # noqa: F403
 from .movement import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .operator_desc import OPERATORS, OperatorDesc
 from .pooling import *  # noqa: F403
 from .product import *  # noqa: F403
+from .quantization import *  # noqa: F403
 from .recurrent import *  # noqa: F403
 from .reduction import *  # noqa: F403
 from .resample import *  # noqa: F403
 from .resample_grad import *  # noqa: F403
+from .roi import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .softmax import *  # noqa: F403
 from .tensor import (
@@ -68,6 +75,7 @@ from .tensor import (
     packed_strides,
 )
 from .tile import *  # noqa: F403
+from .training import *  # noqa: F403
 from .value_scale import *  # noqa: F403
 
 __all__ = [
@@ -104,12 +112,17 @@ __all__ += movement.__all__
 __all__ += pooling.__all__
 __all__ += product.__all__
 __all__ += recurrent.__all__
+__all__ += normalization.__all__
+__all__ += product.__all__
+__all__ += quantization.__all__
 __all__ += reduction.__all__
 __all__ += resample.__all__
 __all__ += resample_grad.__all__
 __all__ += scan.__all__
+__all__ += roi.__all__
 __all__ += softmax.__all__
 __all__ += tile.__all__
+__all__ += training.__all__
 __all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name

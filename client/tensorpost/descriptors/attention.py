@@ -134,7 +134,7 @@ class Attention(OperatorDesc):
         tensors = self.tensors()
         whole = ("mask_tensor", "past_sequence_lengths_tensor")
         floats = [str(path[0]) for path, _ in tensors if path[0] not in whole]
-        yield from self.data_type_is(tensors[0][1].data_type, *floats)
+        yield from self.same_data_type(*floats)
         yield from self._source_rules()
         for name in self.head_counts:
             if not getattr(self, name):

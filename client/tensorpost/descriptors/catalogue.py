@@ -35,13 +35,13 @@ __all__ = [
 
 @lru_cache(maxsize=1024)  # the names of all fields of the catalogue
 def pascal_case(name: str) -> str:
-    """`input_pixel_offsets` to `InputPixelOffsets`."""
-    return "".join(part.capitalize() for part in name.split("_"))
+    """`input_pixel_offsets` to `InputPixelOffsets`, `roi_tensor` to `ROITensor`."""
+    return "".join("ROI" if part == "roi" else part.capitalize() for part in name.split("_"))
 
 
 def snake_case(name: str) -> str:
-    """`InputPixelOffsets` to `input_pixel_offsets`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    """`InputPixelOffsets` to `input_pixel_offsets`, `ROITensor` to `roi_tensor`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name.replace("ROI", "Roi")).lower()
 
 
 def slot_name(field: str) -> str:

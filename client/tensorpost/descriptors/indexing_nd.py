@@ -103,8 +103,16 @@ class ScatterNdOperatorDesc(OperatorDesc):
         yield from _inferred_counts(source.sizes, given.tensor("indices_tensor").sizes, 0).items()
 
     def operator_rules(self) -> Iterator[Violation]:
-        """Ranks and types agree, and the updates' sizes are the indices' and a part's."""
+        """Ranks and types agree, and the updates' sizes are the indices' and a part's.
+
+        Indices that are repeated by a stride of 0 name one part twice, and DirectML refuses them.
+        """
         yield from self.same_type_and_rank("input_tensor", "updates_tensor", "output_tensor")
+        indices = self.indices_tensor
+        for axis, (size, stride) in enumerate(zip(indices.sizes, indices.strides or (), strict=False)):
+            if size > 1 and stride == 0:
+                message = "indices are not repeated by a stride of 0"
+                yield self.broken("broadcast-indices", ("IndicesTensor", "Strides", axis), message, 0, "1 or more")
         yield from self.sizes_are(self.input_tensor.sizes, "InputTensor.Sizes", "output_tensor")
         yield from _coordinate_rules(self, "updates_tensor")
 

@@ -395,14 +395,12 @@ class OperatorDesc(Descriptor):
                 axis, f"0 to {rank - 1}",
             )  # fmt: skip
 
-    def axes_are_distinct(self, rank: int, field: str = "axes") -> Iterator[Violation]:
-        """Axes must be dimensions of a tensor of this rank, each once."""
-        axes = getattr(self, field)
-        for index, axis in enumerate(axes):
-            if axis >= rank or axis in axes[:index]:
-                message = f"{axis} is {'there twice' if axis < rank else 'no dimension of the input'}"
-                path = (pascal_case(field), index)
-                yield self.broken("axis", path, message, axis, f"0 to {rank - 1}, each once")
+    def axes_are_below(self, rank: int, field: str = "axes") -> Iterator[Violation]:
+        """Axes must be dimensions of a tensor of this rank; one that is there twice counts once, as in DirectML."""
+        for index, axis in enumerate(getattr(self, field)):
+            if axis >= rank:
+                message = f"{axis} is no dimension of the input"
+                yield self.broken("axis", (pascal_case(field), index), message, axis, f"0 to {rank - 1}")
 
     def broken(self, code: str, path: tuple[str | int, ...], message: str, value: object, expected: str) -> Violation:
         """A violation of a rule of the operator's page."""

@@ -20,16 +20,21 @@ from .windows import SlidingWindow, spatial_sizes
 
 __all__ = [
     "AveragePooling1OperatorDesc",
+    "AveragePoolingGradOperatorDesc",
     "AveragePoolingOperatorDesc",
     "LpPooling1OperatorDesc",
     "LpPoolingOperatorDesc",
     "MaxPooling1OperatorDesc",
     "MaxPooling2OperatorDesc",
+    "MaxPoolingGradOperatorDesc",
     "MaxPoolingOperatorDesc",
     "MaxUnpoolingOperatorDesc",
     "Pooling",
     "QuantizedLinearAveragePoolingOperatorDesc",
 ]
+
+
+_OF_ONE_TYPE = ("input_tensor", "output_tensor", "input_gradient_tensor", "output_gradient_tensor")
 
 
 class Pooled(OperatorDesc):
@@ -94,7 +99,7 @@ class Pooling(SlidingWindow):
 
     def type_rules(self) -> Iterator[Violation]:
         """Which tensors agree in DataType and DimensionCount: all but indices."""
-        yield from self.same_data_type("input_tensor", "output_tensor")
+        yield from self.same_data_type(*_OF_ONE_TYPE)
         yield from self.same_dimension_count()
 
     def operator_rules(self) -> Iterator[Violation]:
@@ -236,6 +241,64 @@ class QuantizedLinearAveragePoolingOperatorDesc(DilatedPooling, QuantizedPooled)
             yield from self.same_data_type(f"{name}_tensor", f"{name}_zero_point_tensor")
             parameters = (f"{name}_scale_tensor", f"{name}_zero_point_tensor")
             yield from self.one_value_or(channels, 1, "channel", *parameters)
+
+
+class AveragePoolingGradients(OperatorDesc):
+    """The tensors of AVERAGE_POOLING's gradient.
+
+    Attributes:
+        input_gradient_tensor: of the sizes of AVERAGE_POOLING's output.
+        output_gradient_tensor: of the sizes of its input, and the same DataType.
+    """
+
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+
+
+class MaxPoolingGradients(OperatorDesc):
+    """The tensors of MAX_POOLING2's gradient.
+
+    Attributes:
+        input_tensor: MAX_POOLING2's input.
+        input_gradient_tensor: of the sizes of its output.
+        output_gradient_tensor: of the sizes of its input; all three have one DataType.
+    """
+
+    input_tensor: BufferTensorDesc
+    input_gradient_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+
+
+class AveragePoolingGradOperatorDesc(Pooling, AveragePoolingGradients):
+    """`DML_OPERATOR_AVERAGE_POOLING_GRAD`: what each output of AVERAGE_POOLING averaged gets its share of the gradient.
+
+    Attributes:
+        include_padding: whether padding counted as zeros.
+    """
+
+    operator_type = "AVERAGE_POOLING_GRAD"
+    forward_tensors = ("output_gradient_tensor", "input_gradient_tensor")
+
+    include_padding: Bool
+
+
+class MaxPoolingGradOperatorDesc(DilatedPooling, MaxPoolingGradients):
+    """`DML_OPERATOR_MAX_POOLING_GRAD`: the largest element of each window of MAX_POOLING2 gets the gradient."""
+
+    operator_type = "MAX_POOLING_GRAD"
+    forward_tensors = ("input_tensor", "input_gradient_tensor")
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the output too."""
+        yield from super().inferred(given)
+        source = given.tensor("input_tensor")
+        yield "output_gradient_tensor", packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """See `Pooling`; the output has the input's sizes."""
+        yield from super().operator_rules()
+        yield from self.sizes_are(self.input_tensor.sizes, "those of InputTensor", "output_gradient_tensor")
 
 
 class MaxUnpoolingOperatorDesc(OperatorDesc):

@@ -122,6 +122,11 @@ class Recurrent(OperatorDesc):
     def operator_rules(self) -> Iterator[Violation]:
         """All tensors have four dimensions, the sizes of the class and one type, and there is an output."""
         yield from self.same_type_and_rank(*_SIZES.keys() - {"sequence_lengths_tensor"})
+        for path, tensor in self.tensors("input"):
+            if tensor.flags:
+                message = "DirectML takes no OWNED_BY_DML in recurrent networks"
+                where = (self.names_of_fields()[str(path[0])], "Flags")
+                yield self.broken("owned-input", where, message, "OWNED_BY_DML", "NONE")
         yield from self.count_is_length("activation_desc_count", "activation_descs")
         wanted = len(self.functions) * self.direction.directions
         if len(self.activation_descs) != wanted:
@@ -202,7 +207,8 @@ class LstmOperatorDesc(Recurrent):
     """`DML_OPERATOR_LSTM`: a network of long short-term memory; the gates are input i, output o, forget f and cell c.
 
     `i = f(X Wi' + H Ri' + Pi * C + Wbi + Rbi)`, o and f alike, `c = g(X Wc' + H Rc' + Wbc + Rbc)`,
-    `C_t = f * C + i * c`, `H_t = o * h(C_t)`. The output gate sees the cell before the step, unlike ONNX's.
+    `C_t = f * C + i * c`, `H_t = o * h(C_t)`. The output gate sees `C_t`, as DirectML answers and ONNX has it, not the
+    cell before the step, as its page says.
 
     Attributes:
         cell_mem_init_tensor: {1, D, B, H}, the cell before the first step; absent for zeros.

@@ -95,10 +95,7 @@ def _axes_rules(desc: ReduceOperatorDesc | Positions) -> Iterator[Violation]:
     """The axes are dimensions, as DirectML has it even if one is there twice; each has one element in the output."""
     yield from desc.count_is_length("axis_count", "axes")
     sizes = desc.input_tensor.sizes
-    for index, axis in enumerate(desc.axes):
-        if axis >= len(sizes):
-            message = f"{axis} is no dimension of the input"
-            yield desc.broken("axis", ("Axes", index), message, axis, f"0 to {len(sizes) - 1}")
+    yield from desc.axes_are_below(len(sizes))
     yield from desc.sizes_are(_reduced(sizes, desc.axes), "the input's with 1 for each axis", "output_tensor")
 
 

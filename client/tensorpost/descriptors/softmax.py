@@ -57,7 +57,8 @@ class AxesActivation(UnaryWithoutScale):
     """Base of activations along some dimensions together.
 
     Attributes:
-        axes: dimensions, each once; elements that differ in these alone are one line, row-major.
+        axes: dimensions; one that is there twice counts once. Elements that differ in these alone are one line,
+            row-major.
         axis_count: derived.
     """
 
@@ -68,7 +69,7 @@ class AxesActivation(UnaryWithoutScale):
         """See `ElementWise`; the axes are dimensions of the input."""
         yield from super().operator_rules()
         yield from self.count_is_length("axis_count", "axes")
-        yield from self.axes_are_distinct(len(self.input_tensor.sizes))
+        yield from self.axes_are_below(len(self.input_tensor.sizes))
 
 
 class ActivationSoftmax1OperatorDesc(AxesActivation):

@@ -210,11 +210,12 @@ class BufferTensorDesc(Descriptor):
     def layout(self) -> Layout:
         """Type, sizes, strides and bytes, as the tensor travels and lies in memory.
 
-        A packed tensor's bytes are just its elements, without the rounding up to 4.
-
-        Raises:
-            KeyError: NumPy has no 4-bit types.
+        A packed tensor's bytes are just its elements, without the rounding up to 4. A tensor of 4-bit elements is a
+        line of bytes, with two elements in each (`four_bits.py`).
         """
+        if self.data_type.bits == 4:
+            size = self.data_size_in_bytes if self.is_packed else self.total_tensor_size_in_bytes
+            return Layout.row_major(TensorDataType.UINT8.row, (size,))
         if self.is_packed:
             return Layout.row_major(self.data_type.row, self.sizes)
         strides = self.effective_strides
@@ -301,13 +302,12 @@ class BufferTensorDesc(Descriptor):
             )  # fmt: skip
 
     def view(self, buffer: Any) -> NDArray[Any]:
-        """The tensor's elements in a buffer, as an array of `sizes`; no copy.
+        """The tensor's elements in a buffer, as an array of `sizes` (4-bit elements: the bytes); no copy.
 
         Read-only if the buffer is, or if elements share addresses.
 
         Raises:
             BodyMismatch: the buffer ends before the last element does; nothing was read.
-            KeyError: NumPy has no 4-bit types.
         """
         return self.layout.view(buffer)
 

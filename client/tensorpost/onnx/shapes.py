@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..datatypes import DATA_TYPES, data_type
 from .given import Broken, Given, Inferred, Meaning, Shape
+from .line_shapes import LINES
+from .movement_shapes import MOVEMENT
+from .package import infer_by_package
 from .resize import Resizing, resizing
 from .tensor import OnnxTensor, too_large
 from .tile import Tiling, tiling
@@ -40,7 +43,7 @@ def infer(given: Given) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, On
     if report.found:
         return None
     try:
-        shapes, meaning, types = RULES[schema.op_type](given)
+        shapes, meaning, types = RULES.get(schema.op_type, infer_by_package)(given)
         return meaning, list(_results(given, shapes, types))
     except Broken:
         return None
@@ -51,13 +54,14 @@ def _results(given: Given, shapes: Sequence[Shape], types: Mapping[str, str]) ->
     names = [entry.name for entry in outputs]
     if outputs[-1].variadic:
         names = [f"{outputs[-1].name}_{index}" for index in range(len(shapes))]
-    wanted = given.outputs or sum([not entry.optional for entry in outputs if not entry.variadic]) or len(shapes)
-    if not sum([not entry.optional for entry in outputs]) <= wanted <= len(shapes):
+    least = len(shapes) if outputs[-1].variadic else sum([not entry.optional for entry in outputs])
+    wanted = given.outputs or least
+    if not least <= wanted <= len(shapes):
         message = f"{given.schema.name} has {len(shapes)} outputs here, not {wanted}"
         given.refuse("output-count", ("outputs",), message, wanted, str(len(shapes)))
     for index in range(wanted):
         entry = outputs[min(index, len(outputs) - 1)]
-        kind = types.get(entry.variable) or given.types.get(entry.variable) or entry.types[0]
+        kind = types.get(entry.variable or entry.name) or given.types.get(entry.variable) or entry.types[0]
         if too_large(kind, shapes[index]) or len(shapes[index]) > 64:
             message = f"the output would have the shape {list(shapes[index])[:64]}, which no array here can have"
             given.refuse(
@@ -174,5 +178,7 @@ RULES: Mapping[str, Rule] = {
     "Mod": _mod,
     "PRelu": _prelu,
     "Softmax": _softmax,
+    **MOVEMENT,
+    **LINES,
 }
 """What a node means, by operator."""

@@ -152,6 +152,8 @@ class CudaBackend:
         """
         if any(slot.layout.data_type.item_size == 0 for slot in (*plan.inputs, *plan.outputs)):
             return "strings have no fixed size, and arrays of them exist only in ordinary memory"
+        if plan.library:
+            return f"{plan.library} computes it, in ordinary memory"
         needed = plan.input_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
             what = "its inputs and outputs" if plan.held_bytes else "its inputs"
@@ -177,9 +179,9 @@ class CudaBackend:
             uploaded = self.cupy.cuda.Event(disable_timing=True)
             arrays: list[Any] = []
             try:
-                for slot, memory, block in zip(plan.inputs, inputs, blocks, strict=True):
+                for layout, memory, block in zip(plan.operands, inputs, blocks, strict=True):
                     self.copy(block, memory, up=True, stream=self._uploads)
-                    arrays.append(_view(self.cupy, slot.layout, block))
+                    arrays.append(_view(self.cupy, layout, block))
                 uploaded.record(self._uploads)
                 if is_timed():
                     self._uploads.synchronize()

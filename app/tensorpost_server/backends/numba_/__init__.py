@@ -125,8 +125,8 @@ class NumbaBackend(HostBackend):
         if recipe.planner is None:
             return NumpyBackend().start(plan, inputs)
         run = NumbaRun(recipe, [], [])
-        for slot, memory in zip(plan.inputs, inputs, strict=True):
-            view = slot.layout.view(memory)
+        for layout, memory in zip(plan.operands, inputs, strict=True):
+            view = layout.view(memory)
             run.views.append(view)
             run.addresses.append(view.__array_interface__["data"][0])  # a third of the time of `ctypes.data`
         return run
@@ -146,7 +146,7 @@ class NumbaBackend(HostBackend):
         return recipe
 
     def _new_recipe(self, plan: Plan) -> _Recipe:
-        inputs, outputs = ([slot.layout for slot in slots] for slots in (plan.inputs, plan.outputs))
+        inputs, outputs = plan.operands, [slot.layout for slot in plan.outputs]
         names = [tuple([layout.data_type.numpy_name for layout in side]) for side in (inputs, outputs)]
         form = plan.form
         if isinstance(form, Pointwise) and isinstance(form.expression, Operand) and names[0] == names[1]:

@@ -1,8 +1,8 @@
-"""Who may call: API keys, their scopes and quotas, and the name of the caller.
+"""Who may call: API keys and tokens, their scopes and quotas, and the name of the caller.
 
-With the setting `keys_file` every path but the health endpoints wants a key, as `Authorization: Bearer` (RFC 6750,
-section 2.1) or as `X-API-Key`. Each request gets `scope["tensorpost.caller"]`: the key's name, without keys the peer's
-address, on a Unix socket `local`.
+With the setting `keys_file` or `jwks_file` every path but the health endpoints wants a key, as `Authorization: Bearer`
+(RFC 6750, section 2.1) or as `X-API-Key`; a token is a key that its issuer signed. Each request gets
+`scope["tensorpost.caller"]`: the key's name, without keys the peer's address, on a Unix socket `local`.
 
 Small calls that are replayed (`call_cache.py`) never come here. Their HTTP heads are known byte for byte, the key in
 them included, so it was checked. It is looked at again before each replay: whether the file still has it, its expiry,
@@ -23,8 +23,9 @@ from starlette.types import Message, Scope, Send
 from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
-from ..call_cache import WHOLE_MESSAGES, ReplayFunction, SendWhole, WholeMessages
-from .api_keys import LONGEST_KEY, ApiKey, KeyScope, KeysFile, digest
+from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, SendWhole, WholeMessages
+from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
+from .json_web_tokens import InvalidToken, Token, TokenReader
 
 __all__ = ["CALLER", "AccessControl", "TokenBucket"]
 
@@ -35,6 +36,9 @@ OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Paths that are answered without a key: what load balancers and containers ask."""
 ADMIN_PATHS = ("/metrics",)
 """Paths, with all below them, that show what is about other callers too."""
+
+_MOST_TOKENS = 1024
+"""Tokens that are not checked again until they expire or the issuer's keys change: a signature takes some 100 us."""
 
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/=-]+)")
 _CHALLENGE = 'Bearer realm="tensorpost"'
@@ -74,7 +78,7 @@ class _Grant:
 
     __slots__ = ("bytes", "expires", "key", "requests")
 
-    def __init__(self, key: ApiKey, now: float) -> None:
+    def __init__(self, key: ApiKey | Token, now: float) -> None:
         self.key = key
         self.expires = math.inf if key.expires is None else key.expires.timestamp()
         self.requests = None if key.requests_per_minute is None else TokenBucket(key.requests_per_minute, now)
@@ -95,27 +99,37 @@ class _Grant:
 
 
 class AccessControl:
-    """Lets requests in by their API keys.
+    """Lets requests in by their API keys or tokens.
 
     Args:
-        settings: `keys_file` says where the keys are; without it everybody may call.
+        settings: `keys_file` and `jwks_file` say where the keys are; without both everybody may call.
+
+    Attributes:
+        anonymous: whether everybody may call.
     """
 
-    __slots__ = ("_file", "_grants", "_most_body_bytes")
+    __slots__ = ("_file", "_grants", "_settings", "_token_grants", "_tokens", "anonymous")
 
     def __init__(self, settings: Settings) -> None:
-        self._file = None if settings.keys_file is None else KeysFile(settings.keys_file)
-        self._most_body_bytes = settings.max_body_bytes
+        self._file = None if settings.keys_file is None else keys_file(settings.keys_file)
+        self._tokens: TokenReader | None = None
+        self.anonymous = settings.keys_file is None and settings.jwks_file is None
+        self._settings = settings
         self._grants: Mapping[str, _Grant] = {}
+        self._token_grants = BoundedCache[str, _Grant](_MOST_TOKENS)
 
     def open(self) -> None:
         """Read the keys. Before that nobody is let in.
 
         Raises:
-            InvalidParameter: the file is not there or cannot be used.
+            InvalidParameter: a file is not there or cannot be used, a setting of tokens is missing beside others, or
+                their packages are not installed.
         """
         if self._file is not None:
             self._grant(self._file.read(), time.monotonic())
+        self._tokens = TokenReader.of(self._settings)
+        if self._tokens is not None:
+            self._tokens.open()
 
     def admit(self, scope: Scope, fields: Mapping[bytes, bytes], path: str, send: Send) -> Send:
         """Let a request in, and name its caller in the scope.
@@ -134,7 +148,7 @@ class AccessControl:
             Forbidden: the key has not the scope for this path.
             QuotaExceeded: the key has used up its requests or bytes; `retry_after_seconds` says for how long.
         """
-        if self._file is None or path in OPEN_PATHS:
+        if self.anonymous or path in OPEN_PATHS:
             client = scope.get("client")
             scope[CALLER] = client[0] if client else "local"
             return send
@@ -159,10 +173,13 @@ class AccessControl:
     def _presented(self, fields: Mapping[bytes, bytes], now: float) -> tuple[str, _Grant]:
         """The key that the header fields present."""
         key = _key_in(fields)
-        if len(key) > LONGEST_KEY:
+        is_token = self._tokens is not None and key.count(b".") == 2  # RFC 7515, section 7.1; no key of ours has any
+        if len(key) > LONGEST_KEY and not is_token:
             raise _not_valid("this key is longer than any key here")
         hash_ = digest(key)
         grant = self._current(hash_, now)
+        if grant is None and is_token:
+            grant = self._grant_token(hash_, key, now)
         if grant is None:
             raise _not_valid("there is no such key here, or it was revoked; ask whoever runs this server for one")
         if time.time() >= grant.expires:
@@ -173,7 +190,21 @@ class AccessControl:
         """What a key allows by the file as it is now, expired or not; None if it has no such key."""
         if self._file is not None and (keys := self._file.changed(now)) is not None:
             self._grant(keys, now)
-        return self._grants.get(hash_)
+        if self._tokens is None:
+            return self._grants.get(hash_)
+        if self._tokens.has_changed(now):
+            self._token_grants.clear()
+        return self._grants.get(hash_) or self._token_grants.get(hash_)
+
+    def _grant_token(self, hash_: str, token: bytes, now: float) -> _Grant:
+        """Allow what a token says that was not seen before."""
+        assert self._tokens is not None
+        try:
+            grant = _Grant(self._tokens.read(token), now)
+        except InvalidToken as error:
+            raise _not_valid(str(error)) from None
+        self._token_grants.put(hash_, grant)
+        return grant
 
     def _grant(self, keys: tuple[ApiKey, ...], now: float) -> None:
         """Allow what these keys say. Keys that have not changed keep the state of their quotas."""
@@ -188,7 +219,9 @@ class AccessControl:
         if grant.bytes is not None:
             length = fields.get(b"content-length", b"0")
             # A body above the limit is refused before it is read, so it does not count as a whole.
-            grant.take_bytes(min(int(length), self._most_body_bytes) if length.isdigit() and len(length) < 20 else 0)
+            grant.take_bytes(
+                min(int(length), self._settings.max_body_bytes) if length.isdigit() and len(length) < 20 else 0
+            )
         extensions: MutableMapping[str, Any] | None = scope.get("extensions")
         extension = extensions.get(WHOLE_MESSAGES) if extensions else None
         if extensions is not None and extension is not None:

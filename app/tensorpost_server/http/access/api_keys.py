@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import secrets
 import stat
@@ -27,18 +26,17 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from tensorpost.problems import InvalidJson, InvalidParameter
 from tensorpost.strict_json import read_json
 
-__all__ = ["LONGEST_KEY", "ApiKey", "KeyScope", "KeysFile", "digest", "new_key", "read_keys", "write_keys"]
+from .watched_file import WatchedFile, cannot_use, read_trusted
+
+__all__ = ["LONGEST_KEY", "ApiKey", "KeyScope", "digest", "keys_file", "new_key", "read_keys", "write_keys"]
 
 KEY_PREFIX = "tp_"
 """What keys begin with, so that scanners for secrets can find one that was published by mistake."""
 LONGEST_KEY = 128  # characters; ours have 46
-MOST_FILE_BYTES = 1 << 20  # some 4,000 keys, read in about 30 ms
-SECONDS_BETWEEN_LOOKS = 1.0
+_KIND = "keys file"
 
 KeyScope = Literal["run", "admin"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-
-_log = logging.getLogger(__name__)
 
 
 class ApiKey(BaseModel):
@@ -88,17 +86,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
         InvalidParameter: it cannot be read, others may write to it, it is too large, a line is no key, or a name or
             hash stands twice.
     """
-    try:
-        with path.open("rb") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
-                raise InvalidParameter(f"anybody may write to the keys file {path}; take that right away (chmod o-w)")
-            text = file.read(MOST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _refused(path, error) from None
-    if len(text) > MOST_FILE_BYTES:
-        raise InvalidParameter(f"the keys file {path} has more than {MOST_FILE_BYTES:,} bytes")
+    text = read_trusted(path, _KIND)
     keys: dict[str, ApiKey] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
@@ -127,7 +115,7 @@ def write_keys(path: Path, keys: Sequence[ApiKey]) -> None:
             f"another command is writing the keys file, or one was interrupted: then remove {new}"
         ) from None
     except OSError as error:
-        raise _refused(path, error) from None
+        raise cannot_use(path, _KIND, error) from None
     try:
         with os.fdopen(number, "w", encoding="ascii") as file:
             file.writelines(lines)
@@ -141,69 +129,13 @@ def write_keys(path: Path, keys: Sequence[ApiKey]) -> None:
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)
-        raise _refused(path, error) from None
+        raise cannot_use(path, _KIND, error) from None
 
 
-class KeysFile:
-    """A keys file that is watched.
-
-    A file that is gone holds no key, so nobody is let in. One that cannot be read, for instance because an editor has
-    written half of it, changes nothing but the log: the keys from before hold on.
-
-    Args:
-        path: of the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._next_look = 0.0
-        self._state: tuple[int, ...] | None = None
-
-    def read(self) -> tuple[ApiKey, ...]:
-        """The keys in it now.
-
-        Raises:
-            InvalidParameter: there is no such file, or it cannot be read.
-        """
-        self._state = self._look()
-        try:
-            return read_keys(self.path)
-        except FileNotFoundError:
-            raise InvalidParameter(
-                f"there is no keys file {self.path}; make one: tensorpost keys add NAME --keys-file {self.path}"
-            ) from None
-
-    def changed(self, now: float) -> tuple[ApiKey, ...] | None:
-        """The keys in it, if it has changed. It is looked at once a second at most.
-
-        Args:
-            now: of a clock that never goes back, seconds.
-        """
-        if now < self._next_look:
-            return None
-        self._next_look = now + SECONDS_BETWEEN_LOOKS
-        state = self._look()
-        if state == self._state:
-            return None
-        self._state = state
-        try:
-            keys = read_keys(self.path)
-        except FileNotFoundError:
-            _log.error("the keys file %s is gone: no key is valid now", self.path)
-            return ()
-        except InvalidParameter as error:
-            _log.error("the keys file has changed and cannot be used, so the keys from before stay: %s", error.detail)
-            return None
-        _log.warning("the keys file %s has changed: %d keys now", self.path, len(keys))
-        return keys
-
-    def _look(self) -> tuple[int, ...] | None:
-        """What changes with the file's content; None if there is no file."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
+def keys_file(path: Path) -> WatchedFile[tuple[ApiKey, ...]]:
+    """A keys file that is watched."""
+    hint = f"; make one: tensorpost keys add NAME --keys-file {path}"
+    return WatchedFile(path, _KIND, read_keys, (), hint)
 
 
 def _read_line(line: bytes, where: str) -> ApiKey:
@@ -215,7 +147,3 @@ def _read_line(line: bytes, where: str) -> ApiKey:
         first = error.errors(include_url=False, include_input=False)[0]
         member = ".".join(map(str, first["loc"])) or "it"
         raise InvalidParameter(f"{where}: {member}: {first['msg']}") from None
-
-
-def _refused(path: Path, error: OSError) -> InvalidParameter:
-    return InvalidParameter(f"the keys file {path} cannot be used: {error.strerror or error}")

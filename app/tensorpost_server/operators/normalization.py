@@ -1,0 +1,147 @@
+"""Normalization: by given statistics as expressions, by those of the tensor itself along lines.
+
+Choices where the pages are silent: FLOAT16 is computed in float32 and rounded once; the variance is the mean of the
+squared deviations, of all elements of a line.
+
+DirectML's answers decide: LP_NORMALIZATION adds Epsilon to the square of the norm, of the sum of absolute values too;
+the neighbours of LOCAL_RESPONSE_NORMALIZATION are one more behind than before if LocalSize is even, the divisor is
+always LocalSize, and what is outside counts as 0; MEAN_VARIANCE_NORMALIZATION2 without the mean takes the mean of the
+squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from tensorpost import descriptors as dml
+
+from ..forms import Lines, Pointwise
+from ..forms.base import go_on, whole_box
+from ..forms.expression import call
+from .activation import activated
+from .elementwise_base import operands, pointwise
+from .registry import form_of, form_of_class
+
+__all__ = ["batch_form", "local_response_form", "lp_form", "mean_variance_form"]
+
+
+@form_of_class(dml.BatchNormalizationOperatorDesc)
+def batch_form(desc: dml.BatchNormalizationOperatorDesc) -> Pointwise:
+    """`Scale * (x - Mean) / sqrt(Variance + Epsilon) + Bias` (DML_BATCH_NORMALIZATION_OPERATOR_DESC)."""
+    x, mean, variance, scale, bias = operands(desc)
+    made = (x - mean) / call("sqrt", variance + desc.epsilon) * scale + bias
+    return pointwise(desc, activated(desc.fused_activation, made))
+
+
+@form_of_class(
+    dml.MeanVarianceNormalizationOperatorDesc, dml.MeanVarianceNormalization1OperatorDesc,
+    dml.MeanVarianceNormalization2OperatorDesc,
+)  # fmt: skip
+def mean_variance_form(desc: Any) -> Lines:
+    """`Scale * (x - Mean) / sqrt(Variance + Epsilon) + Bias` (DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC)."""
+    use_mean = use_variance = True
+    if isinstance(desc, dml.MeanVarianceNormalization2OperatorDesc):
+        axes, use_mean, use_variance = {*desc.axes}, desc.use_mean, desc.use_variance
+    elif isinstance(desc, dml.MeanVarianceNormalization1OperatorDesc):
+        axes, use_variance = {*desc.axes}, desc.normalize_variance
+    else:
+        axes, use_variance = {1, 2, 3} if desc.cross_channel else {2, 3}, desc.normalize_variance
+    activation = desc.fused_activation
+    parameters = (
+        ("axes", tuple(sorted(axes))),
+        ("use_mean", use_mean),
+        ("epsilon", desc.epsilon if use_variance else None),
+        ("scaled", desc.scale_tensor is not None),
+        ("activation", None if activation is None else form_of(activation)),
+    )
+    sizes, others = desc.input_tensor.sizes, tuple([tensor.sizes for _, tensor in desc.tensors("input")[1:]])
+    return Lines(_mean_variance, tuple(axes), sizes, (sizes,), (parameters,), 16, 4, others)
+
+
+def _mean_variance(
+    xp: ModuleType,
+    x: Any,
+    out: Any,
+    *others: Any,
+    axes: tuple[int, ...],
+    use_mean: bool,
+    epsilon: float | None,
+    scaled: bool,
+    activation: Pointwise | None,
+) -> None:
+    made = x.astype("float32")
+    if use_mean:
+        made -= xp.mean(made, axis=axes, keepdims=True)
+    if epsilon is not None:
+        made /= xp.sqrt(xp.mean(made * made, axis=axes, keepdims=True) + made.dtype.type(epsilon))
+    if scaled:
+        made *= others[0]
+    if len(others) > scaled:
+        made += others[-1]
+    if activation is None:
+        out[...] = made
+    else:
+        activation.fill(xp, [made], whole_box(made.shape), out)
+
+
+@form_of_class(dml.LpNormalizationOperatorDesc)
+def lp_form(desc: dml.LpNormalizationOperatorDesc) -> Lines:
+    """`x / sqrt(norm^2 + Epsilon)` (DML_LP_NORMALIZATION_OPERATOR_DESC)."""
+    parameters = (("axis", desc.axis), ("epsilon", desc.epsilon), ("squares", desc.p == 2))
+    sizes = desc.input_tensor.sizes
+    return Lines(_divided_by_norm, (desc.axis,), sizes, (sizes,), (parameters,), 8, 2)
+
+
+def _divided_by_norm(xp: ModuleType, x: Any, out: Any, axis: int, epsilon: float, squares: bool) -> None:
+    x = x.astype("float32", copy=False)
+    total = xp.sum(x * x if squares else xp.abs(x), axis=axis, keepdims=True)
+    out[...] = x / xp.sqrt((total if squares else total * total) + total.dtype.type(epsilon))
+
+
+@form_of_class(dml.LocalResponseNormalizationOperatorDesc)
+def local_response_form(desc: dml.LocalResponseNormalizationOperatorDesc) -> Lines:
+    """`x / (Bias + Alpha / LocalSize * sum)^Beta` (DML_LOCAL_RESPONSE_NORMALIZATION_OPERATOR_DESC)."""
+    axes, sizes = (1,) if desc.cross_channel else (2, 3), desc.input_tensor.sizes
+    before = (desc.local_size - 1) // 2
+    reach = (before, desc.local_size - 1 - before)
+    parameters = (
+        ("axes", axes),
+        ("reach", reach),
+        ("factor", desc.alpha / desc.local_size),
+        ("beta", desc.beta),
+        ("bias", desc.bias),
+    )
+    passes = 2 + sum([1 + min(side, sizes[axis] - 1) for axis in axes for side in reach])
+    return Lines(_by_neighbours, axes, sizes, (sizes,), (parameters,), 12, passes)
+
+
+def _by_neighbours(
+    _xp: ModuleType,
+    x: Any,
+    out: Any,
+    axes: Sequence[int],
+    reach: tuple[int, int],
+    factor: float,
+    beta: float,
+    bias: float,
+) -> None:
+    x = x.astype("float32", copy=False)
+    total = x * x
+    for axis in axes:
+        total = _window_sums(total, axis, reach)
+    out[...] = x / (total * total.dtype.type(factor) + total.dtype.type(bias)) ** total.dtype.type(beta)
+
+
+def _window_sums(x: Any, axis: int, reach: tuple[int, int]) -> Any:
+    """The sum of so many elements before and behind each one, and of itself; what is outside counts nothing."""
+    total, size = x.copy(), x.shape[axis]
+    at = (slice(None),) * axis
+    for step in range(1, min(reach[0], size - 1) + 1):
+        go_on()
+        total[(*at, slice(step, None))] += x[(*at, slice(None, -step))]
+    for step in range(1, min(reach[1], size - 1) + 1):
+        go_on()
+        total[(*at, slice(None, -step))] += x[(*at, slice(step, None))]
+    return total

@@ -1,0 +1,146 @@
+"""Training operators, computed in float64 and rounded once.
+
+Choices where the pages are silent: a variance is that of the whole population; an even LocalSize has its other
+element on the high side, and the sum of squares is divided by LocalSize in either case, as the page of the forward
+operator prints it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from tensorpost import descriptors as dml
+from tensorpost.descriptors import OperatorDesc
+
+from ..forms import Array, Pointwise
+from ..forms.base import go_on
+from .product import activation_form, finish
+from .registry import form_of_class
+
+__all__ = ["adam_form", "local_response_gradient_form", "normalization_form", "normalization_gradient_form"]
+
+
+def _array(desc: OperatorDesc, function: Any, parameters: Mapping[str, Any], steps: int) -> Array:
+    """The form of a function that takes about so many passes over the first input, and as many arrays like it."""
+    elements = math.prod(desc.inputs[0].layout.sizes)
+    return Array(function, len(desc.inputs), 4 * steps * elements, tuple(parameters.items()), 8 * steps * elements)
+
+
+@form_of_class(dml.AdamOptimizerOperatorDesc)
+def adam_form(desc: dml.AdamOptimizerOperatorDesc) -> Array:
+    """A step of Adam (DML_ADAM_OPTIMIZER_OPERATOR_DESC)."""
+    names = ("learning_rate", "beta1", "beta2", "epsilon")
+    return _array(desc, _adam, {name: getattr(desc, name) for name in names}, 10)
+
+
+def _adam(
+    xp: ModuleType, *tensors: Any, learning_rate: float, beta1: float, beta2: float, epsilon: float
+) -> tuple[Any, ...]:
+    x, first, second, gradient, step = [tensor.astype("float64") for tensor in tensors]
+    step = step.reshape(())
+    rate = learning_rate * xp.sqrt(1 - beta2**step) / (1 - beta1**step)
+    first = beta1 * first + (1 - beta1) * gradient
+    second = beta2 * second + (1 - beta2) * gradient * gradient
+    return tuple([
+        made.astype(tensors[0].dtype) for made in (x - rate * first / (xp.sqrt(second) + epsilon), first, second)
+    ])  # fmt: skip
+
+
+@form_of_class(dml.BatchNormalizationTrainingOperatorDesc)
+def normalization_form(desc: dml.BatchNormalizationTrainingOperatorDesc) -> Array:
+    """Normalized by mean and variance of the input (DML_BATCH_NORMALIZATION_TRAINING_OPERATOR_DESC)."""
+    parameters = {"epsilon": desc.epsilon, "activation": activation_form(desc.fused_activation)}
+    return _array(desc, _normalize, parameters, 6)
+
+
+def _axes(parameter: Any) -> tuple[int, ...]:
+    """The dimensions that statistics are taken over."""
+    return tuple([axis for axis, size in enumerate(parameter.shape) if size == 1])
+
+
+def _normalize(
+    xp: ModuleType, x: Any, scale: Any, bias: Any, *added: Any, epsilon: float, activation: Pointwise | None
+) -> tuple[Any, ...]:
+    axes, made = _axes(scale), xp.empty(x.shape, x.dtype)
+    mean = xp.mean(x, axis=axes, keepdims=True, dtype="float64")
+    centered = x - mean
+    variance = xp.mean(centered * centered, axis=axes, keepdims=True)
+    result = centered * (scale / xp.sqrt(variance + epsilon)) + bias
+    for summand in added:
+        result += summand
+    finish(xp, result, made, activation)
+    return made, mean.astype(x.dtype), variance.astype(x.dtype)
+
+
+@form_of_class(dml.BatchNormalizationGradOperatorDesc, dml.BatchNormalizationTrainingGradOperatorDesc)
+def normalization_gradient_form(desc: dml.BatchNormalizationGradient) -> Array:
+    """Gradients of input, scale and bias (DML_BATCH_NORMALIZATION_GRAD, DML_BATCH_NORMALIZATION_TRAINING_GRAD)."""
+    own = isinstance(desc, dml.BatchNormalizationTrainingGradOperatorDesc)
+    return _array(desc, _normalize_gradient, {"epsilon": desc.epsilon, "own": own}, 12)
+
+
+def _normalize_gradient(
+    xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
+) -> tuple[Any, ...]:
+    """With `own`, mean and variance depend on the input."""
+    axes, dtype = _axes(mean), x.dtype
+    x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
+    spread = variance.astype("float64") + epsilon
+    factor = 1 / xp.sqrt(spread)
+
+    def total(array: Any) -> Any:
+        return xp.sum(array, axis=axes, keepdims=True)
+
+    count = x.size // mean.size
+    result = gradient
+    if own:
+        centered = x - total(x) / count
+        slope = total(gradient * centered) / count / spread
+        result = gradient - total(gradient) / count - centered * slope
+    outputs = (result * (scale * factor), total(gradient * (x - mean)) * factor, total(gradient))
+    return tuple([output.astype(dtype) for output in outputs])
+
+
+@form_of_class(dml.LocalResponseNormalizationGradOperatorDesc)
+def local_response_gradient_form(desc: dml.LocalResponseNormalizationGradOperatorDesc) -> Array:
+    """The derivative of the forward operator (DML_LOCAL_RESPONSE_NORMALIZATION_GRAD_OPERATOR_DESC)."""
+    axes = (1,) if desc.cross_channel else (2, 3)
+    parameters = {"axes": axes, **{name: getattr(desc, name) for name in ("local_size", "alpha", "beta", "bias")}}
+    taps = sum([min(desc.local_size, 2 * desc.input_tensor.sizes[axis]) for axis in axes])
+    form = _array(desc, _local_response_gradient, parameters, 8)
+    return Array(form.function, form.inputs, form.total_work * taps, form.parameters, form.scratch)
+
+
+def _local_response_gradient(
+    xp: ModuleType,
+    x: Any,
+    gradient: Any,
+    axes: tuple[int, ...],
+    local_size: int,
+    alpha: float,
+    beta: float,
+    bias: float,
+) -> Any:
+    dtype, low, high = x.dtype, (local_size - 1) // 2, local_size // 2
+    x, gradient = x.astype("float64"), gradient.astype("float64")
+    squares = x * x
+    for axis in axes:
+        squares = _local_sum(xp, squares, axis, low, high)
+    spread = bias + alpha / local_size * squares
+    slopes = gradient * x * spread ** (-beta - 1)
+    for axis in axes:
+        slopes = _local_sum(xp, slopes, axis, high, low)  # of the elements in whose region this one lies
+    return (gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes).astype(dtype)
+
+
+def _local_sum(xp: ModuleType, x: Any, axis: int, low: int, high: int) -> Any:
+    """The sums of every element, `low` before it and `high` after it along an axis."""
+    size, lines = x.shape[axis], xp.moveaxis(x, axis, 0)
+    made = xp.zeros(lines.shape, x.dtype)
+    for offset in range(-min(low, size - 1), min(high, size - 1) + 1):
+        go_on()
+        made[max(0, -offset) : size - max(0, offset)] += lines[max(0, offset) : size + min(0, offset)]
+    return xp.moveaxis(made, 0, axis)

@@ -1,0 +1,225 @@
+"""Training: the Adam optimizer, batch normalization that computes its statistics, and gradients of normalizations.
+
+Sources: the DML_ADAM_OPTIMIZER, DML_BATCH_NORMALIZATION_TRAINING, DML_BATCH_NORMALIZATION_TRAINING_GRAD,
+DML_BATCH_NORMALIZATION_GRAD and DML_LOCAL_RESPONSE_NORMALIZATION_GRAD pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..datatypes import TensorDataType
+from ..problems import Violation
+from .activation import FusedActivation, WithFusedActivation
+from .elementwise_base import ElementWiseGradient
+from .fields import Bool, Float, UInt
+from .operator_desc import Given, Inferred, OperatorDesc, packed
+from .tensor import BufferTensorDesc
+
+__all__ = [
+    "AdamOptimizerOperatorDesc",
+    "BatchNormalizationGradOperatorDesc",
+    "BatchNormalizationGradient",
+    "BatchNormalizationTrainingGradOperatorDesc",
+    "BatchNormalizationTrainingOperatorDesc",
+    "LocalResponseNormalizationGradOperatorDesc",
+]
+
+
+class AdamOptimizerOperatorDesc(OperatorDesc):
+    """`DML_OPERATOR_ADAM_OPTIMIZER`: parameters and moments after a step of Adam.
+
+    `M' = Beta1 * M + (1 - Beta1) * G`, `V' = Beta2 * V + (1 - Beta2) * G^2`,
+    `X' = X - LearningRate * sqrt(1 - Beta2^T) / (1 - Beta1^T) * M' / (sqrt(V') + Epsilon)`.
+
+    Attributes:
+        input_parameters_tensor: X.
+        input_first_moment_tensor: M, of the same DataType and sizes, as all but the step.
+        input_second_moment_tensor: V.
+        gradient_tensor: G.
+        training_step_tensor: T, one UINT32; the first step is 1, and 0 divides by 0.
+        output_parameters_tensor: X'.
+        output_first_moment_tensor: M'.
+        output_second_moment_tensor: V'.
+        learning_rate: factor of the update.
+        beta1: 0 to 1; usually 0.9.
+        beta2: 0 to 1; usually 0.999.
+        epsilon: usually 1e-8.
+    """
+
+    operator_type = "ADAM_OPTIMIZER"
+
+    input_parameters_tensor: BufferTensorDesc
+    input_first_moment_tensor: BufferTensorDesc
+    input_second_moment_tensor: BufferTensorDesc
+    gradient_tensor: BufferTensorDesc
+    training_step_tensor: BufferTensorDesc
+    output_parameters_tensor: BufferTensorDesc
+    output_first_moment_tensor: BufferTensorDesc
+    output_second_moment_tensor: BufferTensorDesc
+    learning_rate: Float
+    beta1: Float = 0.9
+    beta2: Float = 0.999
+    epsilon: Float = 1e-8
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the outputs."""
+        source = given.tensor("input_parameters_tensor")
+        for name in cls.fields_of_kind("output"):
+            yield name, packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """All tensors agree but the step, which is one number."""
+        fields = [str(path[0]) for path, _ in self.tensors() if path[0] != "training_step_tensor"]
+        yield from self.same_data_type(*fields)
+        yield from self.same_dimension_count(*fields)
+        yield from self.sizes_are(self.input_parameters_tensor.sizes, "those of the parameters", *fields)
+        yield from self.data_type_is(TensorDataType.UINT32, "training_step_tensor")
+        ones = [1] * len(self.training_step_tensor.sizes)
+        yield from self.sizes_are(ones, "of one element", "training_step_tensor")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) <= 1:
+                path = (self.names_of_fields()[name],)
+                yield self.broken("beta", path, f"{path[0]} is a weight", getattr(self, name), "0 to 1")
+
+
+class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):
+    """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING`: normalizes by the input's own mean and variance, and returns them.
+
+    `FusedActivation(Scale * (Input - Mean) / sqrt(Variance + Epsilon) + Bias + FusedAdd)`.
+
+    Attributes:
+        input_tensor: tensor to normalize.
+        scale_tensor: the input's sizes, or 1 along the dimensions that mean and variance are taken over.
+        bias_tensor: of the scale's sizes.
+        fused_add_tensor: of the input's sizes, or absent.
+        output_tensor: of the input's sizes.
+        output_mean_tensor: of the scale's sizes.
+        output_variance_tensor: of the scale's sizes; that of the whole population.
+        epsilon: added to the variance.
+        fused_activation: applied to the result; absent for none.
+    """
+
+    operator_type = "BATCH_NORMALIZATION_TRAINING"
+
+    input_tensor: BufferTensorDesc
+    scale_tensor: BufferTensorDesc
+    bias_tensor: BufferTensorDesc
+    fused_add_tensor: BufferTensorDesc | None = None
+    output_tensor: BufferTensorDesc
+    output_mean_tensor: BufferTensorDesc
+    output_variance_tensor: BufferTensorDesc
+    epsilon: Float = 1e-5
+    fused_activation: FusedActivation | None = None
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the outputs."""
+        source, scale = given.tensor("input_tensor"), given.tensor("scale_tensor")
+        yield "output_tensor", packed(source.data_type, source.sizes)
+        yield "output_mean_tensor", packed(source.data_type, scale.sizes)
+        yield "output_variance_tensor", packed(source.data_type, scale.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """All tensors agree; each has the sizes of the input or of the scale, which is 1 where it has not those."""
+        of_scale = ("bias_tensor", "output_mean_tensor", "output_variance_tensor")
+        yield from _normalized(self, "scale_tensor", of_scale, ("fused_add_tensor", "output_tensor"))
+
+
+def _normalized(
+    desc: OperatorDesc, parameter: str, like_parameter: tuple[str, ...], like_input: tuple[str, ...]
+) -> Iterator[Violation]:
+    yield from desc.same_type_and_rank()
+    (_, source), sizes = desc.tensors()[0], getattr(desc, parameter).sizes
+    name = desc.names_of_fields()[parameter]
+    yield from desc.sizes_are(source.sizes, "InputTensor.Sizes", *like_input)
+    yield from desc.sizes_are(sizes, f"{name}.Sizes", *like_parameter)
+    for axis, (size, whole) in enumerate(zip(sizes, source.sizes, strict=False)):
+        if size not in (1, whole) and len(sizes) == len(source.sizes):
+            message = f"{name} has {size} elements along dimension {axis}, and the input {whole}"
+            yield desc.broken("parameter-sizes", (name, "Sizes", axis), message, size, f"1 or {whole}")
+
+
+class BatchNormalizationGradient(OperatorDesc):
+    """Base of the gradients of batch normalization, with respect to input, scale and bias.
+
+    Attributes:
+        input_tensor: the forward operator's input.
+        input_gradient_tensor: the gradient of its output; of the same sizes.
+        mean_tensor: 1 or the input's size along each dimension.
+        variance_tensor: of the mean's sizes.
+        scale_tensor: of the mean's sizes.
+        output_gradient_tensor: of the input's sizes.
+        output_scale_gradient_tensor: of the mean's sizes.
+        output_bias_gradient_tensor: of the mean's sizes.
+        epsilon: the forward operator's.
+    """
+
+    input_tensor: BufferTensorDesc
+    input_gradient_tensor: BufferTensorDesc
+    mean_tensor: BufferTensorDesc
+    variance_tensor: BufferTensorDesc
+    scale_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc
+    output_scale_gradient_tensor: BufferTensorDesc
+    output_bias_gradient_tensor: BufferTensorDesc
+    epsilon: Float = 1e-5
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the outputs."""
+        source, mean = given.tensor("input_tensor"), given.tensor("mean_tensor")
+        yield "output_gradient_tensor", packed(source.data_type, source.sizes)
+        yield "output_scale_gradient_tensor", packed(source.data_type, mean.sizes)
+        yield "output_bias_gradient_tensor", packed(source.data_type, mean.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """All tensors agree; each has the sizes of the input or of the mean, which is 1 where it has not those."""
+        of_mean = ("variance_tensor", "scale_tensor", "output_scale_gradient_tensor", "output_bias_gradient_tensor")
+        yield from _normalized(self, "mean_tensor", of_mean, ("input_gradient_tensor", "output_gradient_tensor"))
+
+
+class BatchNormalizationGradOperatorDesc(BatchNormalizationGradient):
+    """`DML_OPERATOR_BATCH_NORMALIZATION_GRAD`: where mean and variance are constants."""
+
+    operator_type = "BATCH_NORMALIZATION_GRAD"
+
+
+class BatchNormalizationTrainingGradOperatorDesc(BatchNormalizationGradient):
+    """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD`: where mean and variance are the input's own."""
+
+    operator_type = "BATCH_NORMALIZATION_TRAINING_GRAD"
+
+
+class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):
+    """`DML_OPERATOR_LOCAL_RESPONSE_NORMALIZATION_GRAD`: the derivative of LOCAL_RESPONSE_NORMALIZATION.
+
+    With s the Bias plus Alpha / LocalSize times the sum of squares of an element's region, the forward operator is
+    `x / s^Beta`.
+
+    Attributes:
+        cross_channel: whether a region runs over the channels, else over height and width.
+        local_size: elements of a region along each of its dimensions, at least 1; cut at the bounds.
+        alpha: usually 0.0001.
+        beta: usually 0.75.
+        bias: usually 1.
+    """
+
+    operator_type = "LOCAL_RESPONSE_NORMALIZATION_GRAD"
+
+    cross_channel: Bool
+    local_size: UInt
+    alpha: Float = 0.0001
+    beta: Float = 0.75
+    bias: Float = 1.0
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """All tensors agree and have four dimensions; a region has an element."""
+        yield from super().operator_rules()
+        if len(self.input_tensor.sizes) != 4:
+            message = f"{self.operator_type} takes N, C, H, W, not {len(self.input_tensor.sizes)} dimensions"
+            path = ("InputTensor", "Sizes")
+            yield self.broken("dimension-count", path, message, list(self.input_tensor.sizes), "4 dimensions")
+        if not self.local_size:
+            yield self.broken("local-size", ("LocalSize",), "a region has no element", 0, "at least 1")
