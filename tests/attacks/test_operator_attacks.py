@@ -12,7 +12,7 @@ from tests.support.http_app import assert_problem, frame_bytes, http_app
 from tensorpost.descriptors import parse_operator
 from tensorpost.problems import InvalidDescriptor
 from tensorpost_server.backends.numpy_ import NumpyBackend
-from tensorpost_server.forms import BoxFunction
+from tensorpost_server.forms import BoxFunction, Copies
 from tensorpost_server.planning import Plan, make_plan
 
 MOST = 2**32 - 1
@@ -96,11 +96,33 @@ def test_a_padding_of_many_periods_is_one_function(mode: str, sizes: list[int], 
             8 << 23,
         ),
         (plan_of("NONZERO_COORDINATES", InputTensor={"DataType": "UINT8", "Sizes": [1] * 7 + [1 << 21]}), 8 << 24),
+        (
+            plan_of(
+                "SCATTER_ND",
+                InputTensor={"DataType": "UINT8", "Sizes": [1, 4]},
+                IndicesTensor={"DataType": "UINT32", "Sizes": [1 << 24, 1], "Strides": [0, 0]},
+                UpdatesTensor={"DataType": "UINT8", "Sizes": [1, 1 << 24], "Strides": [0, 0]},
+                InputDimensionCount=1,
+                IndicesDimensionCount=2,
+            ),
+            8 << 24,  # places of 64 bits
+        ),
     ],
     ids=lambda value: value.operator if isinstance(value, Plan) else "",
 )
 def test_memory_beside_the_slices_is_held_against_the_budget(plan: Plan, least: int) -> None:
     assert NumpyBackend().held_bytes(plan) >= least
+
+
+def test_windows_are_planned_without_looking_at_each_of_their_elements() -> None:
+    """2^31 elements of four bytes of input: the copies are found by their ends, and every element is work."""
+    image, most = {"DataType": "FLOAT32", "Sizes": [1, 1, 1]}, 1 << 31
+    columns = {"DataType": "FLOAT32", "Sizes": [1, most, 1], "Strides": [0, 0, 0]}
+    covering = {"WindowSizes": [most], "StartPadding": [most - 1], "EndPadding": [0]}
+    inside = {"DataType": "FLOAT32", "Sizes": [1, 1, most], "Strides": [0, 0, 0]}
+    assert isinstance(plan_of("UNFOLD", InputTensor=image, **covering).form, BoxFunction)
+    assert isinstance(plan_of("UNFOLD", InputTensor=inside, WindowSizes=[most]).form, Copies)
+    assert plan_of("FOLD", InputTensor=columns, OutputTensor=image, **covering).work >= 1000 * most
 
 
 def test_every_tap_of_a_filter_is_work() -> None:

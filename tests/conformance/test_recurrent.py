@@ -131,7 +131,10 @@ def sigmoid(x: float) -> float:
 
 
 def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
-    """An LSTM with peepholes and a clip threshold, forward, by Python's numbers and the page's formulas."""
+    """An LSTM with peepholes and a clip threshold, forward, by Python's numbers and the page's formulas.
+
+    The output gate sees the new cell, as DirectML answers, not the one before the step, as the page has it.
+    """
     x, w, r = (arrays[f"{name}Tensor"][0] for name in ("Input", "Weight", "Recurrence"))
     bias, peephole = arrays["BiasTensor"][0, 0, 0], arrays["PeepholeTensor"][0, 0, 0]
     steps, batch, _ = x.shape
@@ -143,13 +146,15 @@ def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
             before, cell = state[row].copy(), memory[row].copy()
 
             inputs = w[0] @ x[step, row] + r[0] @ before + bias[: 4 * hidden] + bias[4 * hidden :]
-            inputs[: 3 * hidden] += peephole * np.tile(cell, 3)
-            inputs = np.clip(inputs, -limit, limit)
+            into, out, forget = (slice(at * hidden, (at + 1) * hidden) for at in range(3))
+            inputs[into] += peephole[into] * cell
+            inputs[forget] += peephole[forget] * cell
             for unit in range(hidden):
-                into, out, forget = (sigmoid(inputs[at * hidden + unit]) for at in range(3))
-                new = math.tanh(inputs[3 * hidden + unit])
-                memory[row, unit] = (1 - into if coupled else forget) * cell[unit] + into * new
-                state[row, unit] = out * math.tanh(memory[row, unit])
+                i, f, new = (np.clip(inputs[at * hidden + unit], -limit, limit) for at in (0, 2, 3))
+                kept = 1 - sigmoid(i) if coupled else sigmoid(f)
+                memory[row, unit] = kept * cell[unit] + sigmoid(i) * math.tanh(new)
+                o = np.clip(inputs[out][unit] + peephole[out][unit] * memory[row, unit], -limit, limit)
+                state[row, unit] = sigmoid(o) * math.tanh(memory[row, unit])
             sequence[step, 0, row] = state[row]
     return [sequence, state, memory]
 

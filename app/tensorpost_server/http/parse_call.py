@@ -89,9 +89,13 @@ class RunOptions:
 class CallParser(Protocol):
     """Parses calls of one operator in one dialect."""
 
-    @property
-    def npy_tensor(self) -> str | None:
-        """The name of the tensor in an npy body; None if the operator takes no tensor, and the body is empty.
+    def npy_tensor(self, *, empty: bool) -> str | None:
+        """The name of the tensor in an npy body: the only one that is required, or the only one there is.
+
+        None if the body must be empty: the operator takes no tensor, or an optional one is left out.
+
+        Args:
+            empty: whether the body is.
 
         Raises:
             InvalidFrame: the operator requires several tensors.
@@ -174,7 +178,7 @@ async def read_call(
     if not head_has_arrived:
         reserve(min(body.length, settings.max_head_bytes))
     if media_type is MediaType.NPY:
-        name = parser.npy_tensor
+        name = parser.npy_tensor(empty=not body.length)
         if name is None:
             await body.receive_into([])  # refuses a body that is not empty
             return ReadCall(*await threads.run(large, parser.parse, query, [], None, {}), None, [], [])

@@ -114,10 +114,12 @@ def _gru(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
 def _lstm(cell: _Cell, x: Any, hidden: Any, memory: Any) -> tuple[Any, Any]:
     into, out, forget, new = cell.xp.split(cell.gates(x, hidden, 0, 4), 4, axis=1)
     if cell.peephole is not None:
-        into, out, forget = [gate + p * memory for gate, p in zip((into, out, forget), cell.peephole, strict=True)]
+        into, forget = into + cell.peephole[0] * memory, forget + cell.peephole[2] * memory
     into = cell.activated(0, into)
     forget = 1 - into if cell.coupled else cell.activated(0, forget)
     memory = forget * memory + into * cell.activated(1, new)
+    if cell.peephole is not None:  # the new state, as DirectML answers, not the one before, as its page has it
+        out = out + cell.peephole[1] * memory
     return cell.activated(0, out) * cell.activated(2, memory), memory
 
 

@@ -40,7 +40,7 @@ from ._reading import (
 from ._report import Report, did_you_mean
 from .given import Given, Meaning
 from .resize import Resizing
-from .schemas import OnnxSchema
+from .schemas import OnnxSchema, is_own
 from .shapes import infer
 from .tensor import OnnxTensor
 from .tile import Tiling
@@ -48,6 +48,7 @@ from .tile import Tiling
 __all__ = ["NodeProtoLike", "OnnxNode"]
 
 _MEMBERS = ("op_type", "opset", "inputs", "attributes", "outputs")
+_BY_VALUE = (int, float, list, tuple)
 _JSON_FORM = "tensorpost's JSON form of an ONNX node"
 
 
@@ -123,6 +124,8 @@ class OnnxNode:
         outputs: int | None = None,
     ) -> None:
         schema = schema_of(op_type, opset)
+        if not is_own(op_type):  # whatever is given by value is part of the node
+            schema = schema.with_values([name for name, value in inputs.items() if isinstance(value, _BY_VALUE)])
         report = Report(f"ONNX {schema.name}")
         tensors = read_tensors(schema, inputs, report)
         values = read_values(schema, inputs, tensors, report)

@@ -15,6 +15,7 @@ from ..datatypes import DATA_TYPES, data_type
 from .given import Broken, Given, Inferred, Meaning, Shape
 from .line_shapes import LINES
 from .movement_shapes import MOVEMENT
+from .package import infer_by_package
 from .resize import Resizing, resizing
 from .tensor import OnnxTensor, too_large
 from .tile import Tiling, tiling
@@ -42,7 +43,7 @@ def infer(given: Given) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, On
     if report.found:
         return None
     try:
-        shapes, meaning, types = RULES[schema.op_type](given)
+        shapes, meaning, types = RULES.get(schema.op_type, infer_by_package)(given)
         return meaning, list(_results(given, shapes, types))
     except Broken:
         return None
@@ -60,7 +61,7 @@ def _results(given: Given, shapes: Sequence[Shape], types: Mapping[str, str]) ->
         given.refuse("output-count", ("outputs",), message, wanted, str(len(shapes)))
     for index in range(wanted):
         entry = outputs[min(index, len(outputs) - 1)]
-        kind = types.get(entry.variable) or given.types.get(entry.variable) or entry.types[0]
+        kind = types.get(entry.variable or entry.name) or given.types.get(entry.variable) or entry.types[0]
         if too_large(kind, shapes[index]) or len(shapes[index]) > 64:
             message = f"the output would have the shape {list(shapes[index])[:64]}, which no array here can have"
             given.refuse(
