@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 
@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from tensorpost.problems import TensorpostError
 
+from . import machine
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
@@ -48,6 +49,9 @@ POST a DirectML operator descriptor and a tensor's bytes; the result comes back 
       --data-binary @x.npy -o y.npy
 """
 
+
+_WORTH_FREEING = 64 << 20
+"""Bytes by which the process must have grown for unused memory to be looked for."""
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
 """For FastAPI (0.165), which would ask three times per request whether OpenTelemetry is on, and knows no replays."""
@@ -107,7 +111,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
         service.observe_by(_access_log(settings), traces)
-        trimming = asyncio.ensure_future(_trim(buffers))
+        trimming = asyncio.ensure_future(_trim(admission))
         try:
             yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
@@ -155,8 +159,13 @@ def _access_log(settings: Settings) -> AccessLog | None:
     return AccessLog(console_line if choice == "console" else json_line, write)
 
 
-async def _trim(buffers: BufferPool) -> None:
-    """Give unused memory back, for as long as the application runs."""
+async def _trim(admission: Admission, seconds: float = KEEP_SECONDS / 4) -> None:
+    """Give unused memory back, for as long as the application runs; the C library's only while nothing is in flight."""
+    before = machine.resident_memory() or 0
     while True:
-        await asyncio.sleep(KEEP_SECONDS / 4)
-        buffers.trim()
+        await asyncio.sleep(seconds)
+        admission.buffers.trim()
+        if not admission.requests_in_flight and (machine.resident_memory() or 0) > before + _WORTH_FREEING:
+            with suppress(RuntimeError, MemoryError):  # no memory for a thread; the next turn tries again
+                await asyncio.to_thread(machine.free_unused_memory)
+            before = machine.resident_memory() or 0

@@ -74,7 +74,7 @@ class ProtocolChoice:
     """The HTTP protocol and event loop that uvicorn is given.
 
     Attributes:
-        http: `direct` is `DirectProtocol`; the others are uvicorn's.
+        http: `direct` is `DirectProtocol`; the others are uvicorn's, httptools with bounded pipelines.
         loop: the event loop.
         missing: packages that would make it faster and are not installed.
         settings: for the protocol's limits.
@@ -86,11 +86,15 @@ class ProtocolChoice:
     settings: Settings
 
     @property
-    def protocol(self) -> type[asyncio.Protocol] | Literal["httptools", "h11"]:
+    def protocol(self) -> type[asyncio.Protocol] | Literal["h11"]:
         """The protocol class, for `uvicorn.Config(http=...)`."""
-        if self.http != "direct":
+        if self.http == "h11":
             return self.http
-        # This imports httptools, which may not be installed.
+        # These import httptools, which may not be installed.
+        if self.http == "httptools":
+            from .http.connection.fallback_protocol import FallbackProtocol
+
+            return FallbackProtocol
         from .http.connection.protocol import protocol_class
 
         return protocol_class(ConnectionLimits.of(self.settings))

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import compat, datatypes, descriptors, frame, npy, onnx, problems, resampling
+    from . import compat, datatypes, descriptors, four_bits, frame, npy, onnx, problems, resampling
     from ._options import Limits, Timeout
     from ._results import Progress, Result, TensorBlock, Validation
     from .async_client import AsyncClient
@@ -47,6 +47,7 @@ __all__ = [
     "compat",
     "datatypes",
     "descriptors",
+    "four_bits",
     "frame",
     "npy",
     "onnx",

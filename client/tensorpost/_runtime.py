@@ -8,7 +8,8 @@ suspends the task instead.
 from __future__ import annotations
 
 import contextlib
-import selectors
+import math
+import select
 import socket
 import threading
 import time
@@ -17,10 +18,9 @@ from typing import Any, TypeAlias, TypeVar
 
 __all__ = ["READ", "WRITE", "AsyncioRuntime", "Runtime", "ThreadRuntime", "iterate_blocking", "run_blocking"]
 
-READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+READ, WRITE = 1, 4  # POLLIN and POLLOUT
 _TURN_SECONDS = 0.001  # other tasks wait for at most about as long while a body is sent or received
 _THREAD_WAIT_SECONDS = 0.05  # a wait in a thread ends by then, also for a task that was cancelled
-_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # Windows has no poll
 
 T = TypeVar("T")
 
@@ -45,9 +45,15 @@ def iterate_blocking(items: AsyncGenerator[T]) -> Generator[T]:
 
 def _poll(sock: socket.socket, events: int, seconds: float | None) -> int:
     """The events for which a socket is ready; an error counts as each of them, since the next operation shows it."""
-    with _Selector() as selector:
-        selector.register(sock, events)
-        return sum([ready for _, ready in selector.select(seconds)])
+    if hasattr(select, "poll"):  # a tenth of the time that `selectors` takes for the same
+        poll = select.poll()
+        poll.register(sock, events)
+        found = poll.poll(None if seconds is None else math.ceil(seconds * 1000))
+        return found[0][1] & events or events if found else 0
+    # Windows, where select() has no highest descriptor, and says that connecting failed in its third list.
+    to_read, to_write = [sock] if events & READ else [], [sock] if events & WRITE else []
+    reading, writing, failed = select.select(to_read, to_write, to_write, seconds)
+    return (READ if reading else 0) | (WRITE if writing or failed else 0)
 
 
 class ThreadRuntime:

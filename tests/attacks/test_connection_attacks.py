@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from tests.support.http_app import (
     NPY,
@@ -30,6 +33,8 @@ from tests.support.http_app import (
 )
 from tests.support.live_server import live_server
 
+from tensorpost_server import machine, main
+from tensorpost_server.engine import Admission
 from tensorpost_server.http.connection import protocol
 
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
@@ -69,6 +74,68 @@ def test_requests_sent_ahead_stay_in_the_socket(server: Serving):
         assert max(len(each.pipeline) for each in connections) <= 8  # pyright: ignore[reportAttributeAccessIssue] # uvicorn's union
     assert grown < 10 << 20, f"{grown >> 20} MiB for 10 connections"
     server.assert_serves_on()
+
+
+def test_httptools_closes_a_connection_with_many_requests_ahead():
+    """uvicorn's own protocol keeps objects of each; here a ninth one that waits ends the connection."""
+    one = request_bytes("GET", "/v1/limits")
+    large = request_bytes("POST", "/v1/operators/tile?repeats=256", npy_bytes(np.zeros(1 << 18, "uint8")), NPY)
+    with serving(http_protocol="httptools") as server:
+        with server.wire() as wire:
+            wire.send(one * 8)
+            assert [wire.answer().status for _ in range(8)] == [200] * 8
+        with server.wire(receive_buffer=4096) as wire:
+            wire.send(large + one * 10_000)
+            eventually(lambda: not server.server.server_state.connections, "the connection is closed")
+        server.assert_serves_on()
+
+
+def test_memory_that_slow_readers_held_is_given_back(monkeypatch: pytest.MonkeyPatch):
+    """The C library kept it: 112 MiB at the start, 471 MiB for good after 64 slow readers."""
+    freed, resident = list[int](), [100 << 20]
+
+    def free() -> None:
+        freed.append(admission.requests_in_flight)
+        resident[0] = 110 << 20
+
+    monkeypatch.setattr(machine, "resident_memory", lambda: resident[0])
+    monkeypatch.setattr(machine, "free_unused_memory", free)
+    admission = Admission(1 << 30, 8, 1)
+
+    async def run() -> None:
+        trimming = asyncio.ensure_future(main._trim(admission, 0.001))
+        ticket = admission.admit(1 << 20, "anna")
+        resident[0] = 500 << 20
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert freed == [], "not while a request is in flight"
+        ticket.release()
+        while not freed:
+            await asyncio.sleep(0.001)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        trimming.cancel()
+
+    asyncio.run(run())
+    assert freed == [0], "once, until the process has grown again"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+def test_the_c_library_gives_memory_back():
+    code = """
+import numpy as np
+from tensorpost_server import machine
+blocks = [np.ones(1 << 17) for _ in range(128)]  # the first ones set how much the C library keeps
+del blocks
+blocks = [np.ones(1 << 14) for _ in range(2048)]
+last = blocks[-1]
+del blocks
+before = machine.resident_memory()
+machine.free_unused_memory()
+print((before - machine.resident_memory()) >> 20)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert int(ran.stdout) > 128
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident memory from /proc")

@@ -25,7 +25,7 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     assert KEY.fullmatch(key), "standard output has the key and nothing else"
     assert key not in made.stderr
 
-    listed = invoke("keys", "list", "--json", TENSORPOST_KEYS_FILE=file)
+    listed = invoke("keys", "list", "--json", env={"TENSORPOST_KEYS_FILE": file})
     (row,) = json.loads(listed.stdout)
     assert (row["name"], row["scopes"], row["requests_per_minute"], row["expired"]) == ("anna", ["run"], 600, False)
     assert "sha256" not in row
@@ -78,7 +78,7 @@ def test_commands_send_their_key(tmp_path: Path) -> None:
             ((), {"TENSORPOST_API_KEY": key}),
             ((), {"TENSORPOST_API_KEY_FILE": key_file}),
         ):
-            done = invoke(*tile, "--url", url, *options, **env)
+            done = invoke(*tile, "--url", url, *options, env=env)
             assert done.returncode == 0, done.stderr
             np.testing.assert_array_equal(np.load(target), np.array([1, 2, 1, 2], np.float32))
             target.unlink()

@@ -131,7 +131,10 @@ def sigmoid(x: float) -> float:
 
 
 def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
-    """An LSTM with peepholes and a clip threshold, forward, by Python's numbers and the page's formulas."""
+    """An LSTM with peepholes and a clip threshold, forward, by Python's numbers and the page's formulas.
+
+    The output gate sees the new cell, as DirectML answers, not the one before the step, as the page has it.
+    """
     x, w, r = (arrays[f"{name}Tensor"][0] for name in ("Input", "Weight", "Recurrence"))
     bias, peephole = arrays["BiasTensor"][0, 0, 0], arrays["PeepholeTensor"][0, 0, 0]
     steps, batch, _ = x.shape
@@ -144,12 +147,14 @@ def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
 
             inputs = w[0] @ x[step, row] + r[0] @ before + bias[: 4 * hidden] + bias[4 * hidden :]
             inputs[: 3 * hidden] += peephole * np.tile(cell, 3)
-            inputs = np.clip(inputs, -limit, limit)
+            inputs[hidden : 2 * hidden] -= peephole[hidden : 2 * hidden] * cell
             for unit in range(hidden):
-                into, out, forget = (sigmoid(inputs[at * hidden + unit]) for at in range(3))
-                new = math.tanh(inputs[3 * hidden + unit])
+                into, out, forget, new = (float(inputs[at * hidden + unit]) for at in range(4))
+                into, forget, new = (max(-limit, min(limit, x)) for x in (into, forget, new))
+                into, forget, new = sigmoid(into), sigmoid(forget), math.tanh(new)
                 memory[row, unit] = (1 - into if coupled else forget) * cell[unit] + into * new
-                state[row, unit] = out * math.tanh(memory[row, unit])
+                out = max(-limit, min(limit, out + peephole[hidden + unit] * memory[row, unit]))
+                state[row, unit] = sigmoid(out) * math.tanh(memory[row, unit])
             sequence[step, 0, row] = state[row]
     return [sequence, state, memory]
 

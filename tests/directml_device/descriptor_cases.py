@@ -47,7 +47,7 @@ ENUMS = {
     "InterpolationMode": 2, "RoundingDirection": 2, "AxisDirection": 2, "PaddingMode": 5, "Function": 12, "TransA": 2,
     "TransB": 2, "Mode": 2, "Direction": 2, "ValueDataType": 14, "PaddingValueDataType": 14, "Antialiased": 2,
 }  # fmt: skip
-READ_WITHOUT_LOOKING = {"JOIN", "SPLIT"}  # DirectML reads their null tensors, which ends the process: 54 in 20,000
+READ_WITHOUT_LOOKING = {"JOIN", "SPLIT", "QUANTIZE", "DEQUANTIZE"}  # null tensors end the process
 COUNTS = {"RepeatsCount", "ScaleCount", "DimensionCount", "AxisCount", "InputCount", "OutputCount"}
 UINT_EDGES = (0, 1, 2, 3, 7, 8, 9, 255, 2**31 - 1, 2**31, 2**32 - 1)
 INT_EDGES = (0, 1, -1, 2, -2, 2**31 - 1, -(2**31))

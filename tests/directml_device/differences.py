@@ -57,9 +57,9 @@ DIFFERENCES: tuple[Difference, ...] = (
         "smaller ones reach, so that an output is runs of bytes",
     ),
     Difference(
-        "spatial sizes that do not follow from strides, dilations, windows and padding, and windows beyond the input",
+        "spatial sizes that do not follow from strides, dilations, windows and padding; windows beyond the input",
         frozenset({"output-sizes", "filter-too-large", "strides-overlap", "window", "zero"}),
-        "DirectML computes what the output has room for; other sizes than those that follow, and what is 0, are mistakes",
+        "DirectML computes what the output has room for; other sizes than those that follow, and zeros, are mistakes",
         _WINDOWED,
     ),
     Difference(
@@ -86,7 +86,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("ELEMENT_WISE_CLIP1", "ELEMENT_WISE_CLIP_GRAD1"),
     ),
     Difference(
-        "updates with more dimensions of 1 before the others than the input has", frozenset({"dimension-counts-differ"}),
+        "updates with more dimensions of 1 in front than the input has", frozenset({"dimension-counts-differ"}),
         "the tensors of a document have one rank, as its page says", ("SCATTER_ND",),
     ),
 )  # fmt: skip

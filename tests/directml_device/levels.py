@@ -5,7 +5,7 @@ do not know more than their own level, so they are asked instead: of the descrip
 level, does an older DirectML accept those that tensorpost says its level has, and no others?
 
 * `ask FOLDER COUNT`: FOLDER, as Windows Python sees it, holds `RELEASE/DirectML.dll` for each of `RELEASES`.
-* `compare`: print what agrees, and what does not by operator and reason; write docs/directml-levels.json.
+* `compare`: print what agrees, and what does not by operator and reason.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from typing import Any
 from tensorpost.descriptors import FeatureLevel, operator_class
 from tensorpost.problems import UnsupportedAtLevel
 
-from .validation import ACCEPTED, ANSWERS, ROOT, Judged, codes_of, ours, told_verdicts
+from .validation import ACCEPTED, ANSWERS, Judged, codes_of, ours, told_verdicts
 
-__all__ = ["JSON", "RELEASES"]
+__all__ = ["RELEASES", "compared_levels"]
 
-JSON = ROOT / "docs" / "directml-levels.json"
 RELEASES = {
-    "1.9.0": "1.5.1", "1.10.0": "1.8.0", "1.12.0": "1.9.0", "1.14.0": "1.10.1", "1.15.1": "1.12.0", "1.17.3": "1.13.1",
+    "1.9.0": "1.5.1", "1.10.0": "1.8.0", "1.13.1": "1.9.1", "1.14.0": "1.10.1", "1.15.1": "1.12.0", "1.17.3": "1.13.1",
     "1.18.1": "1.14.1",
 }  # fmt: skip
 """Of onnxruntime-directml, and of the DirectML in it."""
@@ -63,10 +62,13 @@ def accepts(item: Judged, level: FeatureLevel) -> tuple[str, ...]:
     return ()
 
 
-def compare(examples: int) -> None:
-    """See the module."""
-    items = told_verdicts()
-    both = [(index, item) for index, item in enumerate(items) if item.accepted and not ours(item.operator, item.fields)]
+def compared_levels(examples: int = 0) -> list[dict[str, Any]]:
+    """What each older release answered, and how often tensorpost says otherwise of its level."""
+    both = [
+        (index, item)
+        for index, item in enumerate(told_verdicts())
+        if item.accepted and not ours(item.operator, item.fields)
+    ]
     found: list[dict[str, Any]] = []
     for version in RELEASES.values():
         if not _file(version).is_file():
@@ -82,15 +84,21 @@ def compare(examples: int) -> None:
             theirs, against = code == ACCEPTED, accepts(item, level)
             counts["accepted" if theirs else "refused"] += 1
             if theirs == bool(against):
-                what = f"{item.operator}: DirectML {'takes' if theirs else 'refuses'} it"
-                differ[what + (f", the page not: {', '.join(against)}" if theirs else "")] += 1
+                what = f"{item.operator} is {'accepted' if theirs else 'refused'}"
+                differ[what + (f" against {', '.join(against)}" if theirs else "")] += 1
                 if differ.total() <= examples:
                     print(version, item.operator, json.dumps(item.fields))
         found.append({"version": version, "level": str(level), **counts, "differ": dict(differ.most_common())})
-        print(version, level, dict(counts), differ.total(), "differ")
-        for what, number in differ.most_common():
+    return found
+
+
+def compare(examples: int) -> None:
+    """See the module."""
+    for one in compared_levels(examples):
+        differ = one.pop("differ")
+        print(one, sum(differ.values()), "differ")
+        for what, number in differ.items():
             print("   ", number, what)
-    JSON.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def main() -> None:

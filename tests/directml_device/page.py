@@ -19,6 +19,7 @@ from tensorpost_server.backends import load_backend
 from .conformance import Difference, computed, difference, told_answers
 from .deviations import DEVIATIONS
 from .differences import DIFFERENCES, difference_of
+from .levels import compared_levels
 from .validation import ours, told_verdicts
 
 __all__ = ["JSON", "PAGE", "tables"]
@@ -47,6 +48,7 @@ def found() -> dict[str, Any]:
         "accepted": sum(item.accepted for item in verdicts),
         "ended": sum(item.code == "ended" for item in verdicts),
         "differences": dict(known),
+        "levels": compared_levels(),
         "answers": {operator: dict(counts) for operator, counts in sorted(words.items())},
     }
 
@@ -101,8 +103,20 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         "verdicts": _table(["descriptors", "how many", "why tensorpost refuses what DirectML accepts"], verdicts),
         "answers": f"Every byte of all calls of {len(alike)} operators: {', '.join(alike)}. The others:\n\n"
         + _table(["operator", "same", "within 8 units", "different", "no answer"], answers),
+        "levels": _table(
+            ["DirectML", "level", "accepted", "refused", "as tensorpost says", "otherwise"], _levels(run["levels"])
+        ),
         "reasons": _table(["why", "calls", "operators"], reasons),
     }
+
+
+def _levels(found: Sequence[dict[str, Any]]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for one in found:
+        accepted, refused, differ = one.get("accepted", 0), one.get("refused", 0), sum(one["differ"].values())
+        what = "; ".join(f"{number} {words}" for words, number in one["differ"].items())
+        rows.append([one["version"], one["level"], *map(str, (accepted, refused, accepted + refused - differ)), what])
+    return rows
 
 
 def _named(operators: Sequence[str]) -> str:

@@ -94,6 +94,51 @@ def test_samples_are_those_of_loops(function: str, mode: str) -> None:
         assert math.isclose(value, expected, rel_tol=1e-4, abs_tol=1e-5), (region, channel, row, column)
 
 
+@pytest.mark.parametrize("mode", ["LINEAR", "NEAREST_NEIGHBOR"])
+@pytest.mark.parametrize("function", ["AVERAGE", "MAX"])
+def test_the_gradient_of_the_image_is_the_adjoint(function: str, mode: str) -> None:
+    """`<align(x), g> = <x, gradient(g)>`, of MAX for the x that chose the samples, which is linear near it."""
+    x, rois, indices = drawn(7)
+    g = np.random.default_rng(8).standard_normal((12, 3, 2, 3)).astype(np.float32)
+    fields: dict[str, Any] = {
+        "ROITensor": tensor(rois), "BatchIndicesTensor": {"DataType": "UINT32", "Sizes": [12]},
+        "InterpolationMode": mode, "ReductionFunction": function, "InputTensor": tensor(x),
+    }  # fmt: skip
+    if function == "MAX":
+        rois[:] = np.clip(rois, 0, 9)  # outside, 0 may be the largest going forward
+    (aligned,) = run(completed("ROI_ALIGN", **fields, OutputTensor=tensor(g)), x, rois, indices.astype(np.uint32))
+    desc = completed("ROI_ALIGN_GRAD", **fields, InputGradientTensor=tensor(g))
+    (back,) = run(desc, x, g, rois, indices.astype(np.uint32))
+    assert math.isclose(np.vdot(aligned, g), np.vdot(x, back), rel_tol=1e-4)
+
+
+def test_the_gradient_of_the_regions_is_the_pages_formula() -> None:
+    """One sample for each cell, loops over the printed lines."""
+    x, rois, indices = drawn(9)
+    g = np.random.default_rng(8).standard_normal((12, 3, 2, 3)).astype(np.float32)
+    expected = np.zeros((12, 4))
+    for (region, channel, py, px), w in np.ndenumerate(g):
+        x1, y1, x2, y2 = rois[region].astype(float)
+        in_x = (px + 0.5) * (x2 - x1) / 3 + x1 - 0.5
+        in_y = (py + 0.5) * (y2 - y1) / 2 + y1 - 0.5
+        if not (-1 <= in_y <= 9 and -1 <= in_x <= 11):
+            continue
+        in_x, in_y = min(max(in_x, 0), 10), min(max(in_y, 0), 8)
+        fx, cx, fy, cy = math.floor(in_x), math.ceil(in_x), math.floor(in_y), math.ceil(in_y)
+        lx, ly, image = in_x - fx, in_y - fy, x[indices[region], channel]
+        tl, tr, bl, br = image[fy, fx], image[fy, cx], image[cy, fx], image[cy, cx]
+        g_y = w * ((1 - lx) * (bl - tl) + lx * (br - tr))
+        g_x = w * ((1 - ly) * (tr - tl) + ly * (br - bl))
+        expected[region] += [g_x * (3 - px), g_y * (2 - py), g_x * px, g_y * py]
+    desc = completed(
+        "ROI_ALIGN_GRAD", InputTensor=tensor(x), InputGradientTensor=tensor(g), ROITensor=tensor(rois),
+        BatchIndicesTensor={"DataType": "UINT32", "Sizes": [12]}, OutputROIGradientTensor=tensor(rois),
+        InterpolationMode="LINEAR", MaximumSamplesPerOutput=1,
+    )  # fmt: skip
+    (found,) = run(desc, x, g, rois, indices.astype(np.uint32))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_pooled_regions_are_onnx_runtimes() -> None:
     """Regions inside the image whose sizes the grid divides; ONNX Runtime divides in float32 elsewhere."""
     x, _, indices = drawn(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,12 @@ class Done:
     stderr: str
 
 
-def invoke(*arguments: object, cwd: Path | None = None, **env: object) -> Done:
+def invoke(*arguments: object, cwd: Path | None = None, env: Mapping[str, object] | None = None) -> Done:
     """Run `tensorpost` with these arguments and environment variables, and no other ones of ours."""
     ours: dict[str, str | None] = {name: None for name in os.environ if name.startswith("TENSORPOST_")}
     with contextlib.chdir(cwd or Path.cwd()):
         found = CliRunner().invoke(
-            app, [*map(str, arguments)], env={**ours, **{name: str(value) for name, value in env.items()}}
+            app, [*map(str, arguments)], env={**ours, **{name: str(value) for name, value in (env or {}).items()}}
         )
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception

@@ -26,6 +26,7 @@ class Array:
         total_work: elements read and combined, all outputs together.
         parameters: keyword arguments, as pairs, hashable.
         scratch: bytes that the function takes beside inputs and outputs.
+        library: the library that computes it, in ordinary memory only; empty for the array library.
     """
 
     function: Callable[..., Any]
@@ -33,6 +34,7 @@ class Array:
     total_work: int
     parameters: tuple[tuple[str, Any], ...] = ()
     scratch: int = 0
+    library: str = ""
 
     in_one_go = True
 

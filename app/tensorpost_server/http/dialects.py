@@ -14,8 +14,16 @@ from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.descriptors.operator_desc import TensorPath
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
+from tensorpost.onnx.schemas import is_own
 from tensorpost.operation import Operation
-from tensorpost.problems import InvalidDescriptor, InvalidFrame, InvalidJson, InvalidParameter, Violation
+from tensorpost.problems import (
+    InvalidDescriptor,
+    InvalidFrame,
+    InvalidJson,
+    InvalidParameter,
+    UnknownOperator,
+    Violation,
+)
 from tensorpost.strict_json import read_json
 
 from .parse_call import AnnouncedTensor, Dialect, RunOptions, match_names, parse_document, parse_query, query_number
@@ -231,12 +239,13 @@ class OnnxParser:
     """
 
     def __init__(self, name: str) -> None:
-        find_schema(name, NEWEST_OPSET)
+        schema = find_schema(name, NEWEST_OPSET)
         self._name = name
+        self._schema = schema if isinstance(schema, OnnxSchema) else _versions(name)[-1]
 
     def npy_tensor(self, *, empty: bool) -> str | None:
         """See `CallParser.npy_tensor`: of the operator's newest version."""
-        inputs = _versions(self._name)[-1].data_inputs
+        inputs = self._schema.data_inputs
         required = [entry for entry in inputs if not entry.optional]
         if not required and (empty or not inputs):
             return None
@@ -274,7 +283,7 @@ class OnnxParser:
                     f"{parameter[:60]} has {count:,} entries; at most {_MOST_ITEMS} are read from the query",
                     extra={"parameter": parameter[:60]},
                 )
-        if not any(entry.variadic for entry in _versions(name)[-1].inputs):
+        if is_own(name) and not any(entry.variadic for entry in self._schema.inputs):
             required, optional = self._names()
             match_names(tensors, required, sorted(optional | self.value_names))
         found = {
@@ -293,6 +302,7 @@ class OnnxParser:
                 raise InvalidFrame(
                     f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
                 )
+        match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
         return node, options
 
     def _names(self) -> tuple[list[str], set[str]]:
@@ -305,7 +315,13 @@ class OnnxParser:
 
 @cache
 def _versions(op_type: str) -> tuple[OnnxSchema, ...]:
-    return tuple([schema for schema in ONNX_OPERATORS if schema.op_type == op_type])
+    own = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type]
+    if not own:
+        found = [find_schema(op_type, opset) for opset in range(NEWEST_OPSET, 0, -1)]
+        own = [schema for schema in found if isinstance(schema, OnnxSchema)][:1]
+    if not own:
+        raise UnknownOperator(f"ONNX's {op_type[:60]} works on no tensors that travel here")
+    return tuple(own)
 
 
 @cache

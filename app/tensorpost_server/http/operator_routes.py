@@ -229,8 +229,7 @@ def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = N
             "lowest_feature_level": None if lowest is None else str(lowest),
             "op": desc.to_document(),
             "output": outputs[0].to_json(),
-            # The 4-bit types, which no level takes here, have no layout.
-            **(_sizes(desc) if all(tensor.item_size for _, tensor in desc.tensors()) else {}),
+            **_sizes(desc),
         }
     return verdict
 

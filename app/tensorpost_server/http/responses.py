@@ -104,7 +104,7 @@ def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType)
         body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
     else:
         body_head = frame.encode_head([_frame_entry(slot) for slot in plan.outputs], _metadata(prepared, worker))
-    return _head(worker, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
+    return _head(worker, plan, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
 
 
 def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
@@ -124,22 +124,29 @@ def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tup
     metadata = _metadata(prepared, worker)
     document = json.dumps(metadata | {"op": json.loads(metadata["op"])}, allow_nan=False)
     body = f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
-    return _head(worker, MediaType.JSON, b"", len(body), inline=True), body
+    return _head(worker, prepared.plan, MediaType.JSON, b"", len(body), inline=True), body
 
 
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
     document = prepared.plan.operation.to_document_text()
-    metadata = {"op": document, "backend": worker.backend.name, "device": worker.backend.device}
+    metadata = {"op": document, "backend": _backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
 
-def _head(worker: Worker, media_type: MediaType, body_head: bytes, length: int, *, inline: bool) -> PreparedHead:
+def _backend_name(worker: Worker, plan: Plan) -> str:
+    """The backend, and the library that does its work where that is another one."""
+    return worker.backend.name + (f"+{plan.library}" if plan.library else "")
+
+
+def _head(
+    worker: Worker, plan: Plan, media_type: MediaType, body_head: bytes, length: int, *, inline: bool
+) -> PreparedHead:
     headers = (
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", worker.backend.name.encode()),
+        (b"tensorpost-backend", _backend_name(worker, plan).encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
     return PreparedHead(headers, field_lines(headers), body_head, inline)

@@ -13,6 +13,7 @@ from ..forms import Form
 from ..forms.axes import AxisMap
 from ..forms.onnx_axes import FilterMap, NearestMap
 from ..forms.onnx_resize import OnnxResize
+from .onnx_runtime import model_form
 from .registry import NODE_FORMS, form_of_class, form_of_node
 from .tile import tile
 
@@ -21,8 +22,8 @@ __all__ = ["onnx_form", "resize_form", "tile_form"]
 
 @form_of_class(OnnxNode)
 def onnx_form(node: OnnxNode) -> Form:
-    """The form of a node, by the row of its operator."""
-    return NODE_FORMS[node.op_type](node)
+    """The form of a node, by the row of its operator; without one by ONNX Runtime."""
+    return NODE_FORMS.get(node.op_type, model_form)(node)
 
 
 @form_of_node("Tile")

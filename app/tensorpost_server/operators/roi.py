@@ -22,12 +22,13 @@ import numpy as np
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import InterpolationMode, ReduceFunction
 
-from ..forms import Box, BoxFunction
+from ..forms import Array, Box, BoxFunction
 from ..forms.base import go_on
 from ..forms.float16 import widen
+from .quantized import by_name, names_of
 from .registry import form_of_class
 
-__all__ = ["align_form", "pooling_form"]
+__all__ = ["align_form", "gradient_form", "pooling_form"]
 
 BLOCK = 1 << 18  # elements that are computed at a time, unless one channel has more
 
@@ -129,7 +130,7 @@ class Sampling:
             near = np.ceil(at - 0.5).astype(int)
             return Samples(count, cell, near, near, np.zeros(len(at)))
         left = np.floor(at).astype(int)
-        return Samples(count, cell, left, np.minimum(left + 1, self.size - 1), at - left)
+        return Samples(count, cell, left, np.ceil(at).astype(int), at - left)
 
     def most_samples(self, cells: int) -> int:
         """At most so many samples of a region's cells lie inside the image."""
@@ -144,7 +145,7 @@ class Samples:
         count: samples of each cell, those outside as well.
         cell: the cell of each sample, counted from the first of the span.
         left: an element.
-        right: the next one, or the same.
+        right: the next one, or the same where the sample lies on it.
         weight: of `right`.
     """
 
@@ -272,3 +273,132 @@ def _largest(xp: ModuleType, x: Any, down: Samples, across: Samples, out: Any, o
                 if (bottom - top) * (right - left) < down.count * across.count:
                     made = xp.maximum(made, np.float32(outside))
                 out[:, row, column] = made
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@form_of_class(dml.RoiAlignGradOperatorDesc)
+def gradient_form(desc: dml.RoiAlignGradOperatorDesc) -> Array:
+    """The adjoint of ROI_ALIGN1, and the page's formula of the regions' gradient with each sample in the place of one.
+
+    `roi[0] += gX * (width - px)` and so on take the grid's sizes for width and height, and the cell's coordinates for
+    px and py; nearest neighbours have no slope. A sample outside the image gives nothing, and is never the largest.
+    """
+    grid = desc.input_gradient_tensor.sizes
+    image = desc.input_tensor or desc.output_gradient_tensor
+    assert image is not None
+    rows, columns = _samplings(desc, image.sizes[2:], grid[2:])
+    largest = desc.reduction_function is ReduceFunction.MAX
+    wanted = (desc.output_gradient_tensor is not None, desc.output_roi_gradient_tensor is not None)
+    every = largest or wanted[1]
+    parameters = (
+        *names_of(desc), ("rows", rows), ("columns", columns), ("largest", largest), ("sizes", image.sizes),
+        ("wanted", wanted),
+    )  # fmt: skip
+    samples = [axis.most_samples(axis.cells) for axis in (rows, columns)]
+    work = grid[0] * grid[1] * (4 * samples[0] * samples[1] if every else math.prod(image.sizes[2:]) + sum(samples))
+    held = _held(rows, columns, every) * (3 if every else 1)
+    scratch = 48 * sum(samples) + 8 * max(BLOCK, held) + 4 * math.prod(image.sizes)
+    return Array(_align_gradients, len(desc.inputs), work + 2000 * math.prod(grid), parameters, scratch)
+
+
+def _align_gradients(
+    xp: ModuleType, *inputs: Any, names: tuple[str, ...], rows: Sampling, columns: Sampling, largest: bool,
+    sizes: tuple[int, ...], wanted: tuple[bool, bool],
+) -> tuple[Any, ...]:  # fmt: skip
+    named = by_name(names, inputs)
+    gradient, rois, x = named["input_gradient"], named["roi"], named.get("input")
+    images = xp.zeros(sizes if wanted[0] else (sizes[0], sizes[1], 0, 0), "float32")
+    regions = xp.zeros((gradient.shape[0], 4), "float32")
+    step = max(1, BLOCK // (3 * _held(rows, columns, largest or wanted[1])))
+    corners, indices = rois.reshape(-1, 4).astype("float64").tolist(), named["batch_indices"].reshape(-1).tolist()
+    spans = ((0, rows.cells), (0, columns.cells))
+    for place, ((x1, y1, x2, y2), index) in enumerate(zip(corners, indices, strict=True)):
+        down, across = rows.samples(y1, y2, spans[0]), columns.samples(x1, x2, spans[1])
+        image = _nearest(index, sizes[0])
+        for low in range(0, sizes[1], step):
+            go_on()
+            channels = slice(low, low + step)
+            part, target = gradient[place, channels].astype("float32"), images[image, channels]
+            source = None if x is None else x[image, channels].astype("float32")
+            if largest:
+                _largest_gradients(xp, source, part, down, across, target, regions[place], wanted)
+                continue
+            if wanted[0]:
+                _spread(xp, part, down, across, target)
+            if wanted[1]:
+                _slopes(xp, source, part, down, across, regions[place])
+    return tuple([made for made, asked in ((images, wanted[0]), (regions.reshape(rois.shape), wanted[1])) if asked])
+
+
+def _spread(xp: ModuleType, gradient: Any, down: Samples, across: Samples, target: Any) -> None:
+    """Add the adjoint of `_averaged`."""
+    channels, height, width = gradient.shape
+    lines = xp.zeros((channels, height, target.shape[2]), "float32")
+    for column, read, weights in across.averages(width):
+        lines[..., read] += gradient[..., column : column + 1] * xp.asarray(weights)
+    for row, read, weights in down.averages(height):
+        target[:, read] += lines[:, row : row + 1] * xp.asarray(weights)[:, None]
+
+
+def _slopes(xp: ModuleType, x: Any, gradient: Any, down: Samples, across: Samples, region: Any) -> None:
+    """Add the gradient of a region whose cells are averages."""
+    _, height, width = gradient.shape
+    cells = xp.asarray(across.cell)
+    for row, (top, bottom) in enumerate(down.bounds(height)):
+        go_on()
+        part = slice(top, bottom)
+        above, below = (xp.take(x, xp.asarray(index[part]), axis=1) for index in (down.left, down.right))
+        share = xp.take(gradient[:, row], cells, axis=1)[:, None] / (down.count * across.count)
+        vertical = xp.sum(across.taken(xp, below - above, 2) * share, axis=(0, 1))
+        lines = down.taken(xp, x, 1, part)
+        left, right = (xp.take(lines, xp.asarray(index), axis=2) for index in (across.left, across.right))
+        horizontal = xp.sum((right - left) * share, axis=(0, 1))
+        _add_slopes(xp, region, horizontal, vertical, cells, row, (height, width))
+
+
+def _add_slopes(
+    xp: ModuleType, region: Any, horizontal: Any, vertical: Any, column: Any, row: int, grid: tuple[int, int]
+) -> None:
+    region[0] += xp.sum(horizontal * (grid[1] - column))
+    region[1] += xp.sum(vertical) * (grid[0] - row)
+    region[2] += xp.sum(horizontal * column)
+    region[3] += xp.sum(vertical) * row
+
+
+def _largest_gradients(
+    xp: ModuleType, x: Any, gradient: Any, down: Samples, across: Samples, target: Any, region: Any,
+    wanted: tuple[bool, bool],
+) -> None:  # fmt: skip
+    """Add the gradients of cells that are their largest sample: the first one, in row-major order."""
+    channels, height, width = gradient.shape
+    channel = xp.arange(channels)
+    for row, (top, bottom) in enumerate(down.bounds(height)):
+        if top == bottom:
+            continue
+        samples = across.taken(xp, down.taken(xp, x, 1, slice(top, bottom)), 2)
+        for column, (begin, end) in enumerate(across.bounds(width)):
+            if begin == end:
+                continue
+            go_on()
+            winner = xp.argmax(samples[:, :, begin:end].reshape(channels, -1), axis=1)
+            part = gradient[:, row, column]
+            rows, columns = winner // (end - begin) + top, winner % (end - begin) + begin
+            (y0, y1, y), (x0, x1, at) = (
+                [xp.asarray(array)[index] for array in (axis.left, axis.right, axis.weight.astype(np.float32))]
+                for axis, index in ((down, rows), (across, columns))
+            )
+            if wanted[0]:
+                for i, j, weight in (
+                    (y0, x0, (1 - y) * (1 - at)),
+                    (y0, x1, (1 - y) * at),
+                    (y1, x0, y * (1 - at)),
+                    (y1, x1, y * at),
+                ):
+                    target[channel, i, j] += part * weight
+            if wanted[1]:
+                tl, tr, bl, br = (x[channel, i, j] for i in (y0, y1) for j in (x0, x1))
+                vertical = part * ((1 - at) * (bl - tl) + at * (br - tr))
+                horizontal = part * ((1 - y) * (tr - tl) + y * (br - bl))
+                _add_slopes(xp, region, horizontal, vertical, column, row, (height, width))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import AxesForm, BoxFunction, Copies, Form, Lines, Pointwise, whole_box
+from ..forms import Array, AxesForm, BoxFunction, Copies, Form, Lines, Pointwise, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
@@ -67,6 +67,11 @@ class Plan:
         object.__setattr__(self, "operands", operands)
         object.__setattr__(self, "input_bytes", sum([slot.layout.size_in_bytes for slot in self.inputs]))
         object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
+
+    @property
+    def library(self) -> str:
+        """The library that computes it whatever the backend; empty if the backend does."""
+        return self.form.library if isinstance(self.form, Array) else ""
 
     @property
     def operator(self) -> str:

@@ -18,6 +18,7 @@ from .tensor import BufferTensorDesc
 
 __all__ = [
     "RoiAlign1OperatorDesc",
+    "RoiAlignGradOperatorDesc",
     "RoiAlignOperatorDesc",
     "RoiPoolingOperatorDesc",
 ]
@@ -186,3 +187,68 @@ class RoiAlign1OperatorDesc(RoiAlignTensors):
     minimum_samples_per_output: UInt
     maximum_samples_per_output: UInt
     align_regions_to_corners: Bool
+
+
+class RoiAlignGradOperatorDesc(RoiAligning):
+    """`DML_OPERATOR_ROI_ALIGN_GRAD`: the gradients of ROI_ALIGN1 with respect to the image and to the regions.
+
+    Attributes:
+        input_tensor: ROI_ALIGN1's input, needed for MAX and for the gradient of the regions; else it may be absent.
+        input_gradient_tensor: R x C x grid.
+        roi_tensor: R x 4, with or without leading ones: x1, y1, x2 and y2.
+        batch_indices_tensor: R, with or without leading ones.
+        output_gradient_tensor: of the image's sizes; absent if it is not wanted.
+        output_roi_gradient_tensor: of the sizes of the regions; absent if it is not wanted.
+        reduction_function: AVERAGE, or MAX of a cell's samples.
+        interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
+        spatial_scale_x: factor of x1 and x2.
+        spatial_scale_y: factor of y1 and y2.
+        input_pixel_offset: usually 0.5.
+        output_pixel_offset: usually -0.5.
+        minimum_samples_per_output: samples along each axis of a cell, at least.
+        maximum_samples_per_output: at most.
+        align_regions_to_corners: whether the first and the last sample lie on the corners of the region.
+    """
+
+    operator_type = "ROI_ALIGN_GRAD"
+    approximation = "the page's formula of the regions' gradient is incomplete"
+    image_tensors = ("input_tensor", "output_gradient_tensor")
+    grid_tensor = "input_gradient_tensor"
+
+    input_tensor: BufferTensorDesc | None = None
+    input_gradient_tensor: BufferTensorDesc
+    roi_tensor: BufferTensorDesc
+    batch_indices_tensor: BufferTensorDesc
+    output_gradient_tensor: BufferTensorDesc | None = None
+    output_roi_gradient_tensor: BufferTensorDesc | None = None
+    reduction_function: Annotated[ReduceFunction, CEnum("DML_REDUCE_FUNCTION_")]
+    interpolation_mode: Interpolation
+    spatial_scale_x: Float
+    spatial_scale_y: Float
+    input_pixel_offset: Float
+    output_pixel_offset: Float
+    minimum_samples_per_output: UInt
+    maximum_samples_per_output: UInt
+    align_regions_to_corners: Bool
+
+    @classmethod
+    def inferred(cls, given: Given) -> Inferred:
+        """See `OperatorDesc.inferred`: the image's gradient too, if no output is named and there is an input."""
+        yield from super().inferred(given)
+        if not given.has("output_roi_gradient_tensor"):
+            source = given.tensor("input_tensor")
+            yield "output_gradient_tensor", packed(source.data_type, source.sizes)
+
+    def operator_rules(self) -> Iterator[Violation]:
+        """See `RoiAligning`; what is wanted can be computed from what is there."""
+        yield from super().operator_rules()
+        if self.output_gradient_tensor is None and self.output_roi_gradient_tensor is None:
+            message = "OutputGradientTensor and OutputROIGradientTensor are both absent; ask for one at least"
+            yield self.broken("no-output", ("OutputGradientTensor",), message, None, "a tensor")
+        if self.input_tensor is not None:
+            why = "those of InputTensor"
+            yield from self.sizes_are(self.input_tensor.sizes, why, "output_gradient_tensor")
+        elif self.output_roi_gradient_tensor is not None or self.reduction_function is ReduceFunction.MAX:
+            message = "is needed for OutputROIGradientTensor and for MAX"
+            yield self.broken("input-missing", ("InputTensor",), message, None, "a tensor")
+        yield from self.sizes_are(self.roi_tensor.sizes, "those of ROITensor", "output_roi_gradient_tensor")

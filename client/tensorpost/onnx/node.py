@@ -38,9 +38,9 @@ from ._reading import (
     shortest,
 )
 from ._report import Report, did_you_mean
-from .given import Given, Meaning
+from .given_node import GivenNode, Meaning
 from .resize import Resizing
-from .schemas import OnnxSchema
+from .schemas import OnnxSchema, is_own
 from .shapes import infer
 from .tensor import OnnxTensor
 from .tile import Tiling
@@ -48,6 +48,7 @@ from .tile import Tiling
 __all__ = ["NodeProtoLike", "OnnxNode"]
 
 _MEMBERS = ("op_type", "opset", "inputs", "attributes", "outputs")
+_BY_VALUE = (int, float, list, tuple)
 _JSON_FORM = "tensorpost's JSON form of an ONNX node"
 
 
@@ -123,12 +124,14 @@ class OnnxNode:
         outputs: int | None = None,
     ) -> None:
         schema = schema_of(op_type, opset)
+        if not is_own(op_type):  # whatever is given by value is part of the node
+            schema = schema.with_values([name for name, value in inputs.items() if isinstance(value, _BY_VALUE)])
         report = Report(f"ONNX {schema.name}")
         tensors = read_tensors(schema, inputs, report)
         values = read_values(schema, inputs, tensors, report)
         filled = read_attributes(schema, attributes or {}, report)
         types = read_types(schema, tensors, inputs, report)
-        result = infer(Given(schema, tensors, values, filled, types, outputs, report))
+        result = infer(GivenNode(schema, tensors, values, filled, types, outputs, report))
         if report.found:
             raise InvalidDescriptor.of(report.found)
         # Without a violation it is there; the type checker cannot see that.
@@ -193,7 +196,7 @@ class OnnxNode:
                 sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
                 is left out.
             opset: the default-domain opset.
-            outputs: how many outputs the node has, where that does not follow; see `Given`.
+            outputs: how many outputs the node has, where that does not follow; see `GivenNode`.
             attributes: by name.
 
         Raises:

@@ -1,15 +1,23 @@
-"""What is read from the `onnx` package, which is needed for operators that tensorpost has no rule for."""
+"""What is read from the `onnx` package: operators that tensorpost has no rule for, as models of one node.
+
+The package checks such a node and infers its outputs; ONNX Runtime computes it on the server. The extra `onnx` installs
+both, and is needed on the side of the caller too, who must know the outputs.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from ..datatypes import DATA_TYPES
+import numpy as np
 
-__all__ = ["schema_row", "tensor_of_proto"]
+from ..datatypes import DATA_TYPES, data_type
+from .given_node import GivenNode, Inferred
 
-_ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints", "STRINGS": "strings"}
+__all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
+
+MISSING = "of other ONNX operators the package onnx tells the rules, which is not installed: 'tensorpost[onnx]'"
+_ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints"}
 _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
 
@@ -50,3 +58,101 @@ def _types(names: Any) -> list[str]:
 def tensor_of_proto(tensor: Any) -> Any:
     """The array of an `onnx.TensorProto`."""
     return importlib.import_module("onnx.numpy_helper").to_array(tensor)
+
+
+def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
+    """The number and the row of the version that the opset means; why there is none if it cannot be computed.
+
+    Raises:
+        KeyError: ONNX has no such operator, or the package is not installed; the text says which.
+    """
+    try:
+        defs: Any = importlib.import_module("onnx.defs")
+    except ModuleNotFoundError:
+        raise KeyError(MISSING) from None
+    if not defs.has(op_type):
+        raise KeyError("there is no such operator in ONNX")
+    try:
+        schema = defs.get_schema(op_type, max(1, opset), "")
+    except defs.SchemaError:
+        return f"there is no {op_type} at opset {opset}"
+    row = schema_row(schema)
+    if schema.deprecated:
+        return f"{op_type} is deprecated at opset {opset}"
+    for name, kind, *flag in (*row["inputs"], *row["outputs"]):
+        if not (row["types"].get(kind, kind) or flag):
+            return f"{op_type} has {name}, which is no tensor of a type that travels here"
+    for name, (kind, *default) in row["attributes"].items():
+        if kind not in (*_ATTRIBUTE_FIELDS, "TENSOR") and default == ["required"]:
+            return f"{op_type} has the attribute {name}, of the kind {kind}, which no node here can have"
+    return schema.since_version, row
+
+
+def infer_by_package(given: GivenNode) -> Inferred:
+    """Check a node and infer its outputs; its meaning is the model."""
+    onnx: Any = importlib.import_module("onnx")
+    helper: Any = onnx.helper
+    schema = given.schema
+    formal = [f"{slot.name}" for slot in schema.inputs if not slot.variadic]
+    names = [name if name in given.tensors or name in given.values else "" for name in formal]
+    names += [name for name in given.tensors if name not in formal]
+    while names and not names[-1]:
+        names.pop()
+    least = [entry.name for entry in schema.outputs if not entry.optional]
+    outputs = [entry.name for entry in schema.outputs][: given.outputs or len(least)]
+    if schema.outputs and schema.outputs[-1].variadic:
+        outputs = [f"{schema.outputs[-1].name}_{index}" for index in range(given.outputs or 1)]
+    tensors = [
+        helper.make_tensor_value_info(name, tensor.row.onnx_code, tensor.shape)
+        for name, tensor in given.tensors.items()
+    ]
+    attributes = {name: _attribute(value, onnx) for name, value in given.attributes.items() if value != ()}
+    node = helper.make_node(schema.op_type, names, outputs, **attributes)
+    made = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    opset, problem = helper.make_opsetid("", schema.since_version), ""
+    model: Any = None
+    for scalars in (False, True):  # a number alone may stand for a tensor of rank 1 or 0, whichever the operator takes
+        constants = [_constant(given, name, onnx, scalars=scalars) for name in given.values]
+        graph = helper.make_graph([node], schema.op_type, tensors, made, constants)
+        try:
+            model = helper.make_model(graph, opset_imports=[opset], ir_version=8, producer_name="tensorpost")
+            model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+            onnx.checker.check_model(model)
+            break
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
+            problem, model = problem or str(error).strip().splitlines()[-1][:300], None
+    if model is None:
+        given.refuse("onnx", (), f"onnx refuses the node: {problem}", None, "a node that its checker takes")
+    shapes: list[tuple[int, ...]] = []
+    types: dict[str, str] = {}
+    for entry, found in zip(schema.outputs, model.graph.output, strict=False):
+        tensor = found.type.tensor_type
+        sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in tensor.shape.dim]
+        if -1 in sizes or not tensor.HasField("shape"):
+            message = f"the shape of {found.name} depends on elements; give the inputs that decide it by value"
+            given.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
+        kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == tensor.elem_type]
+        if not kind:
+            given.refuse("onnx", (), f"{found.name} has a type that travels nowhere here", None, "another type")
+        types[entry.variable or entry.name] = kind[0]
+        shapes.append(tuple(sizes))
+    return Inferred(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
+
+
+def _attribute(value: Any, onnx: Any) -> Any:
+    """The value, or the tensor of one number that it says."""
+    match value:
+        case (str() as kind, number):
+            return onnx.numpy_helper.from_array(np.array([number], data_type(kind).dtype))
+        case _:
+            return value
+
+
+def _constant(given: GivenNode, name: str, onnx: Any, *, scalars: bool) -> Any:
+    slot, values = given.schema.input(name), given.values[name]
+    assert slot is not None
+    whole = all(isinstance(value, int) for value in values)
+    fitting = [kind for kind in slot.types if (data_type(kind).dtype.kind in "iu") == whole] or list(slot.types)
+    kind = given.types.get(slot.variable) or ("int64" if "int64" in fitting and whole else fitting[0])
+    array = np.array(values, data_type(kind).dtype)
+    return onnx.numpy_helper.from_array(array.reshape(()) if scalars and array.size == 1 else array, name)

@@ -8,8 +8,9 @@ An opset means the newest version of an operator at or below it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ __all__ = [
     "OnnxOutput",
     "OnnxSchema",
     "find_schema",
+    "is_own",
 ]
 
 NEWEST_OPSET = 28
@@ -143,6 +145,11 @@ class OnnxSchema:
     def attribute(self, name: str) -> OnnxAttribute | None:
         """The attribute of that name."""
         return next((entry for entry in self.attributes if entry.name == name), None)
+
+    def with_values(self, names: Collection[str]) -> OnnxSchema:
+        """The same with these inputs as small ones, by value."""
+        inputs = tuple([replace(entry, data=False) if entry.name in names else entry for entry in self.inputs])
+        return replace(self, inputs=inputs)
 
     def to_json(self) -> dict[str, Any]:
         """The entry of a catalogue, with ONNX's names for types."""
@@ -308,6 +315,11 @@ for _schema in ONNX_OPERATORS:
     _BY_NAME.setdefault(_schema.op_type, []).append(_schema)
 
 
+def is_own(op_type: str) -> bool:
+    """Whether tensorpost has a rule and code of its own for the operator; ONNX Runtime computes the others."""
+    return op_type in _BY_NAME
+
+
 def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     """The version of the operator that this opset means, or why there is none.
 
@@ -320,8 +332,17 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     """
     versions = _BY_NAME.get(op_type)
     if not versions:
+        try:
+            found = _of_package(op_type, opset)
+        except KeyError as error:
+            reason = str(error.args[0])
+        else:
+            if isinstance(found, OnnxSchema):
+                return found
+            return Violation("opset", ("opset",), found, opset, "another opset or operator", f"ONNX {op_type}")
         guess = nearest(op_type, _BY_NAME)
         hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(_BY_NAME)}"
+        hint += f" ({reason})"
         raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here; {hint}", extra={"nearest": guess})
     for schema in versions:
         if schema.since_version <= opset <= (schema.last_opset or NEWEST_OPSET):
@@ -336,6 +357,19 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     else:
         message = f"there is no {op_type} at opset {opset}; it exists from opset {versions[0].since_version} on"
     return Violation("opset", ("opset",), message, opset, expected, f"ONNX {op_type}, versions")
+
+
+@lru_cache(maxsize=256)
+def _of_package(op_type: str, opset: int) -> OnnxSchema | str:
+    """The version by the onnx package; why there is none.
+
+    Raises:
+        KeyError: no such operator, or no such package.
+    """
+    from .package import since_version  # not read unless somebody asks
+
+    found = since_version(op_type, opset)
+    return found if isinstance(found, str) else schema_of_row(op_type, found[0], None, found[1])
 
 
 def _spans(versions: list[OnnxSchema]) -> Iterator[str]:

@@ -152,6 +152,8 @@ class CudaBackend:
         """
         if any(slot.layout.data_type.item_size == 0 for slot in (*plan.inputs, *plan.outputs)):
             return "strings have no fixed size, and arrays of them exist only in ordinary memory"
+        if plan.library:
+            return f"{plan.library} computes it, in ordinary memory"
         needed = plan.input_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
             what = "its inputs and outputs" if plan.held_bytes else "its inputs"

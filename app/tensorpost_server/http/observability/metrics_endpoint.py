@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from starlette.responses import Response
 
 from tensorpost.problems import NotFound
 
+from ...machine import resident_memory
 from ...settings import setting_variable
 from ..service import Service, service_of
 from .metrics import CONTENT_TYPE, METRICS, Sample, exposition
@@ -83,8 +83,8 @@ def _process() -> Iterator[Sample]:
     yield Sample("process_start_time_seconds", (), round(_STARTED, 3))
     yield Sample("process_cpu_seconds_total", (), round(time.process_time(), 3))
     with suppress(OSError, AttributeError, ValueError):  # there is no /proc, or it is not Linux's
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-        yield Sample("process_resident_memory_bytes", (), pages * os.sysconf("SC_PAGE_SIZE"))
+        if (resident := resident_memory()) is not None:
+            yield Sample("process_resident_memory_bytes", (), resident)
         yield Sample("process_open_fds", (), len([*Path("/proc/self/fd").iterdir()]))
     if resource is not None:
         yield Sample("process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
