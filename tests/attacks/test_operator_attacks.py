@@ -113,7 +113,7 @@ def test_a_padding_of_many_periods_is_one_function(mode: str, sizes: list[int], 
             plan_of(
                 "SCATTER_ND",
                 InputTensor={"DataType": "UINT8", "Sizes": [1, 4]},
-                IndicesTensor={"DataType": "UINT32", "Sizes": [1 << 24, 1], "Strides": [0, 0]},
+                IndicesTensor={"DataType": "UINT32", "Sizes": [1 << 24, 1], "Strides": [1, 0]},
                 UpdatesTensor={"DataType": "UINT8", "Sizes": [1, 1 << 24], "Strides": [0, 0]},
                 InputDimensionCount=1,
                 IndicesDimensionCount=2,
