@@ -76,9 +76,12 @@ class DirectML:
         return ctypes.CFUNCTYPE(c_int32, c_void_p, *arguments)(address)  # pyright: ignore[reportCallIssue,reportArgumentType] # likewise
 
     def create_operator(self, case: DescriptorCase) -> int:
-        """IDMLDevice::CreateOperator; its HRESULT. What it creates is released."""
+        """IDMLDevice::CreateOperator; its HRESULT, or 0xC0000005 where it reads foreign memory."""
         memory, made = OperatorMemory(case.operator, case.fields), c_void_p()
-        code = self._create(self._device, byref(memory.desc), byref(self._operator_iid), byref(made))
+        try:
+            code = self._create(self._device, byref(memory.desc), byref(self._operator_iid), byref(made))
+        except OSError:  # what Python makes of an access violation
+            return 0xC0000005
         if made.value:
             table = cast(made, POINTER(c_void_p))[0]
             release = cast(table, POINTER(c_void_p))[2]  # pyright: ignore[reportArgumentType] # an address is an int

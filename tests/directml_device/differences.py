@@ -1,9 +1,10 @@
-"""Where the validation of descriptors differs from DirectML's on purpose, and why."""
+"""Where the validation of descriptors differs from DirectML's, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .validation import Judged
 
@@ -12,22 +13,26 @@ __all__ = ["DIFFERENCES", "Difference", "difference_of"]
 
 @dataclass(frozen=True)
 class Difference:
-    """Descriptors that DirectML accepts and tensorpost refuses.
+    """Descriptors that one of the two accepts and the other refuses.
 
     Attributes:
         what: the descriptors, in a few words.
-        rules: our codes; what breaks others too is another matter.
-        reason: why tensorpost refuses them.
+        rules: our codes, where tensorpost refuses; what breaks others too is another matter.
+        reason: why tensorpost refuses them, or what DirectML does.
         operators: those that it is for; empty for all.
+        refused: for what DirectML refuses and tensorpost does not, whether a descriptor's fields are such.
     """
 
     what: str
     rules: frozenset[str]
     reason: str
     operators: tuple[str, ...] = ()
+    refused: Callable[[dict[str, Any]], bool] | None = None
 
     def covers(self, item: Judged, codes: Sequence[str]) -> bool:
         """Whether this is a descriptor of that kind."""
+        if self.refused is not None:
+            return not item.accepted and not codes and item.operator in self.operators and self.refused(item.fields)
         broken = {code.partition("@")[0] for code in codes}
         return (
             item.accepted
@@ -37,9 +42,22 @@ class Difference:
         )
 
 
+def _row_parameters(fields: dict[str, Any]) -> bool:
+    """A scale or zero point of A has one dimension, of several elements."""
+    tensors = [fields.get(name) for name in ("AZeroPointTensor", "AScaleTensor")]
+    return any(tensor and len(tensor["Sizes"]) == 1 and tensor["Sizes"][0] > 1 for tensor in tensors)
+
+
+def _rank_of_parameters(fields: dict[str, Any]) -> bool:
+    """A scale or zero point has neither one dimension nor the input's."""
+    ranks = [len(t["Sizes"]) for n, t in fields.items() if t and n.endswith(("ScaleTensor", "ZeroPointTensor"))]
+    return any(rank not in (1, len(fields["InputTensor"]["Sizes"])) for rank in ranks)
+
+
 _WINDOWED = (
     "CONVOLUTION", "CONVOLUTION_INTEGER", "QUANTIZED_LINEAR_CONVOLUTION", "AVERAGE_POOLING", "AVERAGE_POOLING1",
-    "LP_POOLING", "LP_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2",
+    "LP_POOLING", "LP_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2", "QUANTIZED_LINEAR_AVERAGE_POOLING",
+    "AVERAGE_POOLING_GRAD", "MAX_POOLING_GRAD",
 )  # fmt: skip
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
@@ -86,8 +104,48 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("ELEMENT_WISE_CLIP1", "ELEMENT_WISE_CLIP_GRAD1"),
     ),
     Difference(
-        "updates with more dimensions of 1 in front than the input has", frozenset({"dimension-counts-differ"}),
-        "the tensors of a document have one rank, as its page says", ("SCATTER_ND",),
+        "tensors of one call with more dimensions of 1 in front than others", frozenset({"dimension-counts-differ"}),
+        "the tensors of a document have one rank, as its page says",
+        ("SCATTER_ND", "MATRIX_MULTIPLY_INTEGER", "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+         "QUANTIZED_LINEAR_MATRIX_MULTIPLY", "QUANTIZED_LINEAR_CONVOLUTION"),
+    ),
+    Difference(
+        "parameters of sizes that no channel has", frozenset({"parameter-sizes"}),
+        "DirectML does not look at the sizes of some", ("QUANTIZED_LINEAR_AVERAGE_POOLING",),
+    ),
+    Difference(
+        "a MaskType that is none", frozenset({"enum-unknown"}), "what it would do is said nowhere",
+        ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"),
+    ),
+    Difference(
+        "a scale or zero point of A with one dimension, for its rows", frozenset(),
+        "DirectML refuses it, and takes that of B's columns; its page has both",
+        ("MATRIX_MULTIPLY_INTEGER", "MATRIX_MULTIPLY_INTEGER_TO_FLOAT"), _row_parameters,
+    ),
+    Difference(
+        "columns in a tensor of more than three dimensions", frozenset(), "DirectML refuses it, images may have more",
+        ("FOLD",), lambda fields: len(fields["InputTensor"]["Sizes"]) > 3,
+    ),
+    Difference(
+        "columns in a tensor of more than three dimensions", frozenset(), "DirectML refuses it, images may have more",
+        ("UNFOLD",), lambda fields: len(fields["OutputTensor"]["Sizes"]) > 3,
+    ),
+    Difference(
+        "INT8 from UINT8, or the other way", frozenset(), "DirectML refuses it, its page's table has both types",
+        ("QUANTIZED_LINEAR_AVERAGE_POOLING",),
+        lambda fields: fields["InputTensor"]["DataType"] != fields["OutputTensor"]["DataType"],
+    ),
+    Difference(
+        "a scale or zero point with neither one dimension nor the input's", frozenset(), "DirectML refuses it",
+        ("QUANTIZED_LINEAR_CONVOLUTION",), _rank_of_parameters,
+    ),
+    Difference(
+        "a past, without new keys or with stacked ones", frozenset(), "DirectML refuses it; its page has it",
+        ("MULTIHEAD_ATTENTION",), lambda fields: fields["PastKeyTensor"] is not None,
+    ),
+    Difference(
+        "a last window that reaches beyond the end", frozenset(), "DirectML refuses some of them",
+        ("MAX_POOLING_GRAD",), bool,
     ),
 )  # fmt: skip
 

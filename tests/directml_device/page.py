@@ -38,7 +38,7 @@ def found() -> dict[str, Any]:
         codes = ours(item.operator, item.fields)
         if item.accepted == bool(codes):
             reason = difference_of(item, codes)
-            known[reason.what if reason else "not explained"] += 1
+            known[f"{_named(reason.operators)}{reason.what}" if reason else "not explained"] += 1
     words: dict[str, Counter[str]] = defaultdict(Counter)
     numpy = load_backend("numpy")()
     for call in told_answers():
@@ -46,7 +46,7 @@ def found() -> dict[str, Any]:
     return {
         "descriptors": len(verdicts),
         "accepted": sum(item.accepted for item in verdicts),
-        "ended": sum(item.code == "ended" for item in verdicts),
+        "ended": sum(item.code in ("ended", "0xC0000005") for item in verdicts),
         "differences": dict(known),
         "levels": compared_levels(),
         "answers": {operator: dict(counts) for operator, counts in sorted(words.items())},
@@ -70,13 +70,13 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         *[
             [
                 f"{_named(known.operators)}{known.what}",
-                str(differences.get(known.what, 0)),
+                str(differences.get(f"{_named(known.operators)}{known.what}", 0)),
                 known.reason,
             ]
             for known in DIFFERENCES
         ],
         ["not explained", str(differences.get("not explained", 0)), ""],
-        ["DirectML ended the process", str(run["ended"]), "refused here"],
+        ["DirectML read foreign memory, which ends a process", str(run["ended"]), "refused here"],
     ]
     answers: list[list[str]] = []
     alike: list[str] = []
@@ -100,7 +100,9 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
     ]
     reasons.append(["not explained", str(totals[4]), ""])
     return {
-        "verdicts": _table(["descriptors", "how many", "why tensorpost refuses what DirectML accepts"], verdicts),
+        "verdicts": _table(
+            ["descriptors", "how many", "why tensorpost refuses what DirectML accepts, or the other way"], verdicts
+        ),
         "answers": f"Every byte of all calls of {len(alike)} operators: {', '.join(alike)}. The others:\n\n"
         + _table(["operator", "same", "within 8 units", "different", "no answer"], answers),
         "levels": _table(

@@ -67,7 +67,7 @@ def _read(xp: ModuleType, x: Any, source: Source, box: Box) -> Any:
         places.append((xp.arange(start, stop) // count).reshape([-1 if at == axis else 1 for at in range(rank)]))
     if steps is None:
         return x[tuple(places)]
-    at = sum([place * step for place, step in zip(places, steps, strict=True)])
+    at: Any = sum([place * step for place, step in zip(places, steps, strict=True)])
     halves = x[at >> 1] >> ((at & 1) << 2).astype("uint8") & 15
     return ((halves ^ 8) - 8).view("int8") if source.signed else halves
 

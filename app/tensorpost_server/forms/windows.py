@@ -21,7 +21,7 @@ from .base import Box, blocks, extents, go_on
 __all__ = ["Move", "Window", "WindowFunction"]
 
 BLOCK = 1 << 18  # elements read or made at a time on the CPU, unless one window has more
-DEVICE_BLOCK = 1 << 26  # the same on a device
+DEVICE_BLOCK = 1 << 24  # the same on a device
 
 Move = tuple[slice, slice]
 """Entries of an axis that are read, and the entries of the result that they belong to, in the same order."""

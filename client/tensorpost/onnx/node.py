@@ -38,7 +38,7 @@ from ._reading import (
     shortest,
 )
 from ._report import Report, did_you_mean
-from .given import Given, Meaning
+from .given_node import GivenNode, Meaning
 from .resize import Resizing
 from .schemas import OnnxSchema, is_own
 from .shapes import infer
@@ -131,7 +131,7 @@ class OnnxNode:
         values = read_values(schema, inputs, tensors, report)
         filled = read_attributes(schema, attributes or {}, report)
         types = read_types(schema, tensors, inputs, report)
-        result = infer(Given(schema, tensors, values, filled, types, outputs, report))
+        result = infer(GivenNode(schema, tensors, values, filled, types, outputs, report))
         if report.found:
             raise InvalidDescriptor.of(report.found)
         # Without a violation it is there; the type checker cannot see that.
@@ -196,7 +196,7 @@ class OnnxNode:
                 sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
                 is left out.
             opset: the default-domain opset.
-            outputs: how many outputs the node has, where that does not follow; see `Given`.
+            outputs: how many outputs the node has, where that does not follow; see `GivenNode`.
             attributes: by name.
 
         Raises:
