@@ -309,7 +309,12 @@ def _range(given: GivenNode) -> Inferred:
     if all(isinstance(number, int) for number in (start, limit, delta)):
         count = max(0, -(-(limit - start) // delta))
     else:
-        count = max(0, math.ceil((limit - start) / delta))
+        ratio = (limit - start) / delta
+        if not abs(ratio) < 2.0**63:
+            given.refuse(
+                "value", ("inputs", "delta"), "a range of so many elements fits no array", delta, "a larger delta"
+            )
+        count = max(0, math.ceil(ratio))
     return Inferred([(int(count),)], (("start", start), ("delta", delta)))
 
 

@@ -48,6 +48,8 @@ from .tile import Tiling
 __all__ = ["NodeProtoLike", "OnnxNode"]
 
 _MEMBERS = ("op_type", "opset", "inputs", "attributes", "outputs")
+MOST_OUTPUTS = 1024
+"""Outputs of a node; a frame has no more tensors."""
 _BY_VALUE = (int, float, list, tuple)
 _JSON_FORM = "tensorpost's JSON form of an ONNX node"
 
@@ -131,6 +133,9 @@ class OnnxNode:
         values = read_values(schema, inputs, tensors, report)
         filled = read_attributes(schema, attributes or {}, report)
         types = read_types(schema, tensors, inputs, report)
+        parts = max(outputs or 0, int(cast("Any", filled.get("num_outputs", 0))))
+        if parts > MOST_OUTPUTS or (outputs is not None and outputs < 1):
+            report.add("output-count", ("outputs",), f"a node has at most {MOST_OUTPUTS} outputs", parts, "1 or more")
         result = infer(GivenNode(schema, tensors, values, filled, types, outputs, report))
         if report.found:
             raise InvalidDescriptor.of(report.found)
