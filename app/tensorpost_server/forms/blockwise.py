@@ -99,7 +99,7 @@ def to_four_bits(
     parameters = (
         ("form", form), ("sizes", sizes), ("strides", strides), ("size_in_bytes", size_in_bytes), ("integer", integer),
     )  # fmt: skip
-    return Array(_pack, form.inputs, count * (1 + form.work_per_element), parameters, 5 * size_in_bytes)
+    return Array(_pack, form.inputs, count * (1 + form.work_per_element), parameters, 6 * size_in_bytes)
 
 
 def _pack(
