@@ -85,7 +85,7 @@ def normalization_gradient_form(desc: dml.BatchNormalizationGradient) -> Array:
 def _normalize_gradient(
     xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
 ) -> tuple[Any, ...]:
-    """With `own`, mean and variance depend on the input."""
+    """With `own`, the gradient goes through mean and variance, which are the given ones."""
     axes, dtype = _axes(mean), x.dtype
     x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
     spread = variance.astype("float64") + epsilon
@@ -97,7 +97,7 @@ def _normalize_gradient(
     count = x.size // mean.size
     result = gradient
     if own:
-        centered = x - total(x) / count
+        centered = x - mean  # the given one, as DirectML has it
         slope = total(gradient * centered) / count / spread
         result = gradient - total(gradient) / count - centered * slope
     outputs = (result * (scale * factor), total(gradient * (x - mean)) * factor, total(gradient))
