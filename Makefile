@@ -9,7 +9,7 @@ PEERS ?= build/peers
 RUN := .venv/bin/
 
 .PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	serve image requirements
+	sbom audit serve image requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -57,6 +57,12 @@ directml: .venv/.dev  ## DirectML itself on Linux, by Windows Python under Wine:
 
 directml-check:  ## a few vectors of it, where it can be set up; says what is missing where not
 	tools/directml check
+
+sbom: .venv/.dev  ## the packages of the image, as CycloneDX: build/sbom.json
+	$(RUN)python tools/sbom.py build/sbom.json
+
+audit: .venv/.dev  ## known vulnerabilities of what is pinned, by pip-audit, which needs the network; says what is missing
+	$(RUN)python tools/audit.py
 
 serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup

@@ -36,7 +36,7 @@ STREAM_DOCSTRING = '''        """As `Client.stream`, for `async for`.
         once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
         """'''
 NAMES = (
-    ("class Client:", "class AsyncClient:"),
+    ("class Client(", "class AsyncClient("),
     ('__all__ = ["Client"]', '__all__ = ["AsyncClient"]'),
     ("httpx.Client", "httpx.AsyncClient"),
     ("from collections.abc import Callable, Generator,", "from collections.abc import AsyncGenerator, Callable,"),

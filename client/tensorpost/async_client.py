@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import _api_calls as api
 from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._numpy_calls import NumpyCalls
 from ._options import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_LIMITS,
@@ -41,7 +42,7 @@ __all__ = ["AsyncClient"]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-class AsyncClient:
+class AsyncClient(NumpyCalls):
     """A connection to a tensorpost server, for asyncio. The same calls as `Client`, to be awaited.
 
     May be shared between tasks of one event loop. A task that is cancelled closes its connection. `progress` functions

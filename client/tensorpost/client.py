@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from . import _api_calls as api
 from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._numpy_calls import NumpyCalls
 from ._options import (
     DEFAULT_BLOCK_BYTES,
     DEFAULT_LIMITS,
@@ -45,7 +46,7 @@ __all__ = ["Client"]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-class Client:
+class Client(NumpyCalls):
     """A connection to a tensorpost server. Blocking; may be shared between threads.
 
     Args:

@@ -24,6 +24,11 @@ def plan_of(kind: str, **desc: Any) -> Plan:
     return make_plan(parse_operator({"type": kind, "desc": desc}, complete=True), 1 << 20)
 
 
+def broadcast(*sizes: int) -> dict[str, Any]:
+    """Four bytes that stand for a tensor of any size."""
+    return {"DataType": "FLOAT32", "Sizes": list(sizes), "Strides": [0] * len(sizes)}
+
+
 @pytest.mark.parametrize(
     ("kind", "desc", "place"),
     [
@@ -95,12 +100,20 @@ def test_a_padding_of_many_periods_is_one_function(mode: str, sizes: list[int], 
             ),
             8 << 23,
         ),
+        (
+            plan_of(
+                "MULTIHEAD_ATTENTION",
+                **{name: broadcast(1, 1 << 20, 8) for name in ("QueryTensor", "KeyTensor", "ValueTensor")},
+                HeadCount=8,
+            ),
+            2 * 8 * 4 << 20,  # keys and values as float32
+        ),
         (plan_of("NONZERO_COORDINATES", InputTensor={"DataType": "UINT8", "Sizes": [1] * 7 + [1 << 21]}), 8 << 24),
         (
             plan_of(
                 "SCATTER_ND",
                 InputTensor={"DataType": "UINT8", "Sizes": [1, 4]},
-                IndicesTensor={"DataType": "UINT32", "Sizes": [1 << 24, 1], "Strides": [0, 0]},
+                IndicesTensor={"DataType": "UINT32", "Sizes": [1 << 24, 1], "Strides": [1, 0]},
                 UpdatesTensor={"DataType": "UINT8", "Sizes": [1, 1 << 24], "Strides": [0, 0]},
                 InputDimensionCount=1,
                 IndicesDimensionCount=2,
@@ -123,6 +136,13 @@ def test_windows_are_planned_without_looking_at_each_of_their_elements() -> None
     assert isinstance(plan_of("UNFOLD", InputTensor=image, **covering).form, BoxFunction)
     assert isinstance(plan_of("UNFOLD", InputTensor=inside, WindowSizes=[most]).form, Copies)
     assert plan_of("FOLD", InputTensor=columns, OutputTensor=image, **covering).work >= 1000 * most
+
+
+def test_every_step_of_a_recurrent_network_is_work() -> None:
+    tensors = {"InputTensor": broadcast(1, MOST, 1, 1), "WeightTensor": broadcast(1, 1, 1, 1)}
+    last = {"DataType": "FLOAT32", "Sizes": [1, 1, 1, 1]}
+    plan = plan_of("RNN", **tensors, RecurrenceTensor=tensors["WeightTensor"], OutputSingleTensor=last)
+    assert plan.work > 10**12  # TENSORPOST_MAX_WORK
 
 
 def test_every_tap_of_a_filter_is_work() -> None:

@@ -35,6 +35,9 @@ from tests.support.vectors import Case
 
 from tensorpost.descriptors import operator_class
 from tensorpost_server.backends import Backend
+from tensorpost_server.forms import Array as ArrayForm
+from tensorpost_server.forms import Lines
+from tensorpost_server.operators import form_of
 
 Array = NDArray[Any]
 DIRECTIONS = st.sampled_from(("INCREASING", "DECREASING"))
@@ -162,3 +165,30 @@ def test_numbers_are_those_of_onnx(backend: Backend, operator_type: str) -> None
             types = [np.dtype(slot.layout.data_type.numpy_name) for slot in call_.outputs]
             expected = b"".join(y.astype(dtype).tobytes() for y, dtype in zip(made, types, strict=True))
             check_bytes(backend, Case(f"{operator_type} {data_type}", call_, (x.tobytes(),), expected))
+
+
+def test_columns_of_a_large_output_are_made_once(backend: Backend) -> None:
+    """Slices are rows, each of which would need all columns whole."""
+    random = np.random.default_rng(19)
+    x = random.integers(-(2**31), 2**31, (700, 400)).astype(np.int32)
+    desc = operator_class("CUMULATIVE_SUMMATION").completed(
+        {"InputTensor": {"DataType": "INT32", "Sizes": x.shape}, "Axis": 0}
+    )
+    assert isinstance(form_of(desc), ArrayForm)
+    check_bytes(backend, Case("columns", desc, (x.tobytes(),), np.cumsum(x, axis=0, dtype=np.int32).tobytes()))
+
+    y, bias = random.standard_normal((700, 400)).astype(np.float32), np.arange(400, dtype=np.float32)
+    fields = {"Axes": [0], "NormalizeVariance": False, "Epsilon": 0}
+    tensors = {"InputTensor": {"DataType": "FLOAT32", "Sizes": y.shape}}
+    tensors["BiasTensor"] = {"DataType": "FLOAT32", "Sizes": [1, 400]}
+    desc = operator_class("MEAN_VARIANCE_NORMALIZATION1").completed({**fields, **tensors})
+    assert isinstance(form_of(desc), ArrayForm)
+    expected = (y.astype(np.float64) - y.mean(0, np.float64) + bias).astype(np.float32)
+    inputs = (y.tobytes(), bias.tobytes())
+    check_bytes(backend, Case("columns", desc, inputs, expected.tobytes(), absolute=5e-5))
+
+    transposed = {"DataType": "INT32", "Sizes": x.shape, "Strides": [1, 700]}
+    desc = operator_class("CUMULATIVE_SUMMATION").completed(
+        {"InputTensor": {"DataType": "INT32", "Sizes": x.shape}, "Axis": 0, "OutputTensor": transposed}
+    )
+    assert isinstance(form_of(desc), Lines), "a slice is columns"

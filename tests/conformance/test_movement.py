@@ -27,10 +27,10 @@ from tests.support.operator_cases import (
     call,
     eighths,
     numpy_name,
-    saturated,
     small_sizes,
     some_indices,
     tensor,
+    wrapped,
 )
 from tests.support.vectors import Case
 
@@ -121,12 +121,13 @@ def paddings(draw: st.DrawFn) -> Case:
 
 
 def flat_value(value: float, dtype: np.dtype[Any]) -> Array:
-    """A FLOAT in another type."""
+    """A FLOAT in another type: integers wrap, and what no integer of 64 bits is becomes what x86-64 makes of it."""
     if dtype.kind == "f":
         return np.array(np.float32(value)).astype(dtype)
-    limits = np.iinfo(dtype)
-    whole = int(np.float32(value)) if dtype.itemsize == 8 else saturated(value, dtype)
-    return np.array(min(max(whole, int(limits.min)), int(limits.max)), dtype)
+    if abs(value) < 2**31:
+        return wrapped(int(value), dtype)
+    lowest = {"int32": -(2**31), "int64": -(2**63), "uint64": 2**63}
+    return np.array(lowest.get(dtype.name, 0), dtype)
 
 
 @st.composite
@@ -290,9 +291,10 @@ def reversals(draw: st.DrawFn) -> Case:
     def oracle(x: Array, lengths: Array) -> Array:
         made = x.copy()
         for line in np.ndindex(*lengths.shape):
-            count = min(int(lengths[line]), sizes[axis])
-            for k in range(count):
-                source, target = ((*line[:axis], at, *line[axis + 1 :]) for at in (count - 1 - k, k))
+            count = int(lengths[line]) % 2**32
+            for k in range(min(count, sizes[axis])):
+                read = min(count - 1 - k, sizes[axis] - 1)
+                source, target = ((*line[:axis], at, *line[axis + 1 :]) for at in (read, k))
                 made[target] = x[source]
         return made
 
@@ -315,8 +317,7 @@ def windows(draw: st.DrawFn) -> Case:
     extents = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
     image = [n + max(0, e - n - a - b) for n, e, a, b in zip(image, extents, start, end, strict=True)]
     counts = [(n + a + b - e) // s + 1 for n, e, s, a, b in zip(image, extents, strides, start, end, strict=True)]
-    whole = [*[1] * draw(st.integers(0, 1)), batch, channels, *image]
-    columns = [*[1] * draw(st.integers(0, 1)), batch, channels * math.prod(taps), math.prod(counts)]
+    whole, columns = [batch, channels, *image], [batch, channels * math.prod(taps), math.prod(counts)]
     source, target = (whole, columns) if name == "UNFOLD" else (columns, whole)
     fields = {
         "input_tensor": tensor(draw, data_type, source), "output_tensor": tensor(draw, data_type, target, output=True),
@@ -324,7 +325,7 @@ def windows(draw: st.DrawFn) -> Case:
     }  # fmt: skip
 
     def unfolded(x: Array) -> Array:
-        x, made = x.reshape(batch, channels, *image), np.zeros((batch, channels, *taps, *counts), x.dtype)
+        made = np.zeros((batch, channels, *taps, *counts), x.dtype)
         for tap in np.ndindex(*taps):
             for block in np.ndindex(*counts):
                 place = [b * s + k * d - a for b, s, k, d, a in zip(block, strides, tap, dilations, start, strict=True)]
@@ -333,7 +334,7 @@ def windows(draw: st.DrawFn) -> Case:
         return made
 
     def folded(x: Array) -> Array:
-        arrays = [x.reshape(columns[-3:]).astype(np.float32), np.array(image), np.array(taps)]
+        arrays = [x.astype(np.float32), np.array(image), np.array(taps)]
         attributes = {"dilations": dilations, "strides": strides, "pads": [*start, *end]}
         return reference_outputs("Col2Im", 18, arrays, attributes)[0].astype(x.dtype)
 

@@ -79,7 +79,7 @@ def elements(draw: st.DrawFn, desc: BufferTensorDesc, of: Sequence[Any]) -> Elem
     """An element for each coordinate, equal where they share an address."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     made: dict[int, Any] = {}
-    return {at: made.setdefault(place, of[random.integers(len(of))]) for at, place in places(desc).items()}
+    return {at: made.setdefault(place, of[int(random.integers(len(of)))]) for at, place in places(desc).items()}
 
 
 def integers(name: str) -> list[int]:

@@ -146,15 +146,15 @@ def of_loop(arrays: Arrays, limit: float, coupled: bool) -> list[NDArray[Any]]:
             before, cell = state[row].copy(), memory[row].copy()
 
             inputs = w[0] @ x[step, row] + r[0] @ before + bias[: 4 * hidden] + bias[4 * hidden :]
-            into, out, forget = (slice(at * hidden, (at + 1) * hidden) for at in range(3))
-            inputs[into] += peephole[into] * cell
-            inputs[forget] += peephole[forget] * cell
+            inputs[: 3 * hidden] += peephole * np.tile(cell, 3)
+            inputs[hidden : 2 * hidden] -= peephole[hidden : 2 * hidden] * cell
             for unit in range(hidden):
-                i, f, new = (np.clip(inputs[at * hidden + unit], -limit, limit) for at in (0, 2, 3))
-                kept = 1 - sigmoid(i) if coupled else sigmoid(f)
-                memory[row, unit] = kept * cell[unit] + sigmoid(i) * math.tanh(new)
-                o = np.clip(inputs[out][unit] + peephole[out][unit] * memory[row, unit], -limit, limit)
-                state[row, unit] = sigmoid(o) * math.tanh(memory[row, unit])
+                into, out, forget, new = (float(inputs[at * hidden + unit]) for at in range(4))
+                into, forget, new = (max(-limit, min(limit, x)) for x in (into, forget, new))
+                into, forget, new = sigmoid(into), sigmoid(forget), math.tanh(new)
+                memory[row, unit] = (1 - into if coupled else forget) * cell[unit] + into * new
+                out = max(-limit, min(limit, out + peephole[hidden + unit] * memory[row, unit]))
+                state[row, unit] = sigmoid(out) * math.tanh(memory[row, unit])
             sequence[step, 0, row] = state[row]
     return [sequence, state, memory]
 

@@ -261,6 +261,8 @@ PADDING = {"StartPadding": [1, 0, 0, 0], "EndPadding": [0, 0, 0, 0], "InputTenso
         ("GEMM", GEMM_2D, "4_0"),
         ("GEMM", {**GEMM_4D, "FusedActivation": {"Type": "ACTIVATION_RELU"}}, "1_0"),
         ("GEMM", {**GEMM_4D, "FusedActivation": {"Type": "ACTIVATION_GELU"}}, "5_1"),
+        ("GEMM", {**GEMM_4D, "FusedActivation": {"Type": "ELEMENT_WISE_CLIP", "Desc": {"Min": 0, "Max": 1}}}, "6_0"),
+        ("GEMM", {**GEMM_4D, "FusedActivation": {"Type": "ACTIVATION_SOFTMAX"}}, "6_1"),
         ("CONVOLUTION", {"InputTensor": tensor(F, 1, 1, 3), "FilterTensor": tensor(F, 1, 1, 3)}, "4_0"),
         ("CONVOLUTION", {"InputTensor": tensor(F, 1, 1, 1, 3), "FilterTensor": tensor(F, 1, 1, 1, 3),
                          "FusedActivation": {"Type": "ACTIVATION_GELU"}}, "5_1"),

@@ -134,6 +134,37 @@ def test_two_tensors_are_broadcast(http: httpx.Client) -> None:
     assert load(scalar.content)["output"].tolist() == 1.5
 
 
+def test_other_operators_are_computed_by_onnx_runtime(http: httpx.Client) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
+    w = np.ones((1, 1, 2, 2), np.float32)
+
+    answer = http.post("/v1/onnx/Conv", content=framed({"X": X, "W": w}), headers=FRAME)
+    other = http.post("/v1/onnx/Conv", content=framed({"X": X, "W": w.astype(np.float64)}), headers=FRAME)
+    refused = http.post("/v1/onnx/Conv", content=framed({"X": X, "W": np.ones((1, 3, 2, 2), "f4")}), headers=FRAME)
+    unknown = http.post("/v1/onnx/NonZero", content=framed({"X": X}), headers=FRAME)
+
+    assert answer.status_code == 200, answer.text
+    assert load(answer.content)["output"].tolist() == [[[[10]]]]
+    assert answer.headers["tensorpost-backend"].endswith("+onnxruntime")
+    assert (other.status_code, "data-types-differ" in other.text) == (422, True), other.text
+    assert refused.status_code in (422, 503), refused.text
+    assert "ONNX Runtime" in refused.json()["detail"]
+    assert (unknown.status_code, "depends on elements" in unknown.text) == (422, True), unknown.text
+
+
+def test_an_element_that_onnx_runtime_refuses_is_no_fault_of_the_server(http: httpx.Client) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
+    x, scale, zero = np.ones((1, 1, 2, 2), np.uint8), np.ones((1, 1, 1, 1), np.uint8), np.array([1, 2], np.uint8)
+
+    tensors = {"x": x, "w": scale, "x_zero_point": zero}
+    answer = http.post("/v1/onnx/ConvInteger", content=framed(tensors), headers=FRAME)
+
+    assert answer.status_code == 422, answer.text
+    assert "ONNX Runtime" in answer.json()["detail"]
+    del tensors["x_zero_point"]
+    assert http.post("/v1/onnx/ConvInteger", content=framed(tensors), headers=FRAME).status_code == 200
+
+
 def test_a_type_may_be_named_in_the_query(http: httpx.Client) -> None:
     answer = http.post("/v1/onnx/Cast?to=int8", content=npy(X * 1.5), headers={"content-type": "application/x-npy"})
 

@@ -499,3 +499,64 @@ def test_cubic_takes_any_rank_and_any_axes() -> None:
 def test_rank_0_is_copied_where_scales_have_no_entry() -> None:
     assert OnnxNode.of("Resize", {"X": SCALAR, "scales": []}, opset=10).output.shape == ()
     assert OnnxNode.of("Upsample", {"X": SCALAR, "scales": []}, opset=9).output.shape == ()
+
+
+# -- operators of several tensors --
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "code"),
+    [
+        ("Add", {"A": X}, {}, "input-missing"),
+        ("Add", {"A": X, "B": OnnxTensor("float", (5,))}, {}, "shapes-differ"),
+        ("Add", {"A": X, "B": OnnxTensor("double", (3,))}, {}, "data-types-differ"),
+        ("Add", {"A": X, "B": X, "C": X}, {}, "input-unknown"),
+        ("Concat", {"inputs": [X, OnnxTensor("float", (3, 3))]}, {"axis": 1}, "shapes-differ"),
+        ("Concat", {"inputs_1": X}, {"axis": 0}, "input-missing"),
+        ("Reshape", {"data": X, "shape": [3, -1]}, {}, "shape"),
+        ("Reshape", {"data": X, "shape": [-1, -1]}, {}, "shape"),
+        ("Slice", {"data": X, "starts": [0], "ends": [1], "axes": [0], "steps": [0]}, {}, "window"),
+        ("Split", {"input": X, "split": [1, 3]}, {}, "output-sizes"),
+        ("Split", {"input": X}, {"num_outputs": 1 << 40}, "output-count"),
+        ("Range", {"start": 0.0, "limit": 1e30, "delta": 1e-30}, {}, "value"),
+        ("Range", {"start": 0, "limit": 1 << 62, "delta": 1}, {}, "output-too-large"),
+        ("Expand", {"input": X, "shape": [1 << 40, 1 << 30, 1, 1]}, {}, "output-too-large"),
+        ("Pad", {"data": X, "pads": [-2, 0, -2, 0]}, {}, "padding"),
+        ("Transpose", {"data": X}, {"perm": [0, 0]}, "axis"),
+        ("Cast", {"input": X}, {"to": "string"}, "data-type-unsupported"),
+        ("Cast", {"input": X}, {"to": 99}, "data-type-unsupported"),
+        ("TopK", {"X": X, "K": [9]}, {}, "value"),
+        ("Gather", {"data": OnnxTensor("float", (0,)), "indices": OnnxTensor("int64", (1,))}, {}, "shape"),
+        ("Gemm", {"A": X, "B": X}, {}, "shapes-differ"),
+        ("MatMul", {"A": X, "B": OnnxTensor("float", ())}, {}, "rank"),
+        ("ReduceSum", {"data": X, "axes": [0, 0]}, {}, "axis-repeated"),
+    ],
+)
+def test_nodes_that_are_refused(op_type: str, inputs: dict[str, Any], attributes: dict[str, Any], code: str) -> None:
+    with pytest.raises(InvalidDescriptor) as caught:
+        OnnxNode.of(op_type, inputs, opset=19, **attributes)
+    assert code in {violation.code for violation in caught.value.violations}, caught.value
+
+
+def test_range_takes_the_type_of_its_numbers() -> None:
+    def kind(*numbers: Any) -> str:
+        node = OnnxNode.of("Range", dict(zip(("start", "limit", "delta"), numbers, strict=True)), opset=19)
+        assert OnnxNode.from_json(node.to_json()) == node
+        return node.output.data_type
+
+    assert kind(0, 5, 1) == "int64"
+    assert kind(0, 5, 0.5) == "float32"
+    assert kind(np.int16(0), np.int16(5), np.int16(2)) == "int16"
+    assert kind(np.float64(0), np.float64(5), np.float64(2)) == "float64"
+
+
+def test_lengths_and_empty_lines_that_mean_nothing_are_no_faults() -> None:
+    from tests.support.onnx_nodes import compute
+
+    x, lengths = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([9, -4])
+    node = OnnxNode.of("ReverseSequence", {"input": x, "sequence_lens": lengths}, opset=10)
+    assert compute(node, {"input": x, "sequence_lens": lengths})[0].tolist() == [[4, 1], [2, 3], [0, 5]]
+    for name in ("ReduceMean", "ReduceLogSum", "ReduceMax", "ReduceSum"):
+        empty = np.zeros((2, 0), np.int32)
+        node = OnnxNode.of(name, {"data": empty, **({"axes": [1]} if name == "ReduceSum" else {})}, opset=13)
+        compute(node, {"data": empty})

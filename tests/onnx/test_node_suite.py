@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 from tests.support.onnx_nodes import compute, data_arrays
 
-from tensorpost.onnx import ONNX_OPERATORS, OnnxNode
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.schemas import is_own
+from tensorpost.problems import InvalidDescriptor, TensorpostError
 from tensorpost_server.backends.base import Backend
 from tensorpost_server.backends.numpy_ import NumpyBackend
 
@@ -36,15 +38,16 @@ pytestmark = [
 
 @cache
 def cases() -> list[Any]:
-    """Cases of one node that tensorpost has; the same function as a model of several nodes is not its business."""
+    """Cases of one node of the default domain; the same function as a model of several nodes is not our business."""
     from onnx.backend.test.case.node import collect_testcases
 
-    names = {schema.op_type for schema in ONNX_OPERATORS}
-    return [
-        case
-        for case in collect_testcases(None)  # pyright: ignore[reportArgumentType] # None is for all, and documented
-        if case.model is not None and len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in names
-    ]
+    found: list[Any] = collect_testcases(None)  # pyright: ignore[reportArgumentType] # None is for all, and documented
+    models = [case for case in found if case.model is not None and len(case.model.graph.node) == 1]
+    return [case for case in models if case.model.graph.node[0].domain == ""]
+
+
+def is_ours(case: Any) -> bool:
+    return is_own(case.model.graph.node[0].op_type)
 
 
 @cache
@@ -78,19 +81,31 @@ def run_case(case: Any) -> None:
     for given, expected in case.data_sets:
         arrays = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in given]
         values = dict(zip(names, arrays, strict=True))
-        node = OnnxNode.from_node_proto(proto, opset, values)
+        node = read(proto, opset, values)
         assert OnnxNode.from_json(json.loads(node.to_json_text())) == node
-        for backend in backends():
+        wanted = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else np.asarray(x) for x in expected]
+        for backend in backends() if is_ours(case) else backends()[:1]:
             found = compute(node, data_arrays(node, proto.input, values), backend)
-            for ours, theirs in zip(found, expected, strict=True):
-                wanted = numpy_helper.to_array(theirs) if isinstance(theirs, TensorProto) else np.asarray(theirs)
-                assert (ours.dtype, ours.shape) == (wanted.dtype, wanted.shape)
-                np.testing.assert_allclose(ours, wanted, rtol=case.rtol, atol=case.atol)
+            named = [array for array, name in zip(found, proto.output, strict=True) if name]
+            for ours, theirs in zip(named, wanted, strict=True):
+                assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+                np.testing.assert_allclose(ours, theirs, rtol=case.rtol, atol=case.atol)
+
+
+def read(proto: Any, opset: int, values: dict[str, Any]) -> OnnxNode:
+    """The node; of an operator that is not ours small integers by value, if its outputs need them."""
+    try:
+        return OnnxNode.from_node_proto(proto, opset, values)
+    except InvalidDescriptor as error:
+        if "by value" not in error.detail:
+            raise
+    small = {name: x.tolist() if x.ndim <= 1 and x.dtype.kind == "i" else x for name, x in values.items()}
+    return OnnxNode.from_node_proto(proto, opset, small)
 
 
 def test_every_node_test_of_onnx() -> None:
-    known, seen, failed = deviations(), set[str](), dict[str, str]()
-    for case in cases():
+    known, seen, failed, ours = deviations(), set[str](), dict[str, str](), list(filter(is_ours, cases()))
+    for case in ours:
         pattern = next((pattern for pattern in known if fnmatch(case.name, pattern)), None)
         try:
             run_case(case)
@@ -103,7 +118,37 @@ def test_every_node_test_of_onnx() -> None:
             assert pattern is None, f"{case.name} agrees, but is listed: {pattern}"
     assert not failed, "\n".join(f"{name}: {why}" for name, why in failed.items())
     assert seen == {*known}, "listed, but no test of the onnx package any more"
-    assert len(cases()) >= KNOWN_COUNT, "the suite has shrunk"
+    assert len(ours) >= KNOWN_COUNT, "the suite has shrunk"
+
+
+OTHERWISE = {
+    # of operators that ONNX Runtime computes: its answer is another one
+    "test_attention_4d_causal_fp16": "ONNX Runtime rounds in float16 on the way",
+    "test_attention_*_with_past_and_present_qk_matmul_bias_*_causal": "ONNX Runtime masks with a finite number",
+    "test_dft*": "differences of 1e-4 of numbers that are 0, beyond the tolerance",
+    "test_training_dropout*": "random",
+    "test_optional_get_element*": "sequences and optional values are no tensors",
+    "test_regex*": "no body of HTTP here holds strings",
+    "test_string*": "no body of HTTP here holds strings",
+}
+
+
+def test_all_other_operators_by_onnx_runtime() -> None:
+    """It refuses some, for their types or since no shape is known before; what it answers is right, but for a few."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
+    agreed, failed = 0, dict[str, str]()
+    for case in cases():
+        if is_ours(case) or any(fnmatch(case.name, pattern) for pattern in OTHERWISE):
+            continue
+        try:
+            run_case(case)
+            agreed += 1
+        except TensorpostError:
+            continue
+        except Exception as error:  # noqa: BLE001 # every failure is counted, whatever it is
+            failed[case.name] = re.sub(r"\s+", " ", str(error))[:200]
+    assert not failed, "\n".join(f"{name}: {why}" for name, why in failed.items())
+    assert agreed >= 340
 
 
 def test_every_deviation_has_a_reason() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
 from fractions import Fraction
 from typing import Any
 
@@ -9,6 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.onnx_runtime import completed, onnxruntime, run, tensor
+
+from tensorpost_server.backends.numpy_ import NumpyBackend
+from tensorpost_server.planning import make_plan
 
 
 def drawn(generator: np.random.Generator, dtype: Any, *shape: int) -> NDArray[Any]:
@@ -68,3 +73,45 @@ def test_products_to_float_are_exact_sums_rounded_once(data_type: str) -> None:
         exact += Fraction(float(bias[row, column]))
         unit = Fraction(float(np.spacing(np.float32(abs(exact)))))
         assert abs(Fraction(float(found[row, column])) - exact) <= unit * Fraction(501, 1000)
+
+
+def of(data_type: str, *sizes: int) -> dict[str, Any]:
+    return {"DataType": data_type, "Sizes": list(sizes)}
+
+
+ONE = of("FLOAT32", 1)
+SCALES = {"AScaleTensor": ONE, "BScaleTensor": ONE}
+IMAGE = {"InputTensor": of("UINT8", 1, 8, 600, 600), "InputScaleTensor": ONE, "OutputScaleTensor": ONE}
+CONVOLUTION = {"FilterTensor": of("UINT8", 8, 8, 3, 3), "FilterScaleTensor": ONE}
+
+
+@pytest.mark.parametrize(
+    ("operator", "fields"),
+    [
+        ("MATRIX_MULTIPLY_INTEGER", {"ATensor": of("UINT8", 2000, 100), "BTensor": of("INT8", 100, 700)}),
+        (
+            "QUANTIZED_LINEAR_MATRIX_MULTIPLY",
+            {"ATensor": of("UINT8", 2000, 9), "BTensor": of("INT8", 9, 1000), "OutputScaleTensor": ONE, **SCALES},
+        ),
+        (
+            "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+            {"ATensor": of("INT32", 900, 900), "BTensor": of("INT32", 900, 9), **SCALES},
+        ),
+        ("QUANTIZED_LINEAR_AVERAGE_POOLING", {**IMAGE, "WindowSize": [5, 5]}),
+        ("QUANTIZED_LINEAR_CONVOLUTION", {**IMAGE, **CONVOLUTION}),
+        ("CONVOLUTION", {"InputTensor": of("FLOAT16", 1, 8, 600, 600), "FilterTensor": of("FLOAT16", 8, 8, 3, 3)}),
+        ("GEMM", {"ATensor": of("FLOAT16", 700, 700), "BTensor": of("FLOAT16", 700, 700),
+                  "FusedActivation": {"Type": "ACTIVATION_SOFTMAX"}}),
+    ],
+)  # fmt: skip
+def test_memory_stays_within_the_bound(operator: str, fields: dict[str, Any]) -> None:
+    plan = make_plan(completed(operator, **fields), 2 << 20)
+    inputs = [np.ones(math.prod(slot.layout.sizes), slot.layout.data_type.dtype) for slot in plan.inputs]
+    started = NumpyBackend().start(plan, [x.view(np.uint8).data for x in inputs])
+    tracemalloc.start()
+    try:
+        started.compute(len(plan.slices) - 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= plan.scratch_bytes + plan.held_bytes + (4 << 20), "the slice and NumPy's blocks beside the bound"

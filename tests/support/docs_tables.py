@@ -16,6 +16,7 @@ from tests.support.http_app import app_settings
 from tests.support.structure import picture, structure_table
 
 from tensorpost import _cli
+from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
@@ -89,12 +90,21 @@ def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", command
 
 
+def onnx_table() -> str:
+    """Every ONNX operator with a row of its own, and the numbers of its versions."""
+    versions: dict[str, list[str]] = {}
+    for schema in ONNX_OPERATORS:
+        versions.setdefault(schema.op_type, []).append(str(schema.since_version))
+    return _table(("Operator", "Versions"), [(name, ", ".join(found)) for name, found in sorted(versions.items())])
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_table,
     "errors.md": problems_table,
     "http.md": endpoints_table,
     "command-line.md": commands_table,
     "architecture.md": structure_table,
+    "onnx.md": onnx_table,
     "operations.md": metrics_table,
 }
 """The page with each table."""

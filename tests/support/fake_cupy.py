@@ -181,9 +181,9 @@ class FakeCupy:
         weakref.finalize(array, pool.free, array.nbytes)
         return found
 
-    def asarray(self, array: Any, dtype: Any) -> Any:
+    def asarray(self, array: Any, dtype: Any = None) -> Any:
         """The array as one on the device."""
-        made = self.empty(array.shape, dtype)
+        made = self.empty(array.shape, array.dtype if dtype is None else dtype)
         made[...] = array
         return made
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorpost.onnx import OnnxNode, OnnxTensor
+from tensorpost.onnx import OnnxNode
 from tensorpost_server.backends.base import Backend
 from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.planning import make_plan
@@ -72,9 +72,5 @@ def runtime(op_type: str, opset: int, arrays: Sequence[Any], outputs: int = 1, *
     options.intra_op_num_threads = 1
     model = model_of(op_type, opset, arrays, outputs, attributes)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    return session.run(None, {f"x{index}": array for index, array in enumerate(arrays) if array is not None})
-
-
-def tensor_of(array: NDArray[Any]) -> OnnxTensor:
-    """Type and shape of an array."""
-    return OnnxTensor.describe(array)
+    found: Any = session.run(None, {f"x{index}": array for index, array in enumerate(arrays) if array is not None})
+    return list(found)

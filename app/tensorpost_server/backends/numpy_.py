@@ -80,8 +80,7 @@ class NumpyRun:
         """All outputs in full, computed once; other slices of the run wait for it."""
         with self._lock:
             if self._outputs is None:
-                with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
-                    made = self.plan.form.compute(np, self.inputs)
+                made = self.plan.form.compute(np, self.inputs)
                 self._outputs = [
                     np.asarray(array).astype(slot.layout.data_type.dtype, copy=False).reshape(slot.layout.sizes)
                     for array, slot in zip(made, self.plan.outputs, strict=True)

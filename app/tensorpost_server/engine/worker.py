@@ -172,7 +172,7 @@ class Worker:
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
         """
-        calls, stop = self._threads.open(caller, small=self.is_small(plan)), threading.Event()
+        calls, stop = self._threads.open(caller, small=True), threading.Event()
         run_now = self.run_now if timeline is None else timeline.timed("kernel", self.run_now)
         try:
             running = self._threads.submit(

@@ -1,6 +1,6 @@
 """The closed set of ways to compute: operators are made of forms, and backends implement forms. See `base.py`."""
 
-from .arrays import Array, BoxFunction, Lines
+from .arrays import Array, BoxFunction, Lines, cut_by_lines
 from .axes import AxesForm
 from .base import Box, BoxForm, Form, Reads, extents, whole_box
 from .copies import Copies
@@ -25,6 +25,7 @@ __all__ = [
     "Separable",
     "Window",
     "WindowFunction",
+    "cut_by_lines",
     "extents",
     "whole_box",
 ]

@@ -12,7 +12,9 @@ import numpy as np
 
 from .base import Box, BoxForm, Reads, blocks, extents, go_on
 
-__all__ = ["Array", "BoxFunction", "Lines"]
+__all__ = ["Array", "BoxFunction", "Lines", "cut_by_lines"]
+
+LINES_AT_ONCE = 1 << 18  # elements of lines that are computed together, and of an output that is never made as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Array:
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
         """See `Form.compute`."""
-        made: Any = self.function(xp, *inputs, **dict(self.parameters))
+        with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
+            made: Any = self.function(xp, *inputs, **dict(self.parameters))
         return made if isinstance(made, tuple) else (made,)  # pyright: ignore[reportUnknownVariableType] # of arrays
 
 
@@ -122,6 +125,36 @@ class Lines(BoxForm):
             self.function(xp, lines, whole, *others, **parameters)
         part = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, wanted, strict=True)]
         out[...] = whole[tuple(part)]
+
+
+def cut_by_lines(lines: Lines, strides: Sequence[int], data_type: str) -> Lines | Array:
+    """The form itself, or one that makes the only output as a whole, if slices of a large one would cut all lines.
+
+    Args:
+        lines: of an output of the input's sizes.
+        strides: of the output, in whose order it is cut.
+        data_type: NumPy name of the output's type.
+    """
+    count = math.prod(lines.sizes)
+    along = [strides[axis] for axis in lines.axes if lines.sizes[axis] > 1]
+    across = [strides[axis] for axis, size in enumerate(lines.sizes) if axis not in lines.axes and size > 1]
+    if count <= LINES_AT_ONCE or not along or not across or min(across) > max(along):
+        return lines
+    length = math.prod([lines.sizes[axis] for axis in lines.axes])
+    scratch = max(LINES_AT_ONCE, length) * (lines.scratch_per_element + 8)
+    parameters = (("lines", lines), ("data_type", data_type))
+    return Array(_by_lines, 1 + len(lines.others), lines.passes * count, parameters, scratch)
+
+
+def _by_lines(xp: ModuleType, *inputs: Any, lines: Lines, data_type: str) -> Any:
+    made = xp.empty(lines.sizes, data_type)
+    length = math.prod([lines.sizes[axis] for axis in lines.axes])
+    firsts = tuple([(0, 1 if axis in lines.axes else size) for axis, size in enumerate(lines.sizes)])
+    for part in blocks(firsts, max(1, LINES_AT_ONCE // length)):
+        go_on()
+        box = tuple([(0, lines.sizes[axis]) if axis in lines.axes else span for axis, span in enumerate(part)])
+        lines.fill(xp, inputs, box, made[tuple([slice(*span) for span in box])])
+    return made
 
 
 @dataclass(frozen=True, slots=True)

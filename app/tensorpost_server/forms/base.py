@@ -4,19 +4,21 @@ A form is a frozen, hashable, picklable value made from a descriptor or a node o
 device. Its methods compute with an array library `xp`, NumPy or CuPy, and use only what both have; a backend may
 replace them by kernels of its own.
 
-==============  ========================================================  ===================================
-form            outputs are made of                                       files
-==============  ========================================================  ===================================
-`Copies`        strided boxes of inputs, over a fill value                `copies.py`, `copy_loops.py`
-`Pointwise`     an expression of the inputs' elements at the same place   `pointwise.py`, `expression.py`
-`Separable`     a few weighted elements along each axis                   `separable.py`, `axis_*.py`, `axes.py`
-`OnnxResize`    the same, rounded and extrapolated as ONNX says           `onnx_resize.py`
-`Lines`         whole lines along some axes                               `arrays.py`
-`BoxFunction`   anything that can be computed box by box                  `arrays.py`
-`Array`         whole inputs, all outputs together                        `arrays.py`
-==============  ========================================================  ===================================
+================  ========================================================  ===================================
+form              outputs are made of                                       files
+================  ========================================================  ===================================
+`Copies`          strided boxes of inputs, over a fill value                `copies.py`, `copy_loops.py`
+`Pointwise`       an expression of the inputs' elements at the same place   `pointwise.py`, `expression.py`
+`Separable`       a few weighted elements along each axis                   `separable.py`, `axis_*.py`, `axes.py`
+`OnnxResize`      the same, rounded and extrapolated as ONNX says           `onnx_resize.py`
+`Lines`           whole lines along some axes                               `arrays.py`
+`BoxFunction`     anything that can be computed box by box                  `arrays.py`
+`WindowFunction`  windows of one input, channel by channel                  `windows.py`
+`Array`           whole inputs, all outputs together                        `arrays.py`
+================  ========================================================  ===================================
 
-What an axis of the last two reads is an axis map (`axes.py`): `resample_axes.py` has DirectML's, `onnx_axes.py` ONNX's.
+What an axis of `Separable` and `OnnxResize` reads is an axis map (`axes.py`): `resample_axes.py` has DirectML's,
+`onnx_axes.py` ONNX's.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _read(xp: ModuleType, x: Any, source: Source, box: Box) -> Any:
         places.append((xp.arange(start, stop) // count).reshape([-1 if at == axis else 1 for at in range(rank)]))
     if steps is None:
         return x[tuple(places)]
-    at = sum([place * step for place, step in zip(places, steps, strict=True)])
+    at: Any = sum([place * step for place, step in zip(places, steps, strict=True)])
     halves = x[at >> 1] >> ((at & 1) << 2).astype("uint8") & 15
     return ((halves ^ 8) - 8).view("int8") if source.signed else halves
 
@@ -82,18 +82,24 @@ def _is_run(sizes: Sequence[int], blocks_: Sequence[int], strides: Sequence[int]
     return True
 
 
-def to_four_bits(form: BoxFunction, sizes: tuple[int, ...], strides: tuple[int, ...], size_in_bytes: int) -> Array:
+def to_four_bits(
+    form: BoxFunction, sizes: tuple[int, ...], strides: tuple[int, ...], size_in_bytes: int, *, signed: bool
+) -> Array:
     """The form's output as elements of 4 bits.
 
     Args:
-        form: computes 8-bit integers of which the low half counts.
+        form: computes numbers of 4 bits.
         sizes: elements per dimension.
         strides: elements, of 4 bits, to the next entry of each dimension.
         size_in_bytes: of the whole output; what is no element is 0.
+        signed: whether the elements are two's complements.
     """
     count = math.prod(sizes)
-    parameters = (("form", form), ("sizes", sizes), ("strides", strides), ("size_in_bytes", size_in_bytes))
-    return Array(_pack, form.inputs, count * (1 + form.work_per_element), parameters, 5 * size_in_bytes)
+    integer = "int8" if signed else "uint8"  # CUDA makes 0 of a negative number that becomes an unsigned integer
+    parameters = (
+        ("form", form), ("sizes", sizes), ("strides", strides), ("size_in_bytes", size_in_bytes), ("integer", integer),
+    )  # fmt: skip
+    return Array(_pack, form.inputs, count * (1 + form.work_per_element), parameters, 6 * size_in_bytes)
 
 
 def _pack(
@@ -103,8 +109,9 @@ def _pack(
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
     size_in_bytes: int,
+    integer: str,
 ) -> Any:
-    elements = xp.zeros(2 * size_in_bytes, "uint8")
+    elements = xp.zeros(2 * size_in_bytes, integer)
     view = xp.lib.stride_tricks.as_strided(elements, sizes, strides)
     form.fill(xp, inputs, whole_box(sizes), view)
     return pack(elements)

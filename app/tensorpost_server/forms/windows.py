@@ -21,7 +21,7 @@ from .base import Box, blocks, extents, go_on
 __all__ = ["Move", "Window", "WindowFunction"]
 
 BLOCK = 1 << 18  # elements read or made at a time on the CPU, unless one window has more
-DEVICE_BLOCK = 1 << 26  # the same on a device
+DEVICE_BLOCK = 1 << 24  # the same on a device
 
 Move = tuple[slice, slice]
 """Entries of an axis that are read, and the entries of the result that they belong to, in the same order."""
@@ -122,7 +122,7 @@ class Window:
                 transposed windows), and the result of nothing.
         """
         combine, reduce, nothing = reduction
-        for axis in reversed(range(len(spans))):
+        for axis in range(len(spans)):  # whole rows first, so that fewer elements are left for strided reads
             at, span, size = axis - len(spans) + x.ndim, spans[axis], x.shape[axis - len(spans)]
             made = xp.full((*x.shape[:at], span[1] - span[0], *x.shape[at + 1 :]), nothing, x.dtype)
             head = (slice(None),) * at
@@ -166,8 +166,8 @@ class WindowFunction(BoxFunction):
             stride = window.strides[axis]
             whole = (extent + reach) // stride + 2 if window.transposed else (extent - 1) * stride + reach + 1
             read.append(min(size, whole))
-        steps = range(len(read) + 1)
-        return math.prod(shape[:2]) * max([math.prod(read[:step]) * math.prod(shape[2 + step :]) for step in steps])
+        images, *axes = math.prod(shape[:2]), (read, shape[2:]), (shape[2:], read)  # either end may come first
+        return images * max([math.prod([*a[:step], *b[step:]]) for a, b in axes for step in range(len(read) + 1)])
 
     def _block(self, shape: Sequence[int], most: int) -> Box:
         """The first of the blocks that a box of this shape is computed in."""

@@ -53,9 +53,11 @@ class CallerWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, waiting = self._task, self._waiting
-        gone = task is not None and waiting is not None and waiting.done()
+        if task is None or waiting is None:
+            return  # not started, or stopped
+        gone = waiting.done()
         self.stop()
-        if gone and isinstance(error, asyncio.CancelledError) and task is not None and not task.uncancel():
+        if gone and isinstance(error, asyncio.CancelledError) and not task.uncancel():
             raise ClientDisconnected from None
 
 

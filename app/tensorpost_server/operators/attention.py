@@ -1,16 +1,16 @@
 """Attention of several heads, a head and a block of queries at a time.
 
-Choices where the pages are silent or contradict themselves: FLOAT16 is computed in float32 and rounded once; a BOOLEAN
-mask adds MaskFilterValue to the scores, masks by length put it in their place. Packed rows are as ONNX Runtime's CUDA
-provider has them: the B*S queries and B*L keys lie one after the other in memory, those of a row together, anywhere; a
-query of no row is 0, and so is one without keys. With PastSequenceLengthsTensor, keys after the query's own are not
-seen, whatever MaskFilterValue is; a length that leaves no room for the new keys counts as the largest that does.
+FLOAT16 is computed in float32 and rounded once. Masks are as DirectML has them, where the page contradicts itself: each
+adds MaskFilterValue to the scores that it masks, so that the scores decide where all are masked; so does the mask of
+what comes after a query, with PastSequenceLengthsTensor. A length that leaves no room for the new keys counts as the
+largest that does: tensorpost's choice.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -71,34 +71,27 @@ def _attend(
     lengths = given.get("past_sequence_lengths_tensor")
     room = at["T"] - at["L"]
     starts = [room] * at["B"] if lengths is None else xp.clip(lengths.reshape(-1), 0, room).tolist()
-    keys, values = (_joined(xp, given, parts.get(name), name, starts, at) for name in ("key", "value"))
+    keys, values = (_joined(xp, given, parts[name], name, starts, at) for name in ("key", "value"))
     output = xp.zeros((at["B"], at["S"], at["H"], at["V"]), next(iter(given.values())).dtype)
-    mask: Any = given.get("mask_tensor")
     score_bias = given.get("relative_position_bias_tensor", given.get("attention_bias_tensor"))
     added = None if score_bias is None else score_bias.reshape(score_bias.shape[-4:])
-    whole = None if mask_type is not Mask.BOOLEAN else mask.reshape(mask.shape[-4:])
-    block = _rows_of_block(at["T"])
-    for row, (query, key, value, out) in enumerate(_rows(mask_type, mask, at, parts["query"], keys, values, output)):
-        count = len(key) if lengths is None else starts[row] + at["L"]
-        places = xp.arange(count)
-        hidden = _hidden(mask_type, mask, row, places)
-        for head, first in (
-            (head, first) for head in range(at["H"]) for first in range(0, len(query) if count else 0, block)
-        ):
-            go_on()
-            shared, part = head // (at["H"] // at["K"]), slice(first, min(first + block, len(query)))
-            scores = xp.matmul(query[part, head].astype("float32"), key[:count, shared].T) * xp.float32(scale)
-            if added is not None:
-                scores += added[row, head, part, :count].astype("float32")
-            if whole is not None:
-                scores += xp.where(whole[row, head, part, :count] == 0, xp.float32(filtered), xp.float32(0))
-            if hidden is not None:
-                scores = xp.where(hidden, xp.float32(filtered), scores)
-            if lengths is not None:
-                own = starts[row] + xp.arange(part.start, part.stop)
-                scores = xp.where(places > own[:, None], xp.float32(-math.inf), scores)
-            powers = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
-            out[part, head] = xp.matmul(powers / xp.sum(powers, axis=1, keepdims=True), value[:count, shared])
+    masked = _masked(xp, mask_type, given.get("mask_tensor"), at)
+    block, places = _rows_of_block(at["T"]), xp.arange(at["T"])
+    for row, head, first in itertools.product(range(at["B"]), range(at["H"]), range(0, at["S"], block)):
+        go_on()
+        shared, part = head // (at["H"] // at["K"]), slice(first, min(first + block, at["S"]))
+        scores = xp.matmul(parts["query"][row, part, head].astype("float32"), keys[row, :, shared].T)
+        scores *= xp.float32(scale)
+        if added is not None:
+            scores += added[row, head, part].astype("float32")
+        if mask_type is not Mask.NONE:
+            scores += xp.float32(filtered) * masked(row, head, part)
+        if lengths is not None:
+            later = places > starts[row] + xp.arange(part.start, part.stop)[:, None]
+            scores += xp.float32(filtered) * later
+        powers = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
+        powers /= xp.sum(powers, axis=1, keepdims=True)
+        output[row, part, head] = xp.matmul(powers, values[row, :, shared])
     made = {
         "output_tensor": output,
         "output_present_key_tensor": keys.transpose(0, 2, 1, 3),
@@ -108,7 +101,7 @@ def _attend(
 
 
 def _parts(given: Mapping[str, Any], at: Mapping[str, int]) -> Mapping[str, Any]:
-    """Query, key and value as {B, S or L, heads, size of a head}, with their biases; none of the past."""
+    """Query, key and value as {B, S or L, heads, size of a head}, with their biases."""
     found: dict[str, Any] = {}
     heads = {"query": at["H"], "key": at["K"], "value": at["K"]}
     for name, count in heads.items():
@@ -121,8 +114,7 @@ def _parts(given: Mapping[str, Any], at: Mapping[str, int]) -> Mapping[str, Any]
         bias, end = given["bias_tensor"].reshape(-1), 0
         for name, count in heads.items():
             start, end = end, end + count * at["V" if name == "value" else "E"]
-            if name in found:
-                found[name] = found[name].astype("float32") + bias[start:end].reshape(count, -1).astype("float32")
+            found[name] = found[name].astype("float32") + bias[start:end].reshape(count, -1).astype("float32")
     return found
 
 
@@ -133,32 +125,29 @@ def _joined(
     made = xp.zeros((at["B"], at["T"], at["K"], at["E" if name == "key" else "V"]), "float32")
     if (past := given.get(f"past_{name}_tensor")) is not None:
         made[:, : at["P"]] = past.reshape(past.shape[-4:]).transpose(0, 2, 1, 3)
-    if new is not None:
-        for row, start in enumerate(starts):
-            made[row, start : start + at["L"]] = new[row]
+    for row, start in enumerate(starts):
+        made[row, start : start + at["L"]] = new[row]
     return made
 
 
-def _rows(mask_type: Mask, mask: Any, at: Mapping[str, int], *arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Queries, keys, values and output of each row of the batch."""
-    if mask_type is not Mask.KEY_QUERY_SEQUENCE_LENGTH_START_END:
-        yield from zip(*arrays, strict=True)
-        return
-    flat = [array.reshape(-1, *array.shape[2:]) for array in arrays]
-    numbers, batch = mask.reshape(-1).tolist(), at["B"]
-    for row in range(batch):
-        start, end = (min(max(0, place), batch * at["S"]) for place in numbers[batch + row : batch + row + 2])
-        queries = slice(start, min(end, start + at["S"]))
-        first = min(max(0, numbers[2 * batch + 1 + row]), batch * at["L"])
-        keys = slice(first, first + min(max(0, numbers[row]), at["L"]))
-        yield flat[0][queries], flat[1][keys], flat[2][keys], flat[3][queries]
+def _masked(xp: ModuleType, mask_type: Mask, mask: Any, at: Mapping[str, int]) -> Callable[[int, int, slice], Any]:
+    """How much of each score is masked, 0 or 1 where the mask is no odd number, of a row, a head and some queries."""
+    places, batch = xp.arange(at["T"]), at["B"]
+    if mask_type is Mask.BOOLEAN:
+        whole = mask.reshape(mask.shape[-4:])
+        return lambda row, head, part: 1 - whole[row, head, part].astype("float32")
+    numbers: list[int] = [] if mask is None else mask.reshape(-1).tolist()
 
+    def by_length(row: int, head: int, part: slice) -> Any:
+        del head
+        start, end = 0, numbers[row]
+        if mask_type is Mask.KEY_SEQUENCE_END_START:
+            start = numbers[batch + row]
+        if mask_type is not Mask.KEY_QUERY_SEQUENCE_LENGTH_START_END:
+            return (places < start) | (places >= end)
+        start = numbers[2 * batch + 1 + row] - row * at["T"]
+        first, last = [number - row * at["S"] for number in numbers[batch + row : batch + row + 2]]
+        queries = xp.arange(part.start, part.stop)[:, None]
+        return (queries < first) | (queries >= last) | (places < start) | (places >= start + end)
 
-def _hidden(mask_type: Mask, mask: Any, row: int, places: Any) -> Any:
-    """Which keys a mask by length hides from the queries of a row; None if it is no such mask."""
-    if mask_type is Mask.KEY_SEQUENCE_LENGTH:
-        return places >= mask.reshape(-1)[row]
-    if mask_type is Mask.KEY_SEQUENCE_END_START:
-        ends, starts = mask.reshape(2, -1)
-        return (places >= ends[row]) | (places < starts[row])
-    return None
+    return by_length

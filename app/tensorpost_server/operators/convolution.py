@@ -36,13 +36,15 @@ def convolution_form(desc: dml.ConvolutionOperatorDesc) -> BoxFunction:
         ("limits", limits),
         ("activation", activation_form(desc.fused_activation)),
     )
-    return _form(desc, _convolve, parameters, product_scratch(desc))
+    return _form(desc, _convolve, parameters, 4)
 
 
-def _form(desc: Any, function: Any, parameters: tuple[tuple[str, Any], ...], scratch: int) -> BoxFunction:
+def _form(desc: Any, function: Any, parameters: tuple[tuple[str, Any], ...], item: int) -> BoxFunction:
     filters = desc.filter_tensor.sizes
     window = Window(filters[2:], desc.strides, desc.dilations, desc.start_padding, desc.backward)
     common = (("window", window), ("groups", desc.group_count))
+    # What a tap reads is copied once more, into rows.
+    scratch = product_scratch(desc, item) + item * math.prod(desc.input_tensor.sizes)
     least = 1000 * math.prod(filters[2:])  # each tap of the filter is a few calls of the array library
     return BoxFunction(function, len(desc.inputs), (*common, *parameters), 2 * math.prod(filters[1:]), least, scratch)
 
@@ -74,13 +76,13 @@ def _convolve(
 @form_of_class(dml.ConvolutionIntegerOperatorDesc)
 def integer_form(desc: dml.ConvolutionIntegerOperatorDesc) -> BoxFunction:
     """The sums of `(input - zero) * (filter - zero)`, modulo 2^32; padding is 0 after the difference."""
-    return _form(desc, _convolve_integers, names_of(desc), product_scratch(desc, 8))
+    return _form(desc, _convolve_integers, names_of(desc), 8)
 
 
 @form_of_class(dml.QuantizedLinearConvolutionOperatorDesc)
 def quantized_form(desc: dml.QuantizedLinearConvolutionOperatorDesc) -> BoxFunction:
     """`(sums + bias) * input scale * filter scale`, quantized; the bias is as ONNX's QLinearConv has it."""
-    return _form(desc, _convolve_quantized, names_of(desc), product_scratch(desc, 8))
+    return _form(desc, _convolve_quantized, names_of(desc), 8)
 
 
 def _integer_sums(

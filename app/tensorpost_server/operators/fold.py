@@ -66,32 +66,30 @@ def _axes(desc: dml.UnfoldOperatorDesc | dml.FoldOperatorDesc) -> tuple[_Axis, .
 @form_of_class(dml.UnfoldOperatorDesc)
 def unfold_form(desc: dml.UnfoldOperatorDesc) -> Copies | BoxFunction:
     """A copy for each way in which windows are cut by the image's ends; where these are many, elements by index."""
-    axes, rank = _axes(desc), len(desc.input_tensor.sizes)
+    axes = _axes(desc)
     cuts = [axis.taps - (axis.whole()[1] - axis.whole()[0]) for axis in axes]
     if math.prod([cut + 1 for cut in cuts]) > MOST_COPIES:
         return BoxFunction(_unfold, 1, (("axes", axes),), 2 * len(axes), block=BLOCK)
     batch, channels = desc.image[:2]
-    window, ahead, last = math.prod([axis.taps for axis in axes]), rank - len(desc.image), len(desc.output_tensor.sizes)
+    window, rank = math.prod([axis.taps for axis in axes]), 2 + len(axes)
     copies: list[Copy] = []
     for parts in itertools.product(*[axis.parts() for axis in axes]):
-        loops = [Loop(batch, (last - 3, 1), ((ahead, 1),)), Loop(channels, (last - 2, window), ((ahead + 1, 1),))]
+        loops = [Loop(batch, (0, 1), ((0, 1),)), Loop(channels, (1, window), ((1, 1),))]
         source, row, column = [0] * rank, 0, 0
         for at, (axis, (tap, taps, block, blocks)) in enumerate(zip(axes, parts, strict=True)):
-            place, rows, columns = ahead + 2 + at, 1, 1
+            place, rows, columns = 2 + at, 1, 1
             for other in axes[at + 1 :]:
                 rows, columns = rows * other.taps, columns * other.blocks
             source[place] = tap * axis.dilation - axis.before + block * axis.stride
             row, column = row + tap * rows, column + block * columns
-            loops.append(Loop(taps, (last - 2, rows), ((place, axis.dilation),)))
-            loops.append(Loop(blocks, (last - 1, columns), ((place, axis.stride),)))
-        target = (*[0] * (last - 2), row, column)
-        copies.append(Copy(0, tuple(source), target, tuple([loop for loop in loops if loop.extent > 1])))
+            loops.append(Loop(taps, (1, rows), ((place, axis.dilation),)))
+            loops.append(Loop(blocks, (2, columns), ((place, axis.stride),)))
+        copies.append(Copy(0, tuple(source), (0, row, column), tuple([loop for loop in loops if loop.extent > 1])))
     return Copies((rank,), (tuple(copies),), 0 if any(cuts) else None)
 
 
 def _unfold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_Axis, ...]) -> None:
-    x = inputs[0][(0,) * (inputs[0].ndim - 2 - len(axes))]
-    batch, rows, columns = slice(*box[-3]), xp.arange(*box[-2], dtype="int64"), xp.arange(*box[-1], dtype="int64")
+    batch, rows, columns = slice(*box[0]), xp.arange(*box[1], dtype="int64"), xp.arange(*box[2], dtype="int64")
     inside = xp.ones((len(rows), len(columns)), bool)
     places: list[Any] = []
     for axis in reversed(axes):
@@ -99,7 +97,7 @@ def _unfold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tup
         rows, columns = rows // axis.taps, columns // axis.blocks
         inside &= (place >= 0) & (place < axis.size)
         places.insert(0, xp.clip(place, 0, axis.size - 1))
-    out[...] = xp.where(inside, x[(batch, rows[:, None], *places)], xp.zeros((), out.dtype)).reshape(out.shape)
+    out[...] = xp.where(inside, inputs[0][(batch, rows[:, None], *places)], xp.zeros((), out.dtype))
 
 
 @form_of_class(dml.FoldOperatorDesc)
@@ -112,18 +110,16 @@ def fold_form(desc: dml.FoldOperatorDesc) -> BoxFunction:
 
 
 def _fold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_Axis, ...]) -> None:
-    batch, channels, *spans = box[len(box) - 2 - len(axes) :]
+    batch, channels, *spans = box
     _, taps, strides, dilations, before, blocks = zip(*axes, strict=True)
-    x = inputs[0][(0,) * (inputs[0].ndim - 3)]
-    x = x.reshape(len(x), -1, *taps, *blocks)[(slice(*batch), slice(*channels))]
-    target = out[(0,) * (out.ndim - 2 - len(axes))]
-    made = target if out.dtype.name == "float32" else xp.empty(target.shape, "float32")
+    x = inputs[0].reshape(len(inputs[0]), -1, *taps, *blocks)[(slice(*batch), slice(*channels))]
+    made = out if out.dtype.name == "float32" else xp.empty(out.shape, "float32")
     made[...] = 0
     for tap, reads, writes in _moves(Window(taps, strides, dilations, before, transposed=True), blocks, spans):
         go_on()
         made[(..., *writes)] += x[(slice(None), slice(None), *tap, *reads)]
-    if made is not target:
-        target[...] = made
+    if made is not out:
+        out[...] = made
 
 
 def _moves(window: Window, sizes: Sequence[int], spans: Sequence[tuple[int, int]], axis: int = 0) -> Iterator[_Move]:

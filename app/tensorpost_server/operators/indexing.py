@@ -143,7 +143,7 @@ def _one_hot(
 
 @form_of_class(dml.ReverseSubsequencesOperatorDesc)
 def reverse_form(desc: dml.ReverseSubsequencesOperatorDesc) -> BoxFunction:
-    """`Output[k] = Input[n - 1 - k]` below the length n along each line, and the input from there on."""
+    """`Output[k] = Input[min(n - 1 - k, last)]` below the length n along each line, and the input from there on."""
     return BoxFunction(_reverse, 2, (("axis", desc.axis),), 2, block=BLOCK)
 
 
@@ -151,6 +151,7 @@ def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: in
     x, lengths = inputs
     part = [slice(*span) for span in box]
     part[axis] = slice(None)
-    count = nonnegative(xp, lengths[tuple(part)], x.shape[axis])
+    count = lengths[tuple(part)].astype("uint32").astype("int64")
     place = along(xp, box[axis], axis, len(box))
-    out[...] = xp.take_along_axis(x[tuple(part)], xp.where(place < count, count - 1 - place, place), axis)
+    picked = xp.where(place < count, xp.minimum(count - 1 - place, x.shape[axis] - 1), place)
+    out[...] = xp.take_along_axis(x[tuple(part)], picked, axis)

@@ -123,12 +123,19 @@ def padding_form(desc: dml.PaddingOperatorDesc | dml.Padding1OperatorDesc) -> Co
 
 
 def cast_value(value: float, dtype: np.dtype[Any]) -> int | float:
-    """A FLOAT attribute in the type of a tensor: truncated and saturated for integers, rounded for floats."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return min(max(int(value), int(limits.min)), int(limits.max))
-    with np.errstate(over="ignore"):  # infinite beyond FLOAT16
-        return float(dtype.type(value))
+    """A FLOAT attribute in the type of a tensor, as DirectML casts it: rounded for floats, truncated for integers.
+
+    Of an integer beyond the type the low bits are kept. It is one of 32 bits first, or of 64 for UINT32 and 64-bit
+    types; beyond these it is their lowest number, 2^63 for UINT64: so C's casts are done on x86-64.
+    """
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):  # infinite beyond FLOAT16
+            return float(dtype.type(value))
+    lowest = -(2**31) if dtype.itemsize < 4 or dtype.name == "int32" else -(2**63)
+    whole = int(value)
+    if not lowest <= whole < (2**64 if dtype.name == "uint64" else -lowest):
+        whole = lowest
+    return int(np.array(whole % 2**64, np.uint64).astype(dtype))
 
 
 def pad(

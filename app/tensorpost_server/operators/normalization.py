@@ -11,15 +11,20 @@ squares.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 
-from ..forms import Lines, Pointwise
-from ..forms.base import go_on, whole_box
+from ..forms import Array, BoxFunction, Lines, Pointwise, cut_by_lines
+from ..forms.base import Box, blocks, extents, go_on, whole_box
 from ..forms.expression import call
+from ..forms.pointwise import BLOCK
 from .activation import activated
 from .elementwise_base import operands, pointwise
 from .registry import form_of, form_of_class
@@ -39,7 +44,7 @@ def batch_form(desc: dml.BatchNormalizationOperatorDesc) -> Pointwise:
     dml.MeanVarianceNormalizationOperatorDesc, dml.MeanVarianceNormalization1OperatorDesc,
     dml.MeanVarianceNormalization2OperatorDesc,
 )  # fmt: skip
-def mean_variance_form(desc: Any) -> Lines:
+def mean_variance_form(desc: Any) -> Lines | Array:
     """`Scale * (x - Mean) / sqrt(Variance + Epsilon) + Bias` (DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC)."""
     use_mean = use_variance = True
     if isinstance(desc, dml.MeanVarianceNormalization2OperatorDesc):
@@ -57,7 +62,8 @@ def mean_variance_form(desc: Any) -> Lines:
         ("activation", None if activation is None else form_of(activation)),
     )
     sizes, others = desc.input_tensor.sizes, tuple([tensor.sizes for _, tensor in desc.tensors("input")[1:]])
-    return Lines(_mean_variance, tuple(axes), sizes, (sizes,), (parameters,), 16, 4, others)
+    lines = Lines(_mean_variance, tuple(axes), sizes, (sizes,), (parameters,), 16, 4, others)
+    return cut_by_lines(lines, desc.output_tensor.effective_strides, desc.output_tensor.dtype.name)
 
 
 def _mean_variance(
@@ -87,11 +93,12 @@ def _mean_variance(
 
 
 @form_of_class(dml.LpNormalizationOperatorDesc)
-def lp_form(desc: dml.LpNormalizationOperatorDesc) -> Lines:
+def lp_form(desc: dml.LpNormalizationOperatorDesc) -> Lines | Array:
     """`x / sqrt(norm^2 + Epsilon)` (DML_LP_NORMALIZATION_OPERATOR_DESC)."""
     parameters = (("axis", desc.axis), ("epsilon", desc.epsilon), ("squares", desc.p == 2))
     sizes = desc.input_tensor.sizes
-    return Lines(_divided_by_norm, (desc.axis,), sizes, (sizes,), (parameters,), 8, 2)
+    lines = Lines(_divided_by_norm, (desc.axis,), sizes, (sizes,), (parameters,), 8, 2)
+    return cut_by_lines(lines, desc.output_tensor.effective_strides, desc.output_tensor.dtype.name)
 
 
 def _divided_by_norm(xp: ModuleType, x: Any, out: Any, axis: int, epsilon: float, squares: bool) -> None:
@@ -101,47 +108,47 @@ def _divided_by_norm(xp: ModuleType, x: Any, out: Any, axis: int, epsilon: float
 
 
 @form_of_class(dml.LocalResponseNormalizationOperatorDesc)
-def local_response_form(desc: dml.LocalResponseNormalizationOperatorDesc) -> Lines:
+def local_response_form(desc: dml.LocalResponseNormalizationOperatorDesc) -> BoxFunction:
     """`x / (Bias + Alpha / LocalSize * sum)^Beta` (DML_LOCAL_RESPONSE_NORMALIZATION_OPERATOR_DESC)."""
     axes, sizes = (1,) if desc.cross_channel else (2, 3), desc.input_tensor.sizes
     before = (desc.local_size - 1) // 2
-    reach = (before, desc.local_size - 1 - before)
-    parameters = (
-        ("axes", axes),
-        ("reach", reach),
-        ("factor", desc.alpha / desc.local_size),
-        ("beta", desc.beta),
-        ("bias", desc.bias),
+    behind = desc.local_size - 1 - before
+    steps = tuple(
+        [
+            range(-min(before, size - 1), min(behind, size - 1) + 1) if axis in axes else range(1)
+            for axis, size in enumerate(sizes)
+        ]
     )
-    passes = 2 + sum([1 + min(side, sizes[axis] - 1) for axis in axes for side in reach])
-    return Lines(_by_neighbours, axes, sizes, (sizes,), (parameters,), 12, passes)
+    factors = (("factor", desc.alpha / desc.local_size), ("beta", desc.beta), ("bias", desc.bias))
+    work = math.prod(map(len, steps))
+    return BoxFunction(_by_neighbours, 1, (("steps", steps), *factors), 2 + work, 1000 * work)
 
 
 def _by_neighbours(
-    _xp: ModuleType,
-    x: Any,
+    xp: ModuleType,
+    inputs: Sequence[Any],
+    box: Box,
     out: Any,
-    axes: Sequence[int],
-    reach: tuple[int, int],
+    steps: tuple[range, ...],
     factor: float,
     beta: float,
     bias: float,
 ) -> None:
-    x = x.astype("float32", copy=False)
-    total = x * x
-    for axis in axes:
-        total = _window_sums(total, axis, reach)
-    out[...] = x / (total * total.dtype.type(factor) + total.dtype.type(bias)) ** total.dtype.type(beta)
-
-
-def _window_sums(x: Any, axis: int, reach: tuple[int, int]) -> Any:
-    """The sum of so many elements before and behind each one, and of itself; what is outside counts nothing."""
-    total, size = x.copy(), x.shape[axis]
-    at = (slice(None),) * axis
-    for step in range(1, min(reach[0], size - 1) + 1):
-        go_on()
-        total[(*at, slice(step, None))] += x[(*at, slice(None, -step))]
-    for step in range(1, min(reach[1], size - 1) + 1):
-        go_on()
-        total[(*at, slice(None, -step))] += x[(*at, slice(step, None))]
-    return total
+    (x,), begins = inputs, [start for start, _ in box]
+    for part in blocks(box, BLOCK) if xp is np else (box,):
+        total = xp.zeros(extents(part), "float32")
+        for step in itertools.product(*steps):
+            go_on()
+            spans = [
+                (max(low + by, 0), min(high + by, size))
+                for (low, high), by, size in zip(part, step, x.shape, strict=True)
+            ]
+            if all(low < high for low, high in spans):
+                near = x[tuple([slice(*span) for span in spans])].astype("float32", copy=False)
+                moved = zip(spans, step, part, strict=True)
+                total[tuple([slice(low - by - at, high - by - at) for (low, high), by, (at, _) in moved])] += (
+                    near * near
+                )
+        divisor = (total * total.dtype.type(factor) + total.dtype.type(bias)) ** total.dtype.type(beta)
+        within = tuple([slice(low - at, high - at) for at, (low, high) in zip(begins, part, strict=True)])
+        out[within] = x[tuple([slice(*span) for span in part])].astype("float32", copy=False) / divisor

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -215,8 +216,10 @@ def clip_form(node: OnnxNode) -> Pointwise:
 def where_form(node: OnnxNode) -> Pointwise:
     """Elements keep their bits."""
     name = node.tensors[1][1].data_type
-    types = ("uint8", name, name)
-    return expression_form(node, where(operand(0), operand(1), operand(2)), types=types, wide=name)
+    bits = name == "bfloat16"  # which array libraries do not choose between
+    name = "uint16" if bits else name
+    made = expression_form(node, where(operand(0), operand(1), operand(2)), types=("uint8", name, name), wide=name)
+    return replace(made, of_bits=bits)
 
 
 @form_of_node("Shrink")
@@ -239,4 +242,5 @@ def cast_form(node: OnnxNode) -> Pointwise:
         return expression_form(node, call("not_equal", operand(0), 0), types=(wide,))
     if from_float and data_type(target).dtype.kind in "iu":
         return expression_form(node, saturated(operand(0), target), types=("float64",))
-    return expression_form(node, operand(0), types=("uint8" if source == "bool" else source,))
+    own = {"bool": "uint8", "bfloat16": "float32"}.get(source, source)
+    return expression_form(node, operand(0), types=(own,))

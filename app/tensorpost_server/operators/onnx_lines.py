@@ -67,9 +67,9 @@ def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: R
             lowest, highest = np.iinfo(out.dtype).min, np.iinfo(out.dtype).max
         out[...] = lowest if function is ReduceFunction.MAX else highest
     else:
-        out[...] = {ReduceFunction.MULTIPLY: 1, ReduceFunction.AVERAGE: np.nan}.get(
-            function, -np.inf if function in (ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP) else 0
-        )
+        logarithms = dict.fromkeys((ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP), -np.inf)
+        value = {ReduceFunction.MULTIPLY: 1, ReduceFunction.AVERAGE: np.nan, **logarithms}.get(function, 0)
+        out[...] = value if np.isfinite(value) or out.dtype.kind not in "iu" else 0
 
 
 @form_of_node("ArgMax", "ArgMin")

@@ -271,7 +271,8 @@ def reverse_form(node: OnnxNode) -> BoxFunction:
 def _reverse(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, time: int) -> None:
     x, lengths = inputs
     part, rank = [slice(*span) for span in box], len(box)
-    count = lengths[part[1 - time]].reshape([-1 if axis == 1 - time else 1 for axis in range(rank)])
+    count = xp.clip(lengths[part[1 - time]], 0, x.shape[time])
+    count = count.reshape([-1 if axis == 1 - time else 1 for axis in range(rank)])
     part[time] = slice(None)
     place = along(xp, box[time], time, rank)
     source = xp.where(place < count, count - 1 - place, place)

@@ -1,7 +1,7 @@
 """Products of matrices by the array library's matrix multiplication.
 
-FLOAT16 is multiplied and summed in float32 and rounded once. The order of these sums is the
-library's. Integers are summed exactly.
+FLOAT16 is multiplied and summed in float32 and rounded once. The order of these sums is the library's. Integers are
+summed exactly.
 """
 
 from __future__ import annotations
@@ -12,29 +12,48 @@ from types import ModuleType
 from typing import Any
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import Activation, MatrixTransform, OperatorDesc
+from tensorpost.descriptors import MatrixTransform, OperatorDesc
 
-from ..forms import Box, BoxFunction
+from ..forms import Array, Box, BoxFunction, Lines
 from ..forms.base import whole_box
 from ..forms.float16 import widen
 from ..forms.pointwise import Pointwise
 from .quantized import along, by_name, centered, names_of, quantize, wrapped
 from .registry import form_of, form_of_class
+from .softmax import softmax_lines
 
 __all__ = ["activation_form", "finish", "gemm", "gemm_form", "product_scratch", "wide"]
 
 
 @form_of_class(dml.GemmOperatorDesc)
-def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction:
-    """`FusedActivation(Alpha * A' x B' + Beta * C)` (DML_GEMM_OPERATOR_DESC); without C, Beta has no effect."""
+def gemm_form(desc: dml.GemmOperatorDesc) -> BoxFunction | Array:
+    """`FusedActivation(Alpha * A' x B' + Beta * C)` (DML_GEMM_OPERATOR_DESC); without C, Beta has no effect.
+
+    A fused softmax needs whole lines, so that everything is computed together.
+    """
     inner = desc.a_tensor.sizes[-2 if desc.trans_a is MatrixTransform.TRANSPOSE else -1]
-    parameters = (
+    product = (
         ("transposed", (desc.trans_a is MatrixTransform.TRANSPOSE, desc.trans_b is MatrixTransform.TRANSPOSE)),
         ("alpha", desc.alpha),
         ("beta", desc.beta),
-        ("activation", activation_form(desc.fused_activation)),
     )
-    return BoxFunction(gemm, len(desc.inputs), parameters, 2 * inner, scratch=product_scratch(desc))
+    sizes, scratch, fused = desc.output_tensor.sizes, product_scratch(desc), desc.fused_activation
+    if not isinstance(fused, (dml.ActivationSoftmaxOperatorDesc, dml.ActivationSoftmax1OperatorDesc)):
+        parameters = (*product, ("activation", activation_form(fused)))
+        return BoxFunction(gemm, len(desc.inputs), parameters, 2 * inner, scratch=scratch)
+    axes = tuple(sorted(set(getattr(fused, "axes", (len(sizes) - 1,)))))
+    lines = softmax_lines(sizes, axes, logarithm=False)
+    scratch += lines.scratch_bytes(whole_box(sizes))
+    work = (2 * inner + 4) * math.prod(sizes)
+    return Array(_gemm_lines, len(desc.inputs), work, (("lines", lines), *product), scratch)
+
+
+def _gemm_lines(xp: ModuleType, *inputs: Any, lines: Lines, **product: Any) -> Any:
+    whole, out = whole_box(lines.sizes), xp.empty(lines.sizes, inputs[0].dtype)
+    made = xp.empty(lines.sizes, "float32")
+    gemm(xp, inputs, whole, made, activation=None, **product)
+    lines.fill(xp, [made], whole, out)
+    return out
 
 
 def product_scratch(desc: OperatorDesc, item: int = 4) -> int:
@@ -69,7 +88,7 @@ def wide(xp: ModuleType, x: Any) -> Any:
     return widen(xp, x) if x.dtype.name == "float16" else x
 
 
-def activation_form(desc: Activation | None) -> Pointwise | None:
+def activation_form(desc: OperatorDesc | None) -> Pointwise | None:
     """The form of a fused activation; None for none."""
     if desc is None:
         return None
@@ -109,7 +128,7 @@ def quantized_form(desc: dml.QuantizedLinearMatrixMultiplyOperatorDesc) -> BoxFu
 @form_of_class(dml.MatrixMultiplyIntegerToFloatOperatorDesc)
 def integer_to_float_form(desc: dml.MatrixMultiplyIntegerToFloatOperatorDesc) -> BoxFunction:
     """`(A - zero) x (B - zero) * scale of the row * scale of the column + Bias`, rounded once."""
-    return _integer_form(desc, _multiply_to_float, product_scratch(desc, 24 if desc.a_tensor.item_size == 4 else 8))
+    return _integer_form(desc, _multiply_to_float, product_scratch(desc, 32 if desc.a_tensor.item_size == 4 else 8))
 
 
 def _sums(xp: ModuleType, named: Mapping[str, Any], box: Box) -> Any:

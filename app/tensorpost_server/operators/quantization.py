@@ -74,7 +74,8 @@ def _form(desc: OperatorDesc, expression: Expression) -> Pointwise | BoxFunction
     by_blocks = blockwise(form, tuple([_source(tensor, output.sizes) for tensor in tensors]))
     if output.data_type.bits > 4:
         return by_blocks
-    return to_four_bits(by_blocks, output.sizes, output.effective_strides, desc.outputs[0].layout.size_in_bytes)
+    size_in_bytes, signed = desc.outputs[0].layout.size_in_bytes, output.data_type.name == "INT4"
+    return to_four_bits(by_blocks, output.sizes, output.effective_strides, size_in_bytes, signed=signed)
 
 
 def _source(tensor: BufferTensorDesc, sizes: tuple[int, ...]) -> Source:

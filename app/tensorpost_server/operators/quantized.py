@@ -54,11 +54,15 @@ def centered(part: Any, zero: Any) -> Any:
 
 def wrapped(sums: Any, out: Any) -> None:
     """Write whole numbers below 2^53 as INT32, modulo 2^32."""
-    out[...] = sums.astype("int64").astype("int32")
+    out[...] = sums.astype("int64")
 
 
 def quantize(xp: ModuleType, real: Any, scale: Any, zero: Any, out: Any) -> None:
-    """Write real numbers as integers of the output's type."""
+    """Write real numbers, whose array is overwritten, as integers of the output's type."""
     limits = xp.iinfo(out.dtype)
-    made = xp.rint(real / scale) + zero
-    out[...] = xp.clip(xp.where(made == made, made, limits.min), limits.min, limits.max)  # NaN is not
+    real /= scale
+    xp.rint(real, out=real)
+    real += zero
+    xp.fmax(real, float(limits.min), out=real)  # of NaN too
+    xp.fmin(real, float(limits.max), out=real)
+    out[...] = real

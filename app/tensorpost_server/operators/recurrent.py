@@ -1,8 +1,10 @@
 """Recurrent networks: one loop over the steps, and what RNN, GRU and LSTM do in each.
 
-Choices where the pages are silent: FLOAT16 is computed in float32, states included, and rounded once. A row of the
-batch keeps its state beyond its length and has zeros there in the sequence, as in ONNX; lengths above the steps count
-as the steps. A clip threshold limits the gates' inputs, as the page prints it, but not the cell.
+DirectML's answers decide: the output gate's peephole is of the cell after the step, as in ONNX, where the page prints
+the one before it; a clip threshold limits the gates' inputs, but not the cell; lengths of 0 and beyond the steps are
+legal. A row of the batch keeps its state beyond its length and has zeros there in the sequence. Choices of tensorpost:
+FLOAT16 is computed in float32, states included, and rounded once; NaN and infinities pass, which DirectML's RNN limits
+to finite numbers.
 """
 
 from __future__ import annotations
@@ -113,14 +115,14 @@ def _gru(cell: _Cell, x: Any, hidden: Any, _memory: Any) -> tuple[Any, Any]:
 
 def _lstm(cell: _Cell, x: Any, hidden: Any, memory: Any) -> tuple[Any, Any]:
     into, out, forget, new = cell.xp.split(cell.gates(x, hidden, 0, 4), 4, axis=1)
-    if cell.peephole is not None:
-        into, forget = into + cell.peephole[0] * memory, forget + cell.peephole[2] * memory
-    into = cell.activated(0, into)
-    forget = 1 - into if cell.coupled else cell.activated(0, forget)
+
+    def gate(x: Any, peephole: int) -> Any:
+        return cell.activated(0, x if cell.peephole is None else x + cell.peephole[peephole] * memory)
+
+    into = gate(into, 0)
+    forget = 1 - into if cell.coupled else gate(forget, 2)
     memory = forget * memory + into * cell.activated(1, new)
-    if cell.peephole is not None:  # the new state, as DirectML answers, not the one before, as its page has it
-        out = out + cell.peephole[1] * memory
-    return cell.activated(0, out) * cell.activated(2, memory), memory
+    return gate(out, 1) * cell.activated(2, memory), memory
 
 
 _STEPS: dict[type[dml.Recurrent], Callable[[_Cell, Any, Any, Any], tuple[Any, Any]]] = {

@@ -10,10 +10,8 @@ batch is the nearest inside, as in GATHER. Places are computed in float64, sums 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +23,7 @@ from tensorpost.descriptors import InterpolationMode, ReduceFunction
 from ..forms import Array, Box, BoxFunction
 from ..forms.base import go_on
 from ..forms.float16 import widen
+from ..forms.region_samples import Samples, Sampling
 from .quantized import by_name, names_of
 from .registry import form_of_class
 
@@ -81,108 +80,6 @@ def _cells(low: int, high: int, cells: int, span: tuple[int, int], size: int) ->
 
 
 # ---- aligned ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Where samples are along one axis.
-
-    Attributes:
-        scale: factor of the region's coordinates.
-        offsets: of the input's and the output's elements.
-        least: samples of a cell, at least.
-        most: at most.
-        corners: whether the first and the last sample lie on the region's ends.
-        cells: cells of the grid.
-        size: of the image.
-        nearest: whether samples take the nearest element.
-    """
-
-    scale: float
-    offsets: tuple[float, float]
-    least: int
-    most: int
-    corners: bool
-    cells: int
-    size: int
-    nearest: bool
-
-    def samples(self, low: float, high: float, span: tuple[int, int]) -> Samples:
-        """Those of a region's cells inside a span, on the host."""
-        begin, extent = low * self.scale, high * self.scale - low * self.scale
-        if not math.isfinite(begin) or not math.isfinite(extent):
-            none = np.zeros(0)
-            return Samples(1, none.astype(int), none.astype(int), none.astype(int), none)
-        count = min(max(math.ceil(abs(extent) / self.cells), self.least), self.most)
-        steps = self.cells * count - self.corners
-        step = extent / steps if steps else 0.0
-        offset = begin - self.offsets[0] - self.offsets[1] * step
-        first, last = span[0] * count, span[1] * count
-        if step:
-            # One more on both sides; what is outside is left out below.
-            ends = sorted([(-1 - offset) / step, (self.size - offset) / step])
-            first, last = max(first, math.floor(ends[0]) - 1), min(last, math.ceil(ends[1]) + 2)
-        index = np.arange(first, max(first, last))
-        at = (index - self.offsets[1]) * step + begin - self.offsets[0]
-        inside = (at >= -1) & (at <= self.size)
-        cell, at = index[inside] // count - span[0], np.clip(at[inside], 0, self.size - 1)
-        if self.nearest:
-            near = np.ceil(at - 0.5).astype(int)
-            return Samples(count, cell, near, near, np.zeros(len(at)))
-        left = np.floor(at).astype(int)
-        return Samples(count, cell, left, np.ceil(at).astype(int), at - left)
-
-    def most_samples(self, cells: int) -> int:
-        """At most so many samples of a region's cells lie inside the image."""
-        return max(cells * self.least, min(cells * self.most, cells + 2 * self.size + 6))
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Samples along an axis that lie inside the image, by cell: `image[left] * (1 - weight) + image[right] * weight`.
-
-    Attributes:
-        count: samples of each cell, those outside as well.
-        cell: the cell of each sample, counted from the first of the span.
-        left: an element.
-        right: the next one, or the same where the sample lies on it.
-        weight: of `right`.
-    """
-
-    count: int
-    cell: Any
-    left: Any
-    right: Any
-    weight: Any
-
-    def averages(self, cells: int) -> Iterator[tuple[int, slice, Any]]:
-        """For each cell with samples the elements that it reads, and the weight of each as float32."""
-        for cell, (low, high) in enumerate(self.bounds(cells)):
-            if low < high:
-                left, right, weight = (array[low:high] for array in (self.left, self.right, self.weight))
-                first = int(min(left.min(), right.min()))
-                read = slice(first, int(max(left.max(), right.max())) + 1)
-                made = np.bincount(left - first, 1 - weight, read.stop - first)
-                made += np.bincount(right - first, weight, read.stop - first)
-                yield cell, read, (made / self.count).astype(np.float32)
-
-    def bounds(self, cells: int) -> list[tuple[int, int]]:
-        """The first and the last sample of each cell, half open."""
-        ends = np.searchsorted(self.cell, np.arange(cells + 1)).tolist()
-        return list(itertools.pairwise(ends))
-
-    def share(self, cells: int) -> Any:
-        """How much of each cell lies inside the image, from 0 to 1, as float32."""
-        return (np.bincount(self.cell, minlength=cells) / self.count).astype(np.float32)
-
-    def taken(self, xp: ModuleType, x: Any, axis: int, part: slice = slice(None)) -> Any:
-        """The values at some of the samples, between the elements along an axis."""
-        made = xp.take(x, xp.asarray(self.left[part]), axis=axis)
-        weight = xp.asarray(self.weight[part].astype(np.float32)).reshape(
-            [-1 if at == axis else 1 for at in range(x.ndim)]
-        )
-        right = xp.take(x, xp.asarray(self.right[part]), axis=axis)
-        return xp.where(weight == 0, made, made * (1 - weight) + right * weight)
 
 
 def _samplings(desc: Any, image: Sequence[int], grid: Sequence[int]) -> tuple[Sampling, Sampling]:
@@ -247,11 +144,11 @@ def _align(
 def _averaged(xp: ModuleType, x: Any, down: Samples, across: Samples, out: Any, outside: float) -> None:
     _, height, width = out.shape
     lines = xp.zeros((x.shape[0], height, x.shape[2]), "float32")
-    for row, read, weights in down.averages(height):
-        lines[:, row] = xp.matmul(xp.asarray(weights), x[:, read])
+    for row, read, weights in down.averages(xp, height):
+        lines[:, row] = xp.matmul(weights, x[:, read])
     made = xp.zeros(out.shape, "float32")
-    for column, read, weights in across.averages(width):
-        made[..., column] = xp.matmul(lines[..., read], xp.asarray(weights))
+    for column, read, weights in across.averages(xp, width):
+        made[..., column] = xp.matmul(lines[..., read], weights)
     if outside:
         inside = down.share(height)[:, None] * across.share(width)
         made += xp.asarray(1 - inside) * np.float32(outside)
@@ -336,10 +233,10 @@ def _spread(xp: ModuleType, gradient: Any, down: Samples, across: Samples, targe
     """Add the adjoint of `_averaged`."""
     channels, height, width = gradient.shape
     lines = xp.zeros((channels, height, target.shape[2]), "float32")
-    for column, read, weights in across.averages(width):
-        lines[..., read] += gradient[..., column : column + 1] * xp.asarray(weights)
-    for row, read, weights in down.averages(height):
-        target[:, read] += lines[:, row : row + 1] * xp.asarray(weights)[:, None]
+    for column, read, weights in across.averages(xp, width):
+        lines[..., read] += gradient[..., column : column + 1] * weights
+    for row, read, weights in down.averages(xp, height):
+        target[:, read] += lines[:, row : row + 1] * weights[:, None]
 
 
 def _slopes(xp: ModuleType, x: Any, gradient: Any, down: Samples, across: Samples, region: Any) -> None:

@@ -12,21 +12,22 @@ from typing import Any
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import AxisDirection
 
-from ..forms import Lines
+from ..forms import Array, Lines, cut_by_lines
 from .registry import form_of_class
 
 __all__ = ["scan", "scan_form"]
 
 
 @form_of_class(dml.CumulativeSummationOperatorDesc, dml.CumulativeProductOperatorDesc)
-def scan_form(desc: dml.CumulativeSummationOperatorDesc | dml.CumulativeProductOperatorDesc) -> Lines:
+def scan_form(desc: dml.CumulativeSummationOperatorDesc | dml.CumulativeProductOperatorDesc) -> Lines | Array:
     """The sum or the product of the elements up to each one (DML_CUMULATIVE_SUMMATION_OPERATOR_DESC)."""
     sums = isinstance(desc, dml.CumulativeSummationOperatorDesc)
     exclusive = desc.has_exclusive_sum if sums else desc.has_exclusive_product
     backward = desc.axis_direction is AxisDirection.DECREASING
     parameters = (("axis", desc.axis), ("sums", sums), ("backward", backward), ("exclusive", exclusive))
     sizes = desc.input_tensor.sizes
-    return Lines(scan, (desc.axis,), sizes, (sizes,), (parameters,), max(4, desc.input_tensor.item_size))
+    lines = Lines(scan, (desc.axis,), sizes, (sizes,), (parameters,), max(4, desc.input_tensor.item_size))
+    return cut_by_lines(lines, desc.output_tensor.effective_strides, desc.output_tensor.dtype.name)
 
 
 def scan(xp: ModuleType, x: Any, out: Any, axis: int, sums: bool, backward: bool, exclusive: bool) -> None:

@@ -1,8 +1,9 @@
 """Training operators, computed in float64 and rounded once.
 
-Choices where the pages are silent: a variance is that of the whole population; an even LocalSize has its other
-element on the high side, and the sum of squares is divided by LocalSize in either case, as the page of the forward
-operator prints it.
+DirectML's answers decide where the pages are silent or wrong: a variance is that of the whole population; Adam's step 0
+has no correction of its bias; the gradient of batch normalization centers the input by the mean that is given; that of
+local response normalization sums over the forward operator's regions, also where an even LocalSize has its other
+element on the high side, so that it is not quite the derivative there.
 """
 
 from __future__ import annotations
@@ -41,12 +42,11 @@ def _adam(
 ) -> tuple[Any, ...]:
     x, first, second, gradient, step = [tensor.astype("float64") for tensor in tensors]
     step = step.reshape(())
-    rate = learning_rate * xp.sqrt(1 - beta2**step) / (1 - beta1**step)
-    first = beta1 * first + (1 - beta1) * gradient
-    second = beta2 * second + (1 - beta2) * gradient * gradient
-    return tuple([
-        made.astype(tensors[0].dtype) for made in (x - rate * first / (xp.sqrt(second) + epsilon), first, second)
-    ])  # fmt: skip
+    rate = learning_rate * xp.where(step == 0, 1, xp.sqrt(1 - beta2**step) / (1 - beta1**step))
+    first = (beta1 * first + (1 - beta1) * gradient).astype("float32")
+    second = (beta2 * second + (1 - beta2) * gradient * gradient).astype("float32")
+    x -= rate * first / (xp.sqrt(second.astype("float64")) + epsilon)
+    return tuple([made.astype(tensors[0].dtype) for made in (x, first, second)])
 
 
 @form_of_class(dml.BatchNormalizationTrainingOperatorDesc)
@@ -85,7 +85,7 @@ def normalization_gradient_form(desc: dml.BatchNormalizationGradient) -> Array:
 def _normalize_gradient(
     xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
 ) -> tuple[Any, ...]:
-    """With `own`, the gradient goes through mean and variance, which are the given ones."""
+    """With `own`, mean and variance depend on the input."""
     axes, dtype = _axes(mean), x.dtype
     x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
     spread = variance.astype("float64") + epsilon
@@ -97,7 +97,7 @@ def _normalize_gradient(
     count = x.size // mean.size
     result = gradient
     if own:
-        centered = x - mean  # the given one, as DirectML has it
+        centered = x - mean
         slope = total(gradient * centered) / count / spread
         result = gradient - total(gradient) / count - centered * slope
     outputs = (result * (scale * factor), total(gradient * (x - mean)) * factor, total(gradient))
@@ -132,7 +132,7 @@ def _local_response_gradient(
     spread = bias + alpha / local_size * squares
     slopes = gradient * x * spread ** (-beta - 1)
     for axis in axes:
-        slopes = _local_sum(xp, slopes, axis, high, low)  # of the elements in whose region this one lies
+        slopes = _local_sum(xp, slopes, axis, low, high)
     return (gradient * spread**-beta - 2 * alpha * beta / local_size * x * slopes).astype(dtype)
 
 

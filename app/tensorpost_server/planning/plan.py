@@ -120,7 +120,7 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
             held += math.prod(layout.sizes) * layout.data_type.item_size
         else:
             slices = _cut(layout, slice_bytes, weight * read, index)
-        if count := len(slices):
+        if count := slices.count:
             first = slices.piece(0).box
             scratch = max(scratch, form.scratch_bytes(first, index))
             # What lines and products read is read again for every slice.

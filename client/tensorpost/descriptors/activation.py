@@ -7,6 +7,7 @@ open is tensorpost's choice, and stands with each formula in the server's `opera
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -51,6 +52,13 @@ __all__ = [
 _PLACEHOLDER: Mapping[str, Any] = {"DataType": "FLOAT32", "Sizes": [1, 1, 1, 1]}
 
 
+_FUSED_SINCE = {
+    "ELEMENT_WISE_CLIP": FeatureLevel.L6_0, "ACTIVATION_SOFTMAX": FeatureLevel.L6_1,
+    "ACTIVATION_SOFTMAX1": FeatureLevel.L6_1,
+}  # fmt: skip
+"""What may be fused from a later level on than it is there ("DirectML feature level history")."""
+
+
 class Activation(UnaryWithoutScale):
     """Base of activations of one input.
 
@@ -65,7 +73,7 @@ class WithFusedActivation(OperatorDesc):
     """Base of operators that an activation may be fused into; such a call is as new as the activation."""
 
     if TYPE_CHECKING:
-        fused_activation: Activation | None  # stands last in each struct
+        fused_activation: OperatorDesc | None  # stands last in each struct
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
         """See `OperatorDesc.level_rules`."""
@@ -73,12 +81,15 @@ class WithFusedActivation(OperatorDesc):
 
 
 def newer_activations(
-    desc: OperatorDesc, fused: Activation | None, level: FeatureLevel, *path: str | int
+    desc: OperatorDesc, fused: OperatorDesc | None, level: FeatureLevel, *path: str | int
 ) -> Iterator[Violation]:
     """An activation fused into an operator, at this path, must not be newer than the level."""
-    if fused is not None and level < fused.facts.since:
-        message = f"a fused {fused.operator_type} needs feature level {fused.facts.since}, not {level}"
-        expected = f"{fused.facts.since} or above"
+    if fused is None:
+        return
+    since = max(fused.facts.since, _FUSED_SINCE.get(fused.operator_type, fused.facts.since))
+    if level < since:
+        message = f"a fused {fused.operator_type} needs feature level {since}, not {level}"
+        expected = f"{since} or above"
         yield desc.broken("activation-newer-than-level", path, message, fused.name, expected)
 
 
@@ -318,13 +329,14 @@ class ActivationReluGradOperatorDesc(ElementWiseGradient):
     operator_type = "ACTIVATION_RELU_GRAD"
 
 
-def _read_fused(value: object) -> object:
+def _read_fused(more: tuple[type[OperatorDesc], ...], value: object) -> object:
     """An activation without tensors: `{"type": "ACTIVATION_RELU", "desc": {...}}`, or its descriptor."""
     if value is None:
         return value
-    if isinstance(value, Activation):
+    if isinstance(value, (Activation, *more)):
         value = _write_fused(value)  # its own tensors have no meaning here, so descriptors must not differ in them
-    activations = {cls.operator_type: cls for cls in OPERATORS if issubclass(cls, Activation) and cls.fusable}
+    plain = [cls for cls in OPERATORS if issubclass(cls, Activation) and cls.fusable]
+    activations = {cls.operator_type: cls for cls in (*plain, *more)}
     expected = {"expected": "an object with type and desc; the types are " + ", ".join(activations)}
     if not isinstance(value, Mapping):
         raise PydanticCustomError("not-an-object", "must be an object", expected)
@@ -346,12 +358,16 @@ def _read_fused(value: object) -> object:
         raise PydanticCustomError("fused-activation", "cannot be read: {detail}", context) from None
 
 
-def _write_fused(activation: Activation) -> dict[str, Any]:
+def _write_fused(activation: OperatorDesc) -> dict[str, Any]:
     desc = {name: value for name, value in activation.to_json().items() if not name.endswith("Tensor")}
     return {"Type": f"DML_OPERATOR_{activation.operator_type}", "Desc": desc}
 
 
-FusedActivation = Annotated[
-    Activation, BeforeValidator(_read_fused), PlainSerializer(_write_fused), WithJsonSchema({"type": "object"})
-]
+def fused(*more: type[OperatorDesc]) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+    """How a field reads and writes an activation that is fused: any that can be everywhere, and some more."""
+    reads = BeforeValidator(partial(_read_fused, more))
+    return reads, PlainSerializer(_write_fused), WithJsonSchema({"type": "object"})
+
+
+FusedActivation = Annotated[Activation, *fused()]
 """A `DML_OPERATOR_DESC` whose tensors are null; its own tensors are placeholders here."""

@@ -1,7 +1,7 @@
 """Attention of several heads: MULTIHEAD_ATTENTION and MULTIHEAD_ATTENTION1.
 
-Sources: the DML_MULTIHEAD_ATTENTION page; of MULTIHEAD_ATTENTION1, whose page says TBD of what is new in it, how ONNX
-Runtime's GroupQueryAttention uses it.
+Sources: the DML_MULTIHEAD_ATTENTION page, how ONNX Runtime's GroupQueryAttention uses MULTIHEAD_ATTENTION1, whose page
+says TBD of what is new in it, and what DirectML 1.15.4 itself accepts and answers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SIZES: Mapping[str, str] = {
 }
 """Sizes by field, without leading ones, in the letters of `Attention`."""
 
-_MASKS = ("", "B", "2 B", "3*B+2", "B H S T")
+_MASKS = ("", "1 B", "2 B", "3*B+2", "B H S T")
 """The same of the mask, by its type."""
 
 _SOURCES = (
@@ -85,9 +85,9 @@ class Attention(OperatorDesc):
         stacked_key_value_tensor: {B, L, K, 2, E} instead of key and value.
         stacked_query_key_value_tensor: {B, S, H, 3, E} instead of all three.
         bias_tensor: {H*E + K*E + K*V}, added to query, key and value; or absent.
-        mask_tensor: INT32, by the mask type: {B} keys of each row; {2, B} their end, then their start; {3*B + 2}, of
-            packed rows, the keys of each, the start of its queries, their last end, the start of its keys, their last
-            end; BOOLEAN {B, H, S, T}, where 0 masks.
+        mask_tensor: INT32, by the mask type: {1, B} keys of each row; {2, B} their end, then their start; {3*B + 2} the
+            keys of each row, the first query of each and the last one's end, the first key of each and the last one's
+            end, counting queries over rows of S and keys over rows of T; BOOLEAN {B, H, S, T}. Absent for NONE.
     """
 
     head_counts: ClassVar[tuple[str, ...]]
@@ -135,6 +135,7 @@ class Attention(OperatorDesc):
         whole = ("mask_tensor", "past_sequence_lengths_tensor")
         floats = [str(path[0]) for path, _ in tensors if path[0] not in whole]
         yield from self.same_data_type(*floats)
+        yield from self.same_dimension_count("query_tensor", "key_tensor", "value_tensor", "output_tensor")
         yield from self._source_rules()
         for name in self.head_counts:
             if not getattr(self, name):
@@ -167,19 +168,11 @@ class Attention(OperatorDesc):
 
     def _source_rules(self) -> Iterator[Violation]:
         found = [name for name in _SOURCES if getattr(self, name) is not None]
-        cached = found == ["query_tensor"] and self.past_key_tensor is not None
-        if frozenset(found) not in _LEGAL and not cached:
+        if frozenset(found) not in _LEGAL:
             names = [self.names_of_fields()[name] for name in found]
             message = f"query, key and value need one source each, not {', '.join(names) or 'none'}"
-            expected = (
-                "Query, Key and Value; StackedQueryKey and Value; Query and StackedKeyValue; StackedQueryKeyValue; or "
-                "Query with PastKey and PastValue"
-            )
+            expected = "Query, Key, Value; StackedQueryKey, Value; Query, StackedKeyValue; or StackedQueryKeyValue"
             yield self.broken("attention-sources", (), message, names, expected)
-        packed_rows = MultiheadAttentionMaskType.KEY_QUERY_SEQUENCE_LENGTH_START_END
-        if self.mask_type is packed_rows and self.past_key_tensor is not None:
-            message = "packed rows have no past"
-            yield self.broken("mask-type", ("MaskType",), message, self.mask_type.name, "no PastKeyTensor")
 
 
 def _letters(tensors: Mapping[str, Sequence[int]], heads: int, value_heads: int) -> Mapping[str, int]:
@@ -196,14 +189,11 @@ def _letters(tensors: Mapping[str, Sequence[int]], heads: int, value_heads: int)
     else:
         batch, queries, head = size(query, -3), size(query, -2), size(query, -1) // max(1, heads)
     keys = size("key_tensor", -2) or size("stacked_key_value_tensor", -4) or (queries if stacked else 0)
-    value = size("value_tensor", -1) // max(1, value_heads)
-    if "value_tensor" not in tensors:
-        split = stacked or "stacked_key_value_tensor" in tensors
-        value = head if split else size("past_value_tensor", -1)
+    value = size("value_tensor", -1) // max(1, value_heads) if "value_tensor" in tensors else head
     past = size("past_key_tensor", -2)
     total = past + keys
-    if "past_sequence_lengths_tensor" in tensors:  # the past is a buffer with room for the new keys
-        total = past or size("output_present_key_tensor", -2) or size("output_present_value_tensor", -2) or keys
+    if "past_sequence_lengths_tensor" in tensors:  # the present has room for more
+        total = size("output_present_key_tensor", -2) or keys
     return {
         "B": batch, "S": queries, "L": keys, "P": past, "T": total, "H": heads, "K": value_heads, "E": head, "V": value,
     }  # fmt: skip
@@ -223,7 +213,7 @@ class MultiheadAttentionOperatorDesc(Attention):
         output_present_key_tensor: {B, H, T, E}, all keys; or absent.
         output_present_value_tensor: {B, H, T, V}; or absent.
         scale: factor of the products; 1 / sqrt(E) where it is left out.
-        mask_filter_value: added to scores that a BOOLEAN mask masks, and put in the place of those beyond a length.
+        mask_filter_value: added to scores that are masked; of a BOOLEAN mask, times 1 - mask.
         head_count: H, which is K too.
         mask_type: what the mask holds.
     """
@@ -250,8 +240,8 @@ class MultiheadAttention1OperatorDesc(Attention):
         attention_bias_tensor: {B, H, S, T}, added to the scores; or absent.
         past_key_tensor: {B, K, P, E}, keys before the new ones; or absent.
         past_value_tensor: {B, K, P, V}; absent with the keys.
-        past_sequence_lengths_tensor: {B}, how many keys of the past each row has; or absent. The past is a buffer of
-            T keys then, zeros where it is absent, that the new ones are written into; a query sees those up to its own.
+        past_sequence_lengths_tensor: {B}, where in the present the new keys of each row begin; or absent. What the
+            present held before are zeros here, and keys after the query's own are masked.
         output_tensor: {B, S, H*V}.
         output_present_key_tensor: {B, K, T, E}, all keys; or absent.
         output_present_value_tensor: {B, K, T, V}; or absent.
@@ -287,13 +277,17 @@ class MultiheadAttention1OperatorDesc(Attention):
             expected = "the same as QueryHeadCount" if stacked else "a divisor of QueryHeadCount"
             message = f"{heads} heads of queries cannot share {shared} of keys and values"
             yield self.broken("head-count", ("KeyValueHeadCount",), message, shared, expected)
-        if self.past_sequence_lengths_tensor is not None:
-            for name in ("output_present_key_tensor", "output_present_value_tensor"):
-                if getattr(self, name) is None:
-                    message = "DirectML reads it where there are lengths of the past, without looking"
-                    yield self.broken("no-present", (self.names_of_fields()[name],), message, None, "a tensor")
-        known = self.letters
-        if self.past_sequence_lengths_tensor is not None and not 0 < known["L"] <= known["T"]:
-            message = f"the present has {known['T']} keys, but there are {known['L']} new ones"
-            path = ("PastSequenceLengthsTensor",)
-            yield self.broken("past", path, message, known["T"], "new keys, and a past or present with room for them")
+        if self.past_sequence_lengths_tensor is None:
+            return
+        path, known = ("PastSequenceLengthsTensor",), self.letters
+        if self.output_present_key_tensor is None or self.output_present_value_tensor is None:
+            yield self.broken(
+                "past", path, "the lengths are of the present, which is not asked for", None, "both presents"
+            )
+        elif known["L"] > known["T"]:
+            message = f"the present has room for {known['T']} keys, but there are {known['L']} new ones"
+            yield self.broken("past", path, message, known["T"], f"at least {known['L']}")
+        for name in ("past_key_tensor", "past_value_tensor", "mask_tensor", "attention_bias_tensor"):
+            if getattr(self, name) is not None:
+                field = self.names_of_fields()[name]
+                yield self.broken("past", (field,), f"{field} and lengths exclude each other", None, "one of them")

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
-from .activation import FusedActivation, WithFusedActivation
+from .activation import Activation, WithFusedActivation, fused
+from .clip import ElementWiseClipOperatorDesc
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, packed
 from .quantized import Quantized
+from .sliding_window import SlidingWindow, spatial_sizes
 from .tensor import BufferTensorDesc
-from .windows import SlidingWindow, spatial_sizes
 
 __all__ = [
     "ConvolutionDirection",
@@ -40,6 +41,9 @@ class ConvolutionDirection(enum.IntEnum):
 
     FORWARD = 0
     BACKWARD = 1
+
+
+FusedIntoConvolution = Annotated[Activation | ElementWiseClipOperatorDesc, *fused(ElementWiseClipOperatorDesc)]
 
 
 class Convolving(SlidingWindow):
@@ -157,7 +161,7 @@ class ConvolutionOperatorDesc(Convolving, WithFusedActivation):
     end_padding: UIntArray
     output_padding: UIntArray
     group_count: UInt
-    fused_activation: FusedActivation | None = None
+    fused_activation: FusedIntoConvolution | None = None
 
 
 class QuantizedConvolution(Convolving, Quantized):

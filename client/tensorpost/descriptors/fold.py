@@ -1,8 +1,8 @@
 """Windows of images as columns, and columns summed into images.
 
 Sources: the DML_UNFOLD and DML_FOLD pages; ONNX's Col2Im. The pages ask for equal ranks and pair tensors of 3 and 4
-dimensions: here either tensor may have leading dimensions of 1. That strides, dilations and windows are at least 1, and
-windows lie inside the padded image, is needed by the formula.
+dimensions: columns have 3, as DirectML wants it, an image as many as it needs. That strides, dilations and windows are
+at least 1, and windows lie inside the padded image, is needed by the formula.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ class _Windows(OperatorDesc):
     end_padding: UIntArray
 
     @property
-    def image(self) -> Sequence[int]:
-        """The sizes of the image without leading ones."""
-        sizes: tuple[int, ...] = getattr(self, self.image_field).sizes
-        return sizes[max(0, len(sizes) - 2 - len(self.window_sizes)) :]
+    def image(self) -> tuple[int, ...]:
+        """The image's sizes."""
+        return getattr(self, self.image_field).sizes
 
     def windows(self) -> list[int]:
         """How many windows there are along each spatial dimension."""
@@ -68,10 +67,9 @@ class _Windows(OperatorDesc):
         yield from defaults.items()
         arrays = [given.integers(name) if given.has(name) else value for name, value in defaults.items()]
         source = given.tensor("input_tensor")
-        image = source.sizes[max(0, len(source.sizes) - 2 - len(window)) :]
         sizes = source.sizes
-        if len(image) == 2 + len(window) and all(len(array) == len(window) for array in arrays) and 0 not in arrays[0]:
-            sizes = _columns(image, window, [max(1, count) for count in _counted(image[2:], window, *arrays)])
+        if len(sizes) == 2 + len(window) and all(len(array) == len(window) for array in arrays) and 0 not in arrays[0]:
+            sizes = _columns(sizes, window, [max(1, count) for count in _counted(sizes[2:], window, *arrays)])
         if cls.image_field == "input_tensor":
             yield "output_tensor", packed(source.data_type, sizes)
 
@@ -87,12 +85,12 @@ class _Windows(OperatorDesc):
                     where = (pascal_case(name), axis)
                     rules.append(self.broken("zero", where, "must be at least 1", value, "at least 1"))
         other = "output_tensor" if self.image_field == "input_tensor" else "input_tensor"
-        for name, least in ((self.image_field, 2 + spatial), (other, 3)):
+        for name, rank in ((self.image_field, 2 + spatial), (other, 3)):
             sizes: tuple[int, ...] = getattr(self, name).sizes
-            if len(sizes) < least or any(size != 1 for size in sizes[: len(sizes) - least]):
-                message = f"with {spatial} spatial dimensions this tensor has {least} dimensions, and ones before them"
+            if len(sizes) != rank:
+                message = f"with {spatial} spatial dimensions this tensor has {rank} dimensions, not {len(sizes)}"
                 where = (pascal_case(name), "Sizes")
-                rules.append(self.broken("dimension-count", where, message, list(sizes), f"{least} dimensions"))
+                rules.append(self.broken("dimension-count", where, message, list(sizes), f"{rank} dimensions"))
         yield from rules
         if rules:
             return

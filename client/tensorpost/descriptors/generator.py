@@ -95,7 +95,7 @@ class DiagonalMatrixOperatorDesc(OperatorDesc):
     Attributes:
         output_tensor: tensor to fill; its last two dimensions are the matrices', of any height and width.
         offset: column less row of the diagonal's elements; it may lie outside the matrix.
-        value: cast to the output's type: truncated and saturated for integers.
+        value: cast to the output's type, as PADDING's.
     """
 
     operator_type = "DIAGONAL_MATRIX"

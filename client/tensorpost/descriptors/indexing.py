@@ -248,7 +248,9 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read.
-        sequence_lengths_tensor: how many elements of each line are reversed, all at most; of size 1 along the axis.
+        sequence_lengths_tensor: how many elements of each line are reversed; of size 1 along the axis. The page leaves
+            open what a length beyond the line does; in DirectML the elements that it lacks are its last one, and of 64
+            bits the lower 32 count.
         output_tensor: of the input's sizes and DataType.
         axis: the dimension of the lines.
     """

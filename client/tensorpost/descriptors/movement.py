@@ -268,8 +268,8 @@ class PaddingOperatorDesc(OperatorDesc):
         input_tensor: tensor to read.
         output_tensor: same DataType and rank; as large as the input and both paddings.
         padding_mode: as in PADDING1; SYMMETRIC needs 3_0, WRAP 6_4.
-        padding_value: the constant, cast to the tensors' type: truncated and saturated for integers; without effect in
-            other modes.
+        padding_value: the constant, cast to the tensors' type: truncated for integers, of which the low bits are kept
+            where they do not fit; without effect in other modes.
         dimension_count: derived.
         start_padding: elements before the input along each dimension.
         end_padding: elements after it.

@@ -15,8 +15,8 @@ from ..problems import Violation
 from .fields import Bool, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .quantized import Quantized
+from .sliding_window import SlidingWindow, spatial_sizes
 from .tensor import BufferTensorDesc
-from .windows import SlidingWindow, spatial_sizes
 
 __all__ = [
     "AveragePooling1OperatorDesc",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
-from .activation import FusedActivation, WithFusedActivation
+from .activation import Activation, WithFusedActivation, fused
+from .clip import ElementWiseClipOperatorDesc
 from .fields import CEnum, Float
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .quantized import Quantized
+from .softmax import ActivationSoftmax1OperatorDesc, ActivationSoftmaxOperatorDesc
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -37,6 +39,11 @@ class MatrixTransform(enum.IntEnum):
 Transform = Annotated[MatrixTransform, CEnum("DML_MATRIX_TRANSFORM_")]
 
 
+MoreIntoGemm = ElementWiseClipOperatorDesc | ActivationSoftmaxOperatorDesc | ActivationSoftmax1OperatorDesc
+FusedIntoGemm = Annotated[
+    Activation | MoreIntoGemm,
+    *fused(ElementWiseClipOperatorDesc, ActivationSoftmaxOperatorDesc, ActivationSoftmax1OperatorDesc),
+]
 PARAMETERS = ("a_scale_tensor", "a_zero_point_tensor", "b_scale_tensor", "b_zero_point_tensor")
 
 
@@ -103,7 +110,7 @@ class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
         trans_b: NONE or TRANSPOSE.
         alpha: factor of the product.
         beta: factor of C.
-        fused_activation: applied to the result; absent for none.
+        fused_activation: applied to the result; absent for none. ACTIVATION_SOFTMAX is along the rows.
     """
 
     operator_type = "GEMM"
@@ -116,11 +123,15 @@ class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
     trans_b: Transform = MatrixTransform.NONE
     alpha: Float = 1.0
     beta: Float = 1.0
-    fused_activation: FusedActivation | None = None
+    fused_activation: FusedIntoGemm | None = None
 
     def type_rules(self) -> Iterator[Violation]:
-        """All tensors agree in type and rank."""
+        """All tensors agree in type and rank; the axes of a fused ACTIVATION_SOFTMAX1 are the output's."""
         yield from self.same_type_and_rank()
+        rank, activation = len(self.output_tensor.sizes), self.fused_activation
+        if isinstance(activation, ActivationSoftmax1OperatorDesc) and max(activation.axes) >= rank:
+            message, found = f"has axes beyond the {rank} dimensions of the output", list(activation.axes)
+            yield self.broken("axis", ("FusedActivation",), message, found, f"axes up to {rank - 1}")
 
 
 class IntegerProduct(MatrixProduct, Quantized):

@@ -207,8 +207,7 @@ class LstmOperatorDesc(Recurrent):
     """`DML_OPERATOR_LSTM`: a network of long short-term memory; the gates are input i, output o, forget f and cell c.
 
     `i = f(X Wi' + H Ri' + Pi * C + Wbi + Rbi)`, o and f alike, `c = g(X Wc' + H Rc' + Wbc + Rbc)`,
-    `C_t = f * C + i * c`, `H_t = o * h(C_t)`. The output gate sees `C_t`, as DirectML answers and ONNX has it, not the
-    cell before the step, as its page says.
+    `C_t = f * C + i * c`, `H_t = o * h(C_t)`. The output gate's peephole is of C_t, as ONNX's.
 
     Attributes:
         cell_mem_init_tensor: {1, D, B, H}, the cell before the first step; absent for zeros.

@@ -37,7 +37,7 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
         input_first_moment_tensor: M, of the same DataType and sizes, as all but the step.
         input_second_moment_tensor: V.
         gradient_tensor: G.
-        training_step_tensor: T, one UINT32; the first step is 1, and 0 divides by 0.
+        training_step_tensor: T, one UINT32; the first step is 1, and 0 leaves the correction by the betas out.
         output_parameters_tensor: X'.
         output_first_moment_tensor: M'.
         output_second_moment_tensor: V'.
@@ -193,10 +193,10 @@ class BatchNormalizationTrainingGradOperatorDesc(BatchNormalizationGradient):
 
 
 class LocalResponseNormalizationGradOperatorDesc(ElementWiseGradient):
-    """`DML_OPERATOR_LOCAL_RESPONSE_NORMALIZATION_GRAD`: the derivative of LOCAL_RESPONSE_NORMALIZATION.
+    """`DML_OPERATOR_LOCAL_RESPONSE_NORMALIZATION_GRAD`: the gradient of LOCAL_RESPONSE_NORMALIZATION.
 
     With s the Bias plus Alpha / LocalSize times the sum of squares of an element's region, the forward operator is
-    `x / s^Beta`.
+    `x / s^Beta`, and this one `dy / s^Beta - 2 * Alpha * Beta / LocalSize * x * sum(dy * x / s^(Beta + 1))`.
 
     Attributes:
         cross_channel: whether a region runs over the channels, else over height and width.

@@ -220,7 +220,7 @@ def read_values(
             message += _elsewhere(schema, operator.methodcaller("input", name)) or did_you_mean(name, names)
             report.add("input-unknown", ("inputs", str(name)), message, None, ", ".join(names))
     values: dict[str, Values] = {}
-    tensor = tensors.get(schema.inputs[0].name)
+    tensor = tensors.get(schema.inputs[0].name) if schema.inputs else None
     for slot in schema.value_inputs:
         if inputs.get(slot.name) is not None:
             before = len(report.found)

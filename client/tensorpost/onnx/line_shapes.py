@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from .given import Given, Inferred, Meaning, Shape
+from .given_node import GivenNode, Inferred, Meaning, Shape
 from .movement_shapes import type_of_code
 
 __all__ = ["LINES"]
@@ -17,7 +17,7 @@ def _without(shape: Shape, axes: tuple[int, ...], *, keep: bool) -> Shape:
     return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
-def _reduced(given: Given) -> Inferred:
+def _reduced(given: GivenNode) -> Inferred:
     """Without axes along all of them, or along none with `noop_with_empty_axes`."""
     shape = given.first.shape
     axes = given.axes("axes", len(shape)) or ()
@@ -27,7 +27,7 @@ def _reduced(given: Given) -> Inferred:
     return Inferred([output], (("axes", tuple(sorted(axes))),))
 
 
-def _position(given: Given) -> Inferred:
+def _position(given: GivenNode) -> Inferred:
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 0)
     if shape[axis] == 0:
@@ -37,7 +37,7 @@ def _position(given: Given) -> Inferred:
     return Inferred([output], (("axes", (axis,)), ("last", last)))
 
 
-def _top_k(given: Given) -> Inferred:
+def _top_k(given: GivenNode) -> Inferred:
     shape = given.first.shape
     axis = given.axis("axis", len(shape), -1)
     name = "k" if given.since == 1 else "K"
@@ -50,14 +50,14 @@ def _top_k(given: Given) -> Inferred:
     return Inferred([output, output], (("axis", axis), ("k", k), ("largest", largest)))
 
 
-def _scanned(given: Given) -> Inferred:
+def _scanned(given: GivenNode) -> Inferred:
     shape = given.first.shape
     backward, exclusive = (bool(given.attributes[name]) for name in ("reverse", "exclusive"))
     axis = given.axis("axis", len(shape))
     return Inferred([shape], (("axis", axis), ("backward", backward), ("exclusive", exclusive)))
 
 
-def _gemm(given: Given) -> Inferred:
+def _gemm(given: GivenNode) -> Inferred:
     a, b, *c = given.shapes
     if len(a) != 2 or len(b) != 2:
         given.refuse("rank", ("inputs",), "A and B must be matrices", [list(a), list(b)], "2 dimensions")
@@ -78,7 +78,7 @@ def _gemm(given: Given) -> Inferred:
     return Inferred([output], (("turned", turned), ("alpha", alpha), ("beta", beta), ("inner", inner)))
 
 
-def _matmul(given: Given) -> Inferred:
+def _matmul(given: GivenNode) -> Inferred:
     """NumPy's matmul."""
     a, b = given.shapes[:2]
     if not a or not b:
@@ -96,7 +96,7 @@ def _matmul(given: Given) -> Inferred:
     return Inferred([output], (("whole", whole), ("inner", left[-1])))
 
 
-def _matmul_integer(given: Given) -> Inferred:
+def _matmul_integer(given: GivenNode) -> Inferred:
     found = _matmul(given)
     for name, axis in (("a_zero_point", -2), ("b_zero_point", -1)):
         zero = given.tensors.get(name)
@@ -108,7 +108,7 @@ def _matmul_integer(given: Given) -> Inferred:
     return found._replace(meaning=(*found.meaning, ("zeros", present)))
 
 
-def _scales(given: Given) -> Meaning:
+def _scales(given: GivenNode) -> Meaning:
     """How scales and zero points are spread over x: one number, one for each entry of an axis, or for each block."""
     x, *parameters = given.shapes
     block = given.attributes.get("block_size", 0)
@@ -132,7 +132,7 @@ def _scales(given: Given) -> Meaning:
     return (("seen", tuple(seen)),)
 
 
-def _quantized(given: Given) -> Inferred:
+def _quantized(given: GivenNode) -> Inferred:
     zero, output = given.tensors.get("y_zero_point"), given.schema.outputs[0]
     default = type_of_code(given, "output_dtype", "uint8", output.types)
     kind = zero.data_type if zero is not None else default
@@ -142,18 +142,18 @@ def _quantized(given: Given) -> Inferred:
     return Inferred([given.first.shape], _scales(given), {output.variable: kind})
 
 
-def _dequantized(given: Given) -> Inferred:
+def _dequantized(given: GivenNode) -> Inferred:
     output = given.schema.outputs[0]
     default = given.tensors["x_scale"].data_type
     kind = type_of_code(given, "output_dtype", default, output.types)
     return Inferred([given.first.shape], _scales(given), {output.variable: kind})
 
 
-def _quantized_dynamically(given: Given) -> Inferred:
+def _quantized_dynamically(given: GivenNode) -> Inferred:
     return Inferred([given.first.shape, (), ()])
 
 
-LINES: Mapping[str, Callable[[Given], Inferred]] = {
+LINES: Mapping[str, Callable[[GivenNode], Inferred]] = {
     "ArgMax": _position,
     "ArgMin": _position,
     "CumProd": _scanned,

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..datatypes import DATA_TYPES
-from .given import Given, Inferred, Shape
+from .given_node import GivenNode, Inferred, Shape
 
 __all__ = ["MOVEMENT", "type_of_code"]
 
 
-def type_of_code(given: Given, name: str, default: str, allowed: tuple[str, ...]) -> str:
+def type_of_code(given: GivenNode, name: str, default: str, allowed: tuple[str, ...]) -> str:
     """The type that an attribute names by its number in ONNX; the default if it is left out."""
     code = given.attributes.get(name, 0)
     if not code:
@@ -28,7 +28,7 @@ def type_of_code(given: Given, name: str, default: str, allowed: tuple[str, ...]
     return found
 
 
-def _reshaped(given: Given) -> Inferred:
+def _reshaped(given: GivenNode) -> Inferred:
     """0 keeps a size, unless `allowzero`; one -1 takes what is left."""
     shape, count = given.first.shape, given.first.element_count
     wanted = list(given.integers("shape") or ())
@@ -50,13 +50,13 @@ def _reshaped(given: Given) -> Inferred:
     return Inferred([tuple(wanted)])
 
 
-def _flattened(given: Given) -> Inferred:
+def _flattened(given: GivenNode) -> Inferred:
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 1, end=True)
     return Inferred([(math.prod(shape[:axis]), math.prod(shape[axis:]))])
 
 
-def _squeezed(given: Given) -> Inferred:
+def _squeezed(given: GivenNode) -> Inferred:
     shape = given.first.shape
     axes = given.axes("axes", len(shape))
     if axes is None:
@@ -68,14 +68,14 @@ def _squeezed(given: Given) -> Inferred:
     return Inferred([tuple(size for axis, size in enumerate(shape) if axis not in axes)])
 
 
-def _unsqueezed(given: Given) -> Inferred:
+def _unsqueezed(given: GivenNode) -> Inferred:
     added = given.integers("axes") or ()
     rank = len(given.first.shape) + len(added)
     axes, sizes = given.axes("axes", rank) or (), iter(given.first.shape)
     return Inferred([tuple(1 if axis in axes else next(sizes) for axis in range(rank))])
 
 
-def _transposed(given: Given) -> Inferred:
+def _transposed(given: GivenNode) -> Inferred:
     shape = given.first.shape
     perm = given.integers("perm")
     perm = tuple(reversed(range(len(shape)))) if perm is None else perm
@@ -85,7 +85,7 @@ def _transposed(given: Given) -> Inferred:
     return Inferred([tuple(shape[axis] for axis in perm)], (("perm", perm),))
 
 
-def _expanded(given: Given) -> Inferred:
+def _expanded(given: GivenNode) -> Inferred:
     shape, wanted = given.first.shape, given.integers("shape") or ()
     rank = max(len(shape), len(wanted))
     own, target = ((1,) * (rank - len(sizes)) + tuple(sizes) for sizes in (shape, wanted))
@@ -96,7 +96,7 @@ def _expanded(given: Given) -> Inferred:
     return Inferred([output], (("own", own),))
 
 
-def _sliced(given: Given) -> Inferred:
+def _sliced(given: GivenNode) -> Inferred:
     shape = given.first.shape
     starts, ends = given.integers("starts") or (), given.integers("ends") or ()
     axes = given.axes("axes", len(shape))
@@ -115,7 +115,7 @@ def _sliced(given: Given) -> Inferred:
     return Inferred([tuple(output)], (("start", tuple(first)), ("steps", tuple(every))))
 
 
-def _concatenated(given: Given) -> Inferred:
+def _concatenated(given: GivenNode) -> Inferred:
     first, *others = given.shapes
     axis = given.axis("axis", len(first), 1 if given.since < 4 else None)
     for shape in others:
@@ -126,7 +126,7 @@ def _concatenated(given: Given) -> Inferred:
     return Inferred([(*first[:axis], total, *first[axis + 1 :])], (("axis", axis),))
 
 
-def _split(given: Given) -> Inferred:
+def _split(given: GivenNode) -> Inferred:
     """By sizes, or into equal parts, of which from opset 18 on the last may be smaller."""
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 0)
@@ -147,7 +147,7 @@ def _split(given: Given) -> Inferred:
     return Inferred([(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes], (("axis", axis),))
 
 
-def _padded(given: Given) -> Inferred:
+def _padded(given: GivenNode) -> Inferred:
     """Negative pads cut elements off."""
     shape = given.first.shape
     name = "paddings" if given.since == 1 else "pads"
@@ -171,7 +171,7 @@ def _padded(given: Given) -> Inferred:
     return Inferred([output], (("before", tuple(before)), ("mode", mode), ("value", value[0] if value else 0)))
 
 
-def _blocks(given: Given) -> tuple[Shape, int, str]:
+def _blocks(given: GivenNode) -> tuple[Shape, int, str]:
     shape, block = given.first.shape, given.integer("blocksize")
     if len(shape) != 4 or block < 1:
         message = f"{given.schema.name} moves blocks of at least 1 in tensors of 4 dimensions"
@@ -179,7 +179,7 @@ def _blocks(given: Given) -> tuple[Shape, int, str]:
     return shape, block, given.attributes.get("mode", "DCR")
 
 
-def _depth_to_space(given: Given) -> Inferred:
+def _depth_to_space(given: GivenNode) -> Inferred:
     (n, c, h, w), block, mode = _blocks(given)
     if c % block**2:
         message = f"{c} channels are not {block} x {block} blocks"
@@ -187,7 +187,7 @@ def _depth_to_space(given: Given) -> Inferred:
     return Inferred([(n, c // block**2, h * block, w * block)], (("block", block), ("mode", mode)))
 
 
-def _space_to_depth(given: Given) -> Inferred:
+def _space_to_depth(given: GivenNode) -> Inferred:
     (n, c, h, w), block, mode = _blocks(given)
     if h % block or w % block:
         message = f"{h} x {w} elements are not blocks of {block} x {block}"
@@ -198,12 +198,12 @@ def _space_to_depth(given: Given) -> Inferred:
 # ---- by index --------------------------------------------------------------------------------------------------------
 
 
-def _not_empty(given: Given, length: int, output: Shape) -> None:
+def _not_empty(given: GivenNode, length: int, output: Shape) -> None:
     if length == 0 and 0 not in output:
         given.refuse("shape", ("inputs",), "there is no element that an index could name", None, "a tensor with some")
 
 
-def _gathered(given: Given) -> Inferred:
+def _gathered(given: GivenNode) -> Inferred:
     data, indices = given.shapes
     axis = given.axis("axis", len(data), 0)
     output = (*data[:axis], *indices, *data[axis + 1 :])
@@ -211,7 +211,7 @@ def _gathered(given: Given) -> Inferred:
     return Inferred([output], (("axis", axis),))
 
 
-def _gathered_elements(given: Given) -> Inferred:
+def _gathered_elements(given: GivenNode) -> Inferred:
     data, indices = given.shapes
     axis = given.axis("axis", len(data), 0)
     fits = len(data) == len(indices) and all(
@@ -224,7 +224,7 @@ def _gathered_elements(given: Given) -> Inferred:
     return Inferred([indices], (("axis", axis),))
 
 
-def _index_tuples(given: Given, data: Shape, indices: Shape, batch: int) -> int:
+def _index_tuples(given: GivenNode, data: Shape, indices: Shape, batch: int) -> int:
     """How many leading axes an index tuple names."""
     if not indices or not data or not 0 <= batch < min(len(data), len(indices)) or data[:batch] != indices[:batch]:
         message = f"indices of shape {list(indices)} do not fit to data of shape {list(data)}"
@@ -235,7 +235,7 @@ def _index_tuples(given: Given, data: Shape, indices: Shape, batch: int) -> int:
     return indices[-1]
 
 
-def _gathered_nd(given: Given) -> Inferred:
+def _gathered_nd(given: GivenNode) -> Inferred:
     data, indices = given.shapes
     batch = given.integer("batch_dims", 0)
     count = _index_tuples(given, data, indices, batch)
@@ -244,7 +244,7 @@ def _gathered_nd(given: Given) -> Inferred:
     return Inferred([output], (("batch", batch),))
 
 
-def _scattered(given: Given) -> Inferred:
+def _scattered(given: GivenNode) -> Inferred:
     data, indices, updates = given.shapes
     axis = given.axis("axis", len(data), 0)
     fits = len(data) == len(indices) and all(
@@ -256,7 +256,7 @@ def _scattered(given: Given) -> Inferred:
     return Inferred([data], (("axis", axis), ("reduction", given.attributes.get("reduction", "none"))))
 
 
-def _scattered_nd(given: Given) -> Inferred:
+def _scattered_nd(given: GivenNode) -> Inferred:
     data, indices, updates = given.shapes
     count = _index_tuples(given, data, indices, 0)
     if updates != (*indices[:-1], *data[count:]):
@@ -266,7 +266,7 @@ def _scattered_nd(given: Given) -> Inferred:
     return Inferred([data], (("reduction", given.attributes.get("reduction", "none")),))
 
 
-def _one_hot(given: Given) -> Inferred:
+def _one_hot(given: GivenNode) -> Inferred:
     indices, values = given.shapes
     depth = given.integer("depth")
     axis = given.axis("axis", len(indices) + 1)
@@ -276,7 +276,7 @@ def _one_hot(given: Given) -> Inferred:
     return Inferred([(*indices[:axis], depth, *indices[axis:])], (("axis", axis), ("depth", depth)))
 
 
-def _reversed(given: Given) -> Inferred:
+def _reversed(given: GivenNode) -> Inferred:
     shape, lengths = given.shapes
     batch, time = given.integer("batch_axis", 1), given.integer("time_axis", 0)
     if {batch, time} != {0, 1} or len(shape) < 2 or lengths != (shape[batch],):
@@ -288,7 +288,7 @@ def _reversed(given: Given) -> Inferred:
 # ---- made of numbers -------------------------------------------------------------------------------------------------
 
 
-def _filled(given: Given) -> Inferred:
+def _filled(given: GivenNode) -> Inferred:
     shape = given.integers("input") or ()
     if min(shape, default=0) < 0:
         given.refuse("shape", ("inputs", "input"), f"{list(shape)} is no shape", list(shape), "sizes of 0 or more")
@@ -299,7 +299,7 @@ def _filled(given: Given) -> Inferred:
     return Inferred([shape], (("value", value),), {"T2": kind})
 
 
-def _range(given: Given) -> Inferred:
+def _range(given: GivenNode) -> Inferred:
     numbers = [given.values[name] for name in ("start", "limit", "delta")]
     if any(len(number) != 1 for number in numbers):
         given.refuse("array-length", ("inputs",), "start, limit and delta must be one number each", None, "scalars")
@@ -309,11 +309,16 @@ def _range(given: Given) -> Inferred:
     if all(isinstance(number, int) for number in (start, limit, delta)):
         count = max(0, -(-(limit - start) // delta))
     else:
-        count = max(0, math.ceil((limit - start) / delta))
+        ratio = (limit - start) / delta
+        if not abs(ratio) < 2.0**63:
+            given.refuse(
+                "value", ("inputs", "delta"), "a range of so many elements fits no array", delta, "a larger delta"
+            )
+        count = max(0, math.ceil(ratio))
     return Inferred([(int(count),)], (("start", start), ("delta", delta)))
 
 
-def _eye(given: Given) -> Inferred:
+def _eye(given: GivenNode) -> Inferred:
     shape = given.first.shape
     if len(shape) != 2:
         given.refuse("rank", ("inputs", "input"), "EyeLike takes a matrix", list(shape), "2 dimensions")
@@ -322,14 +327,14 @@ def _eye(given: Given) -> Inferred:
     return Inferred([shape], (("k", given.integer("k", 0)),), {"T2": kind})
 
 
-def _triangle(given: Given) -> Inferred:
+def _triangle(given: GivenNode) -> Inferred:
     shape = given.first.shape
     if len(shape) < 2:
         given.refuse("rank", ("inputs", "input"), "Trilu takes matrices", list(shape), "at least 2 dimensions")
     return Inferred([shape], (("k", given.integer("k", 0)), ("upper", bool(given.attributes["upper"]))))
 
 
-MOVEMENT: Mapping[str, Callable[[Given], Inferred]] = {
+MOVEMENT: Mapping[str, Callable[[GivenNode], Inferred]] = {
     "Concat": _concatenated,
     "ConstantOfShape": _filled,
     "DepthToSpace": _depth_to_space,

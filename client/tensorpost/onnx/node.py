@@ -38,7 +38,7 @@ from ._reading import (
     shortest,
 )
 from ._report import Report, did_you_mean
-from .given import Given, Meaning
+from .given_node import GivenNode, Meaning
 from .resize import Resizing
 from .schemas import OnnxSchema, is_own
 from .shapes import infer
@@ -48,6 +48,8 @@ from .tile import Tiling
 __all__ = ["NodeProtoLike", "OnnxNode"]
 
 _MEMBERS = ("op_type", "opset", "inputs", "attributes", "outputs")
+MOST_OUTPUTS = 1024
+"""Outputs of a node; a frame has no more tensors."""
 _BY_VALUE = (int, float, list, tuple)
 _JSON_FORM = "tensorpost's JSON form of an ONNX node"
 
@@ -131,7 +133,10 @@ class OnnxNode:
         values = read_values(schema, inputs, tensors, report)
         filled = read_attributes(schema, attributes or {}, report)
         types = read_types(schema, tensors, inputs, report)
-        result = infer(Given(schema, tensors, values, filled, types, outputs, report))
+        parts = max(outputs or 0, int(cast("Any", filled.get("num_outputs", 0))))
+        if parts > MOST_OUTPUTS or (outputs is not None and outputs < 1):
+            report.add("output-count", ("outputs",), f"a node has at most {MOST_OUTPUTS} outputs", parts, "1 or more")
+        result = infer(GivenNode(schema, tensors, values, filled, types, outputs, report))
         if report.found:
             raise InvalidDescriptor.of(report.found)
         # Without a violation it is there; the type checker cannot see that.
@@ -196,7 +201,7 @@ class OnnxNode:
                 sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
                 is left out.
             opset: the default-domain opset.
-            outputs: how many outputs the node has, where that does not follow; see `Given`.
+            outputs: how many outputs the node has, where that does not follow; see `GivenNode`.
             attributes: by name.
 
         Raises:

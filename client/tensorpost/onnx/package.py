@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..datatypes import DATA_TYPES, data_type
-from .given import Given, Inferred
+from .given_node import GivenNode, Inferred
 
 __all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
@@ -88,7 +88,7 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
     return schema.since_version, row
 
 
-def infer_by_package(given: Given) -> Inferred:
+def infer_by_package(given: GivenNode) -> Inferred:
     """Check a node and infer its outputs; its meaning is the model."""
     onnx: Any = importlib.import_module("onnx")
     helper: Any = onnx.helper
@@ -106,10 +106,7 @@ def infer_by_package(given: Given) -> Inferred:
         helper.make_tensor_value_info(name, tensor.row.onnx_code, tensor.shape)
         for name, tensor in given.tensors.items()
     ]
-    attributes = {name: value for name, value in given.attributes.items() if not isinstance(value, tuple) or value}
-    for name, value in attributes.items():
-        if isinstance(value, tuple) and isinstance(value[0], str):
-            attributes[name] = onnx.numpy_helper.from_array(np.array([value[1]], data_type(value[0]).dtype))
+    attributes = {name: _attribute(value, onnx) for name, value in given.attributes.items() if value != ()}
     node = helper.make_node(schema.op_type, names, outputs, **attributes)
     made = [helper.make_empty_tensor_value_info(name) for name in outputs]
     opset, problem = helper.make_opsetid("", schema.since_version), ""
@@ -142,7 +139,16 @@ def infer_by_package(given: Given) -> Inferred:
     return Inferred(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
 
 
-def _constant(given: Given, name: str, onnx: Any, *, scalars: bool) -> Any:
+def _attribute(value: Any, onnx: Any) -> Any:
+    """The value, or the tensor of one number that it says."""
+    match value:
+        case (str() as kind, number):
+            return onnx.numpy_helper.from_array(np.array([number], data_type(kind).dtype))
+        case _:
+            return value
+
+
+def _constant(given: GivenNode, name: str, onnx: Any, *, scalars: bool) -> Any:
     slot, values = given.schema.input(name), given.values[name]
     assert slot is not None
     whole = all(isinstance(value, int) for value in values)

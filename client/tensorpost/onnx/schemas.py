@@ -173,7 +173,7 @@ class OnnxSchema:
                     "name": entry.name,
                     "type": entry.type,
                     "required": entry.required,
-                    "default": entry.default,
+                    "default": list(entry.default) if isinstance(entry.default, tuple) else entry.default,
                     "choices": list(entry.choices),
                 }
                 for entry in self.attributes
@@ -288,7 +288,7 @@ def schema_of_row(op_type: str, since: int, last: int | None, row: Mapping[str, 
     for name, (kind, *given) in row["attributes"].items():
         choices = [found for first, found in _CHOICES.get((op_type, name), ()) if since >= first]
         required = given == ["required"]
-        default = tuple(given[0]) if given and kind.endswith("S") else given[0] if given and not required else None
+        default = None if required or not given else tuple(given[0]) if kind.endswith("S") else given[0]
         attributes.append(OnnxAttribute(name, kind, default, choices[-1] if choices else (), required))
     outputs = [OnnxOutput(*parameter(*entry)) for entry in row["outputs"]]
     return OnnxSchema(op_type, since, last, tuple(inputs), tuple(attributes), "", tuple(outputs))

@@ -12,24 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..datatypes import DATA_TYPES, data_type
-from .given import Broken, Given, Inferred, Meaning, Shape
+from .given_node import Broken, GivenNode, Inferred, Meaning, Shape
 from .line_shapes import LINES
 from .movement_shapes import MOVEMENT
 from .package import infer_by_package
 from .resize import Resizing, resizing
+from .schemas import WRITTEN_BY_HAND
 from .tensor import OnnxTensor, too_large
 from .tile import Tiling, tiling
 
 __all__ = ["RULES", "infer"]
 
-Rule = Callable[[Given], Inferred]
+Rule = Callable[[GivenNode], Inferred]
 
 
-def infer(given: Given) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, OnnxTensor]]] | None:
+def infer(given: GivenNode) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, OnnxTensor]]] | None:
     """The meaning of a node and its results; None if a rule is broken, which is then in the report."""
     schema, report = given.schema, given.report
-    tensor = given.tensors.get(schema.inputs[0].name)
-    if schema.op_type in ("Tile", "Resize", "Upsample"):
+    if schema.op_type in WRITTEN_BY_HAND:
+        tensor = given.tensors.get(schema.inputs[0].name)
         if tensor is None:
             return None
         made = (
@@ -49,7 +50,7 @@ def infer(given: Given) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, On
         return None
 
 
-def _results(given: Given, shapes: Sequence[Shape], types: Mapping[str, str]) -> Iterable[tuple[str, OnnxTensor]]:
+def _results(given: GivenNode, shapes: Sequence[Shape], types: Mapping[str, str]) -> Iterable[tuple[str, OnnxTensor]]:
     outputs = given.schema.outputs
     names = [entry.name for entry in outputs]
     if outputs[-1].variadic:
@@ -73,7 +74,7 @@ def _results(given: Given, shapes: Sequence[Shape], types: Mapping[str, str]) ->
 # ---- element-wise ----------------------------------------------------------------------------------------------------
 
 
-def _broadcast(given: Given) -> Inferred:
+def _broadcast(given: GivenNode) -> Inferred:
     """NumPy's broadcasting; before opset 7 one of `broadcast` and `axis`, before 8 none for any number of tensors."""
     shapes = given.shapes
     legacy = given.schema.attribute("broadcast") is not None
@@ -91,7 +92,7 @@ def _broadcast(given: Given) -> Inferred:
     return _aligned(given, shapes)
 
 
-def _aligned(given: Given, shapes: Sequence[Shape], to_first: bool = False) -> Inferred:
+def _aligned(given: GivenNode, shapes: Sequence[Shape], to_first: bool = False) -> Inferred:
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     output = tuple([_common(sizes) for sizes in zip(*aligned, strict=True)])
@@ -109,7 +110,7 @@ def _common(sizes: Iterable[int]) -> int:
     return 1 if not found else found.pop() if len(found) == 1 else -1
 
 
-def _clip(given: Given) -> Inferred:
+def _clip(given: GivenNode) -> Inferred:
     for name, tensor in given.tensors.items():
         if name != "input" and tensor.shape:
             given.refuse("input-shape", ("inputs", name), f"{name} must be a scalar", list(tensor.shape), "rank 0")
@@ -117,14 +118,14 @@ def _clip(given: Given) -> Inferred:
     return result._replace(meaning=(*result.meaning, ("bounds", tuple([n for n in given.tensors if n != "input"]))))
 
 
-def _prelu(given: Given) -> Inferred:
+def _prelu(given: GivenNode) -> Inferred:
     x, slope = given.shapes
     if given.since < 7 and len(slope) == 1 < len(x):  # of channels
         slope = slope + (1,) * (len(x) - 2)
     return _aligned(given, [x, slope], to_first=True)
 
 
-def _mod(given: Given) -> Inferred:
+def _mod(given: GivenNode) -> Inferred:
     integer = data_type(given.types["T"]).dtype.kind in "iu"
     if given.since < 28 and not integer and not given.attributes["fmod"]:
         message = "before opset 28 the remainder of floating-point numbers is C's fmod; set fmod=1"
@@ -132,14 +133,14 @@ def _mod(given: Given) -> Inferred:
     return _broadcast(given)
 
 
-def _cast(given: Given) -> Inferred:
+def _cast(given: GivenNode) -> Inferred:
     target = given.attributes["to"]
     found = [
         row.numpy_name
         for row in DATA_TYPES
         if (row.onnx.upper() == target.upper() if isinstance(target, str) else row.onnx_code == target)
     ]
-    allowed = given.schema.outputs[0].types
+    allowed = [name for name in given.schema.outputs[0].types if name != "str"]  # which no body holds
     if not found or found[0] not in allowed:
         names = ", ".join(f"{data_type(name).onnx_code} ({data_type(name).onnx})" for name in allowed)
         given.refuse(
@@ -149,12 +150,12 @@ def _cast(given: Given) -> Inferred:
     return Inferred([given.first.shape], types={"T2": found[0]})
 
 
-def _cast_like(given: Given) -> Inferred:
+def _cast_like(given: GivenNode) -> Inferred:
     """The second tensor only says its type, and is not read."""
     return Inferred([given.first.shape], (("seen", (given.first.shape,)),))
 
 
-def _softmax(given: Given) -> Inferred:
+def _softmax(given: GivenNode) -> Inferred:
     """From opset 13 on along one axis; before, along all from `axis` on."""
     shape = given.first.shape
     axis = given.axis("axis", len(shape), end=given.since < 13)

@@ -341,7 +341,7 @@ class DeviceRun:
         whole = plan.outputs[piece.output].layout
         sizes = tuple(stop - start for start, stop in piece.box)
         block = cupy.full(piece.computed, 0 if plan.slices.has_gaps else 0x5A, np.uint8)
-        inputs = [_view(slot.layout, slot.layout.sizes, x) for slot, x in zip(plan.inputs, self.inputs, strict=True)]
+        inputs = [_view(layout, layout.sizes, x) for layout, x in zip(plan.operands, self.inputs, strict=True)]
         compute.fill(plan.form, inputs, piece.box, _view(whole, sizes, block), piece.output)
         return cupy.asnumpy(block).data
 

@@ -22,6 +22,7 @@ import numpy as np
 from tensorpost.layout import Layout
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
+from ...forms import Array, BoxFunction, Lines
 from ...forms.base import Box, extents
 from ...planning import Plan, cut
 from ..base import CannotOpen, DeviceOptions, plain_memory
@@ -154,6 +155,9 @@ class CudaBackend:
             return "strings have no fixed size, and arrays of them exist only in ordinary memory"
         if plan.library:
             return f"{plan.library} computes it, in ordinary memory"
+        by_arrays = isinstance(plan.form, (Lines, BoxFunction, Array))
+        if by_arrays and any(slot.layout.data_type.numpy_name == "bfloat16" for slot in (*plan.inputs, *plan.outputs)):
+            return "CuPy's array functions do not compute bfloat16"
         needed = plan.input_bytes + plan.held_bytes + SMALLEST_PART
         if needed > self.memory_bytes:
             what = "its inputs and outputs" if plan.held_bytes else "its inputs"

@@ -1,4 +1,4 @@
-"""`Given`: what a node was given, as the rules of `shapes.py` read it."""
+"""`GivenNode`: what a node was given, as the rules of `shapes.py` read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._report import Path, Report
 from .schemas import OnnxSchema
 from .tensor import OnnxTensor
 
-__all__ = ["Broken", "Given", "Inferred", "Meaning", "Shape"]
+__all__ = ["Broken", "GivenNode", "Inferred", "Meaning", "Shape"]
 
 Shape = tuple[int, ...]
 Meaning = tuple[tuple[str, Any], ...]
@@ -36,7 +36,7 @@ class Inferred(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenNode:
     """What a node was given: read, of the right types, but not yet looked at together.
 
     Attributes:
