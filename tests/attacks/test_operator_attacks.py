@@ -111,6 +111,15 @@ def test_a_padding_of_many_periods_is_one_function(mode: str, sizes: list[int], 
         (plan_of("NONZERO_COORDINATES", InputTensor={"DataType": "UINT8", "Sizes": [1] * 7 + [1 << 21]}), 8 << 24),
         (
             plan_of(
+                "QUANTIZE",
+                InputTensor={"DataType": "FLOAT32", "Sizes": [1 << 24], "Strides": [0]},
+                QuantizationTensors=[{"DataType": "FLOAT32", "Sizes": [1]}],
+                OutputTensor={"DataType": "INT4", "Sizes": [1 << 24]},
+            ),
+            2 << 24,  # a byte for each element, before two of them are one, and with it
+        ),
+        (
+            plan_of(
                 "SCATTER_ND",
                 InputTensor={"DataType": "UINT8", "Sizes": [1, 4]},
                 IndicesTensor={"DataType": "UINT32", "Sizes": [1 << 24, 1], "Strides": [1, 0]},

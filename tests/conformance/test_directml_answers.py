@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import pytest
 from tests.directml_device.conformance import Answer, computed, difference, kept
-from tests.directml_device.deviations import DEVIATIONS
 
 from tensorpost_server.backends import load_backend
 
@@ -25,15 +24,6 @@ def test_answers_are_directmls(operator: str, backend: str) -> None:
     finally:
         opened.close()
     assert not unexplained, _shown(unexplained[0])
-
-
-def test_every_deviation_is_seen() -> None:
-    opened = load_backend("numpy")()
-    try:
-        seen = {reason for call in ANSWERS for reason in difference(call, computed(opened, call)).reasons}
-    finally:
-        opened.close()
-    assert seen == {known.reason for known in DEVIATIONS}
 
 
 def _shown(call: Answer) -> str:

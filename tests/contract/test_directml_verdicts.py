@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.directml_device.differences import DIFFERENCES, difference_of
+from tests.directml_device.differences import difference_of
 from tests.directml_device.validation import Judged, kept, ours
 
 JUDGED = kept()
@@ -25,8 +25,3 @@ def test_every_operator_has_both_kinds() -> None:
     assert len(OPERATORS) >= 34
     for operator in OPERATORS:
         assert {item.accepted for item in JUDGED if item.operator == operator} == {True, False}
-
-
-def test_every_known_difference_is_seen() -> None:
-    seen = {difference_of(item, ours(item.operator, item.fields)) for item in JUDGED if item.accepted}
-    assert seen - {None} == set(DIFFERENCES)

@@ -48,6 +48,12 @@ def _row_parameters(fields: dict[str, Any]) -> bool:
     return any(tensor and len(tensor["Sizes"]) == 1 and tensor["Sizes"][0] > 1 for tensor in tensors)
 
 
+def _past_or_ranks(fields: dict[str, Any]) -> bool:
+    """There is a past, or a tensor of another rank than others have."""
+    ranks = {len(fields[name]["Sizes"]) for name in ("QueryTensor", "KeyTensor", "ValueTensor") if fields[name]}
+    return fields["PastKeyTensor"] is not None or len(ranks) > 1
+
+
 def _rank_of_parameters(fields: dict[str, Any]) -> bool:
     """A scale or zero point has neither one dimension nor the input's."""
     ranks = [len(t["Sizes"]) for n, t in fields.items() if t and n.endswith(("ScaleTensor", "ZeroPointTensor"))]
@@ -57,7 +63,7 @@ def _rank_of_parameters(fields: dict[str, Any]) -> bool:
 _WINDOWED = (
     "CONVOLUTION", "CONVOLUTION_INTEGER", "QUANTIZED_LINEAR_CONVOLUTION", "AVERAGE_POOLING", "AVERAGE_POOLING1",
     "LP_POOLING", "LP_POOLING1", "MAX_POOLING", "MAX_POOLING1", "MAX_POOLING2", "QUANTIZED_LINEAR_AVERAGE_POOLING",
-    "AVERAGE_POOLING_GRAD", "MAX_POOLING_GRAD",
+    "AVERAGE_POOLING_GRAD", "MAX_POOLING_GRAD", "FOLD", "UNFOLD", "SLICE_GRAD",
 )  # fmt: skip
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
@@ -76,7 +82,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "spatial sizes that do not follow from strides, dilations, windows and padding; windows beyond the input",
-        frozenset({"output-sizes", "filter-too-large", "strides-overlap", "window", "zero"}),
+        frozenset({"output-sizes", "filter-too-large", "strides-overlap", "window", "zero", "columns"}),
         "DirectML computes what the output has room for; other sizes than those that follow, and zeros, are mistakes",
         _WINDOWED,
     ),
@@ -92,7 +98,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "no Axes, or more than 8, so that one is there twice", frozenset({"dimension-count", "array-length"}),
         "no array of a document is empty or has more than 8 entries",
-        ("REDUCE", "ARGMIN", "ARGMAX", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1"),
+        ("REDUCE", "ARGMIN", "ARGMAX", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1",
+         "MEAN_VARIANCE_NORMALIZATION1", "MEAN_VARIANCE_NORMALIZATION2"),
     ),
     Difference(
         "a BOOL that is neither 0 nor 1", frozenset({"not-a-bool"}), "a document has true or false",
@@ -107,15 +114,15 @@ DIFFERENCES: tuple[Difference, ...] = (
         "tensors of one call with more dimensions of 1 in front than others", frozenset({"dimension-counts-differ"}),
         "the tensors of a document have one rank, as its page says",
         ("SCATTER_ND", "MATRIX_MULTIPLY_INTEGER", "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
-         "QUANTIZED_LINEAR_MATRIX_MULTIPLY", "QUANTIZED_LINEAR_CONVOLUTION"),
+         "QUANTIZED_LINEAR_MATRIX_MULTIPLY", "QUANTIZED_LINEAR_CONVOLUTION", "ONE_HOT"),
     ),
     Difference(
         "parameters of sizes that no channel has", frozenset({"parameter-sizes"}),
         "DirectML does not look at the sizes of some", ("QUANTIZED_LINEAR_AVERAGE_POOLING",),
     ),
     Difference(
-        "a MaskType that is none", frozenset({"enum-unknown"}), "what it would do is said nowhere",
-        ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"),
+        "an enum of a value that it has not", frozenset({"enum-unknown"}), "what it would do is said nowhere",
+        ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1", "RNN", "GRU", "LSTM"),
     ),
     Difference(
         "a scale or zero point of A with one dimension, for its rows", frozenset(),
@@ -124,7 +131,9 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "columns in a tensor of more than three dimensions", frozenset(), "DirectML refuses it, images may have more",
-        ("FOLD",), lambda fields: len(fields["InputTensor"]["Sizes"]) > 3,
+        ("FOLD",),
+        lambda fields: len(fields["InputTensor"]["Sizes"]) > 3
+        or len(fields["OutputTensor"]["Sizes"]) > 2 + fields["DimensionCount"],
     ),
     Difference(
         "columns in a tensor of more than three dimensions", frozenset(), "DirectML refuses it, images may have more",
@@ -140,8 +149,16 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("QUANTIZED_LINEAR_CONVOLUTION",), _rank_of_parameters,
     ),
     Difference(
-        "a past, without new keys or with stacked ones", frozenset(), "DirectML refuses it; its page has it",
-        ("MULTIHEAD_ATTENTION",), lambda fields: fields["PastKeyTensor"] is not None,
+        "a past without new keys or with stacked ones; tensors of different ranks", frozenset(),
+        "DirectML refuses it; its page has the past, and leading dimensions of 1",
+        ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"), _past_or_ranks,
+    ),
+    Difference(
+        "a negative ClipThreshold", frozenset({"clip-threshold"}), "it is a magnitude", ("LSTM",),
+    ),
+    Difference(
+        "A and B of different types", frozenset({"data-types-differ"}), "its page has one type for both",
+        ("MATRIX_MULTIPLY_INTEGER_TO_FLOAT",),
     ),
     Difference(
         "a last window that reaches beyond the end", frozenset(), "DirectML refuses some of them",

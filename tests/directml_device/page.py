@@ -116,7 +116,9 @@ def _levels(found: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows: list[list[str]] = []
     for one in found:
         accepted, refused, differ = one.get("accepted", 0), one.get("refused", 0), sum(one["differ"].values())
-        what = "; ".join(f"{number} {words}" for words, number in one["differ"].items())
+        most = list(one["differ"].items())[:4]
+        what = "; ".join(f"{number} {words}" for words, number in most)
+        what += f"; {differ - sum(number for _, number in most)} others" if len(one["differ"]) > len(most) else ""
         rows.append([one["version"], one["level"], *map(str, (accepted, refused, accepted + refused - differ)), what])
     return rows
 

@@ -105,7 +105,7 @@ app = create_app()
 assert set(threading.enumerate()) == before, "a thread was started"
 assert app.state.service.pool is None
 loaded = [m for m in sys.modules if m.startswith("tensorpost_server.backends.")]
-assert sorted(m.rpartition(".")[2] for m in loaded) == ["base"], loaded
+assert sorted(m.rpartition(".")[2] for m in loaded) == ["base", "timeline"], loaded
 assert not {"cupy", "onnxruntime", "torch", "tensorpost.client", "tensorpost._transport"} & sys.modules.keys()
 """
 

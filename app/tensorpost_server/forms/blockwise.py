@@ -16,11 +16,11 @@ from .arrays import Array, BoxFunction
 from .base import Box, blocks, extents, go_on, whole_box
 from .pointwise import BLOCK, Pointwise
 
-__all__ = ["Source", "blockwise", "to_four_bits"]
+__all__ = ["BlockSource", "blockwise", "to_four_bits"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BlockSource:
     """How an input is read.
 
     Attributes:
@@ -36,14 +36,14 @@ class Source:
     signed: bool = False
 
 
-def blockwise(form: Pointwise, sources: tuple[Source, ...]) -> BoxFunction:
+def blockwise(form: Pointwise, sources: tuple[BlockSource, ...]) -> BoxFunction:
     """The expression, with each input read as its source says."""
     work = 1 + 4 * len(sources)  # an element that is picked takes some times as long as one in a row
     return BoxFunction(_fill, len(sources), (("form", form), ("sources", sources)), work)
 
 
 def _fill(
-    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, form: Pointwise, sources: tuple[Source, ...]
+    xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, form: Pointwise, sources: tuple[BlockSource, ...]
 ) -> None:
     begins = [start for start, _ in box]
     for part in blocks(box, BLOCK) if xp is np else (box,):
@@ -53,7 +53,7 @@ def _fill(
         form.fill(xp, arrays, whole_box(extents(part)), out[within])
 
 
-def _read(xp: ModuleType, x: Any, source: Source, box: Box) -> Any:
+def _read(xp: ModuleType, x: Any, source: BlockSource, box: Box) -> Any:
     """The elements of an input for a box of the output."""
     if source.four_bits is None and not any(count > 1 for count in source.blocks):
         return x[tuple([slice(*span) for span in box])]

@@ -85,10 +85,10 @@ def _attend(
         if added is not None:
             scores += added[row, head, part].astype("float32")
         if mask_type is not Mask.NONE:
-            scores += xp.float32(filtered) * masked(row, head, part)
+            scores += masked(row, head, part).astype("float32") * xp.float32(filtered)
         if lengths is not None:
             later = places > starts[row] + xp.arange(part.start, part.stop)[:, None]
-            scores += xp.float32(filtered) * later
+            scores += later.astype("float32") * xp.float32(filtered)
         powers = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
         powers /= xp.sum(powers, axis=1, keepdims=True)
         output[row, part, head] = xp.matmul(powers, values[row, :, shared])

@@ -23,7 +23,7 @@ from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
 
 from ..forms import Array, BoxFunction, Pointwise
 from ..forms.base import whole_box
-from ..forms.blockwise import Source, blockwise, to_four_bits
+from ..forms.blockwise import BlockSource, blockwise, to_four_bits
 from ..forms.expression import Expression, Value, call, minimum, operand, where
 from .registry import form_of_class
 
@@ -78,10 +78,10 @@ def _form(desc: OperatorDesc, expression: Expression) -> Pointwise | BoxFunction
     return to_four_bits(by_blocks, output.sizes, output.effective_strides, size_in_bytes, signed=signed)
 
 
-def _source(tensor: BufferTensorDesc, sizes: tuple[int, ...]) -> Source:
+def _source(tensor: BufferTensorDesc, sizes: tuple[int, ...]) -> BlockSource:
     blocks = tuple([size // own for size, own in zip(sizes, tensor.sizes, strict=True)])
     strides = tensor.effective_strides if tensor.data_type.bits == 4 else None
-    return Source(tensor.sizes, blocks, strides, tensor.data_type is TensorDataType.INT4)
+    return BlockSource(tensor.sizes, blocks, strides, tensor.data_type is TensorDataType.INT4)
 
 
 @form_of_class(dml.ElementWiseQuantizedLinearAddOperatorDesc)

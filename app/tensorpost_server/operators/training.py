@@ -56,18 +56,19 @@ def normalization_form(desc: dml.BatchNormalizationTrainingOperatorDesc) -> Arra
     return _array(desc, _normalize, parameters, 6)
 
 
-def _axes(parameter: Any) -> tuple[int, ...]:
-    """The dimensions that statistics are taken over."""
-    return tuple([axis for axis, size in enumerate(parameter.shape) if size == 1])
+def _total(xp: ModuleType, x: Any, parameter: Any) -> Any:
+    """The sums in float64 along the dimensions in which a parameter has one element."""
+    axes = tuple([axis for axis, size in enumerate(parameter.shape) if size == 1])
+    return xp.sum(x, axis=axes, keepdims=True, dtype="float64") if axes else x.astype("float64")
 
 
 def _normalize(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *added: Any, epsilon: float, activation: Pointwise | None
 ) -> tuple[Any, ...]:
-    axes, made = _axes(scale), xp.empty(x.shape, x.dtype)
-    mean = xp.mean(x, axis=axes, keepdims=True, dtype="float64")
+    made, count = xp.empty(x.shape, x.dtype), x.size // scale.size
+    mean = _total(xp, x, scale) / count
     centered = x - mean
-    variance = xp.mean(centered * centered, axis=axes, keepdims=True)
+    variance = _total(xp, centered * centered, scale) / count
     result = centered * (scale / xp.sqrt(variance + epsilon)) + bias
     for summand in added:
         result += summand
@@ -86,22 +87,13 @@ def _normalize_gradient(
     xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
 ) -> tuple[Any, ...]:
     """With `own`, mean and variance depend on the input."""
-    axes, dtype = _axes(mean), x.dtype
+    dtype = x.dtype
     x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
-    spread = variance.astype("float64") + epsilon
-    factor = 1 / xp.sqrt(spread)
-
-    def total(array: Any) -> Any:
-        return xp.sum(array, axis=axes, keepdims=True)
-
-    count = x.size // mean.size
-    result = gradient
-    if own:
-        centered = x - mean
-        slope = total(gradient * centered) / count / spread
-        result = gradient - total(gradient) / count - centered * slope
-    outputs = (result * (scale * factor), total(gradient * (x - mean)) * factor, total(gradient))
-    return tuple([output.astype(dtype) for output in outputs])
+    spread, count = variance.astype("float64") + epsilon, x.size // mean.size
+    factor, centered, total = 1 / xp.sqrt(spread), x - mean, _total(xp, gradient, mean)
+    slope = _total(xp, gradient * centered, mean)
+    result = gradient - total / count - centered * (slope / count / spread) if own else gradient
+    return tuple([output.astype(dtype) for output in (result * (scale * factor), slope * factor, total)])
 
 
 @form_of_class(dml.LocalResponseNormalizationGradOperatorDesc)

@@ -171,7 +171,13 @@ class TokenReader:
             raise InvalidToken("the token is signed by an algorithm that its key is not for (alg)") from None
         except jwt.InvalidSignatureError:
             raise InvalidToken("the token's signature is not that of its key") from None
-        except (jwt.PyJWTError, ValueError, RecursionError):
+        except (
+            jwt.PyJWTError,
+            ValueError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ):  # PyJWT lets some of them through
             raise InvalidToken("this is no signed JSON Web Token") from None
         subject = claims["sub"]
         if not isinstance(subject, str) or not 0 < len(subject) <= _LONGEST_SUBJECT:
