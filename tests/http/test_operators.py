@@ -383,6 +383,18 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
     ] == [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10), ("6_4", 1, 8, 11)]
 
 
+def test_the_catalogue_says_how_the_opened_backends_compute(app: AppClient):
+    devices = app.get("/v1/devices").json()["devices"]
+    opened = {entry["name"] for entry in devices if entry["reason"] is None} - {"null"}  # which computes nothing
+
+    for entry in app.get("/v1/operators").json()["operators"]:
+        found = entry["conformance"]
+        assert opened == found["backends"].keys()
+        assert found["backends"]["numpy"] == {"arrays": found["cases"]}
+        assert found["cases"] > 0
+        assert app.get(f"/v1/operators/{entry['name']}").json()["conformance"] == found
+
+
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_one_operator_with_its_json_schema(app: AppClient, cls: Any):
     entry = app.get(f"/v1/operators/{cls.operator_type.lower()}").json()

@@ -1,8 +1,9 @@
-"""The tables in `docs/` that say what the code says: settings, problems, endpoints, commands, structure.
+"""The tables in `docs/` that say what the code says: settings, problems, endpoints, commands, operators, structure.
 
     python -m tests.support.docs_tables        write them anew, from the root of the repository
 
-They are checked in, and `tests/repository/test_docs_complete.py` compares them whole.
+`conformance.json` of the server, which has the table of operators, is written with them. They are
+checked in, and `tests/repository/test_docs_complete.py` compares them whole.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from tests.support.conformance_table import (
+    conformance,
+    conformance_text,
+    directml_differences,
+    left_to_onnx_runtime,
+)
 from tests.support.http_app import app_settings
 from tests.support.structure import picture, structure_table
 
 from tensorpost import _cli
 from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
+from tensorpost_server.http.conformance import CONFORMANCE
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
 from tensorpost_server.main import create_app
@@ -90,12 +98,31 @@ def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", command
 
 
-def onnx_table() -> str:
+def operators_table() -> str:
+    """Every DirectML operator with what its vectors found, then ONNX's: those with a row, and ONNX Runtime's."""
+    heads = ("DirectML operator", "Cases", "Result", "`numpy`", "`numba`", "`cuda`", "`directml`")
+    differences = directml_differences()
+    rows: list[Sequence[str]] = []
+    for name, row in conformance().items():
+        near = [f"{row['ulp']:g} ulp"] if row["ulp"] else []
+        near += [f"{row['absolute']:g}"] if row["absolute"] else []
+        ways = [
+            " + ".join(f"{count} {way}" if len(found) > 1 else way for way, count in found.items())
+            for found in row["backends"].values()
+        ]
+        ways[-1] += f", {differences[name]} differ" if name in differences else ""
+        rows.append((name, str(row["cases"]), ", ".join(near) or "exact", *ways))
+    others = ", ".join(left_to_onnx_runtime())
+    return f"{_table(heads, rows)}\n{_onnx_table()}\nLeft to ONNX Runtime, as far as it has them: {others}.\n"
+
+
+def _onnx_table() -> str:
     """Every ONNX operator with a row of its own, and the numbers of its versions."""
     versions: dict[str, list[str]] = {}
     for schema in ONNX_OPERATORS:
         versions.setdefault(schema.op_type, []).append(str(schema.since_version))
-    return _table(("Operator", "Versions"), [(name, ", ".join(found)) for name, found in sorted(versions.items())])
+    rows = [(name, ", ".join(found)) for name, found in sorted(versions.items())]
+    return _table((f"ONNX operator ({len(rows)})", "Versions"), rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -104,7 +131,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "http.md": endpoints_table,
     "command-line.md": commands_table,
     "architecture.md": structure_table,
-    "onnx.md": onnx_table,
+    "operators.md": operators_table,
     "operations.md": metrics_table,
 }
 """The page with each table."""
@@ -145,3 +172,4 @@ if __name__ == "__main__":
         path = DOCS / name
         path.write_text(with_table(path.read_text(), table()))
     PICTURE.write_text(picture())
+    CONFORMANCE.write_text(conformance_text())

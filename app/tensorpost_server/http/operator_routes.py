@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 from fastapi import APIRouter
@@ -19,6 +20,7 @@ from tensorpost.strict_json import read_json
 from ..planning import Plan, make_plan
 from . import examples
 from .caller_watch import CallerWatch
+from .conformance import conformance_of
 from .headers import content_length, header_fields
 from .media_types import refuse_content_encoding, refuse_unknown_type
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
@@ -36,10 +38,14 @@ _OPERATOR = {"name": "operator", "in": "path", "required": True, "schema": {"typ
 
 
 @router.get("/v1/operators", summary="List the operators", tags=["operators"])
-async def list_operators() -> JSONResponse:
-    """Every DirectML operator with its fields, types and support by feature level; every ONNX operator and version."""
+async def list_operators(request: Request) -> JSONResponse:
+    """Every DirectML operator with its fields, types and support by feature level; every ONNX operator and version.
+
+    `conformance` says of each opened backend how it computes the operator's test cases, and how near the results are.
+    """
     onnx = [schema.to_json() for schema in ONNX_OPERATORS]
-    return JSONResponse({"operators": [catalogue_entry(cls) for cls in OPERATORS], "onnx": onnx})
+    opened = _opened_backends(request)
+    return JSONResponse({"operators": [catalogue_entry(cls, opened) for cls in OPERATORS], "onnx": onnx})
 
 
 @router.get(
@@ -51,11 +57,17 @@ async def list_operators() -> JSONResponse:
 async def describe_operator(request: Request) -> JSONResponse:
     """One operator's fields, types and support by feature level, with the JSON schema of its descriptor."""
     cls = operator_class(request.path_params["operator"])
-    return JSONResponse({**catalogue_entry(cls), "json_schema": cls.model_json_schema(by_alias=True)})
+    entry = catalogue_entry(cls, _opened_backends(request))
+    return JSONResponse({**entry, "json_schema": cls.model_json_schema(by_alias=True)})
 
 
-def catalogue_entry(cls: type[OperatorDesc]) -> dict[str, Any]:
-    """The description of an operator in the catalogue."""
+def _opened_backends(request: Request) -> Collection[str]:
+    pool = service_of(request).pool
+    return set() if pool is None else {worker.backend.name for worker in pool.workers.values()}
+
+
+def catalogue_entry(cls: type[OperatorDesc], backends: Collection[str]) -> dict[str, Any]:
+    """The description of an operator in the catalogue, and how these backends compute it."""
     facts = cls.facts
     return {
         "name": cls.operator_type.lower(),
@@ -64,6 +76,7 @@ def catalogue_entry(cls: type[OperatorDesc]) -> dict[str, Any]:
         "feature_level": str(facts.since),
         "summary": cls.summary,
         "approximate": cls.approximation,
+        "conformance": conformance_of(cls.operator_type, backends),
         "fields": [_field_entry(facts, field, cls.model_fields[field.attribute_name]) for field in facts.fields],
     }
 

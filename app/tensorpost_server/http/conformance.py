@@ -1,0 +1,48 @@
+"""How each backend computes DirectML's operators and how near its results are, as the test vectors found it.
+
+`conformance.json` is written by `python -m tests.support.docs_tables`, which asks the backends' planners about every
+case of `tests/vectors`; a test compares it with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypedDict
+
+__all__ = ["CONFORMANCE", "Conformance", "Way", "conformance_of"]
+
+CONFORMANCE = Path(__file__).with_suffix(".json")
+
+Way = Literal["fused", "arrays", "library"]
+"""By kernels of tensorpost's own, by the functions of an array library, by a library that has the whole operator."""
+
+
+class Conformance(TypedDict):
+    """What the vectors say of one operator.
+
+    Members:
+        cases: calls whose results are known.
+        ulp: by how many units in its last place an element may differ, at most over the cases; 0 if by none.
+        absolute: by how much an element may differ, at most over the cases; 0 if by nothing.
+        backends: by backend, how many of the cases it computes in which way.
+    """
+
+    cases: int
+    ulp: float
+    absolute: float
+    backends: Mapping[str, Mapping[Way, int]]
+
+
+@cache
+def _all() -> Mapping[str, Conformance]:
+    return json.loads(CONFORMANCE.read_text(encoding="utf-8"))
+
+
+def conformance_of(operator_type: str, backends: Collection[str]) -> Conformance:
+    """The row of an operator, for example of `TILE`, with these of its backends only."""
+    row = _all()[operator_type]
+    ways = {name: found for name, found in row["backends"].items() if name in backends}
+    return Conformance(cases=row["cases"], ulp=row["ulp"], absolute=row["absolute"], backends=ways)
