@@ -104,14 +104,16 @@ def test_memory_that_slow_readers_held_is_given_back(monkeypatch: pytest.MonkeyP
 
     async def run() -> None:
         trimming = asyncio.ensure_future(main._trim(admission, 0.001))
+        await asyncio.sleep(0.01)  # until it has looked at the memory for the first time
         ticket = admission.admit(1 << 20, "anna")
         resident[0] = 500 << 20
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert freed == [], "not while a request is in flight"
         ticket.release()
-        while not freed:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while not freed:
+                await asyncio.sleep(0.001)
         for _ in range(50):
             await asyncio.sleep(0.001)
         trimming.cancel()
