@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 DOCKER ?= docker
-JOBS ?= 2
+# Test processes: more than two cores, since many tests wait for timeouts and for other processes.
+JOBS ?= 3
 ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
