@@ -61,10 +61,12 @@ class Gate:
 
     def __init__(self) -> None:
         self.begun = 0
+        self.counting = threading.Lock()
         self.turns = threading.Semaphore(0)
 
     def __call__(self, _index: int) -> None:
-        self.begun += 1
+        with self.counting:
+            self.begun += 1
         assert self.turns.acquire(timeout=PATIENCE)
 
     async def open_until(self, task: asyncio.Future[bytes]) -> int:

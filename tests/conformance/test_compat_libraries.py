@@ -116,7 +116,8 @@ def test_every_row_has_a_bound() -> None:
 
 def test_the_page_has_every_row() -> None:
     page = (Path(__file__).parents[2] / "docs" / "compat.md").read_text("utf-8")
-    measured = [line for line in page.splitlines() if "ULP;" in line or "% differ" in line or " indices" in line]
+    tables, _ = page.split("## Names of other operations")
+    measured = [line for line in tables.splitlines() if "ULP;" in line or "% differ" in line or " indices" in line]
     listed = [tuple(cell.strip() for cell in line.strip("|").split("|")[:2]) for line in measured if line[0] == "|"]
     assert listed == [(row.in_table, row.dtype) for row in ROWS]
 
