@@ -126,10 +126,11 @@ class WorkerThreads:
         """Let a thread look at the queue; the lock is held."""
         if self._stopping:
             raise RuntimeError("the threads of this worker were stopped")
-        if not self._idle and len(self._threads) < self._count:
-            self._threads.append(self._start(self._run_any, str(len(self._threads))))
-        else:
+        if self._idle:
+            self._idle -= 1  # here, not when it wakes: the next call must not count on the same thread
             self._any_waits.notify()
+        elif len(self._threads) < self._count:
+            self._threads.append(self._start(self._run_any, str(len(self._threads))))
 
     def _start(self, target: Callable[[], None], suffix: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=f"{self._name}_{suffix}", daemon=True)
@@ -144,7 +145,6 @@ class WorkerThreads:
                         return
                     self._idle += 1
                     self._any_waits.wait()
-                    self._idle -= 1
             call.run()
             del call  # it holds the result, and the request's memory
 

@@ -1,0 +1,21 @@
+"""The threads of a worker: every one of them takes part."""
+
+from __future__ import annotations
+
+import threading
+
+from tensorpost_server.engine.worker_threads import WorkerThreads
+
+
+def test_two_calls_in_a_row_get_two_threads():
+    """One idle thread was counted on twice: the second call waited for the first, beside a thread that never began."""
+    for _ in range(50):
+        threads = WorkerThreads(2, "test", extra_small=False)
+        try:
+            calls, both = threads.open("anna"), threading.Barrier(2)
+            threads.submit(calls, 1.0, int).result(10)  # one thread is there, and idle now or soon
+            waiting = [threads.submit(calls, 1.0, both.wait, 10) for _ in range(2)]
+            assert sorted(each.result(20) for each in waiting) == [0, 1]
+            threads.close(calls)
+        finally:
+            threads.stop()
