@@ -72,9 +72,9 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 image:  ## the container image tensorpost:latest
 	$(DOCKER) build --tag tensorpost .
 
+# Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
 	test -x $(RUN)python || $(PYTHON) -m venv .venv
-	# Python compiles what is imported; all of it would be a quarter of a minute more.
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

@@ -436,7 +436,9 @@ def probe_directml(
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
 def warmup(*, as_json: AsJson = False) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
-    row: Mapping[str, object] = server_commands().warmup()
+    commands = server_commands()
+    typer.echo("compiling the numba backend's loops, unless they are there: half a minute to a minute", err=True)
+    row: Mapping[str, object] = commands.warmup()
     if as_json:
         print_json(row)
         return

@@ -116,7 +116,7 @@ def test_gradients_of_batch_normalization_are_differences(backend: Backend, oper
         def forward(x: Array, scale: Array, bias: Array) -> Array:
             own = "TRAINING" in operator
             center = x.mean(axis=axes, keepdims=True) if own else mean  # noqa: B023 # called within the loop
-            spread = x.var(axis=axes, keepdims=True) if own else variance  # noqa: B023
+            spread = x.var(axis=axes, keepdims=True) if own else variance  # noqa: B023 # called within the loop
             return scale * (x - center) / np.sqrt(spread + epsilon) + bias
 
         expected = differences(forward, (x, scale, bias), gradient)
@@ -139,10 +139,10 @@ def test_the_gradient_of_local_response_normalization_is_differences(backend: Ba
             made = np.empty_like(x)
             for n, c, h, w in np.ndindex(*sizes):
                 if cross_channel:  # noqa: B023 # called within the loop
-                    region = x[n, max(0, c - low) : c + high + 1, h, w]  # noqa: B023
+                    region = x[n, max(0, c - low) : c + high + 1, h, w]  # noqa: B023 # called within the loop
                 else:
-                    region = x[n, c, max(0, h - low) : h + high + 1, max(0, w - low) : w + high + 1]  # noqa: B023
-                made[n, c, h, w] = x[n, c, h, w] / (2 + 0.5 / local_size * (region**2).sum()) ** 0.75  # noqa: B023
+                    region = x[n, c, max(0, h - low) : h + high + 1, max(0, w - low) : w + high + 1]  # noqa: B023 # called within the loop
+                made[n, c, h, w] = x[n, c, h, w] / (2 + 0.5 / local_size * (region**2).sum()) ** 0.75  # noqa: B023 # called within the loop
             return made
 
         (expected,) = differences(forward, (x,), gradient)

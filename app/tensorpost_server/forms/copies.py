@@ -28,13 +28,13 @@ class Copies(BoxForm):
         ranks: dimensions of each input.
         outputs: for each output the copies into it, which do not overlap.
         fill_value: what elements are that no copy writes to; None if the copies write to all of them.
-        seen: for packed inputs that are read with other sizes than their own, of the same elements: these sizes.
+        input_sizes: for packed inputs that are read with other sizes than their own, of the same elements: these sizes.
     """
 
     ranks: tuple[int, ...]
     outputs: tuple[tuple[Copy, ...], ...]
     fill_value: int | float | None = None
-    seen: tuple[tuple[int, ...], ...] = ()
+    input_sizes: tuple[tuple[int, ...], ...] = ()
     _kept: dict[int, _Assignments] = field(
         init=False, repr=False, compare=False, default_factory=dict[int, "_Assignments"]
     )  # what was done last, by output
@@ -48,11 +48,11 @@ class Copies(BoxForm):
         source_steps: Sequence[int] | None = None,
         target_start: Sequence[int] | None = None,
         fill_value: int | float | None = None,
-        seen: tuple[tuple[int, ...], ...] = (),
+        input_sizes: tuple[tuple[int, ...], ...] = (),
     ) -> Copies:
         """One box of the only input, copied into the only output; see `Copy.of_box`."""
         copy = Copy.of_box(sizes, source_start=source_start, source_steps=source_steps, target_start=target_start)
-        return cls((len(sizes),), ((copy,),), fill_value, seen)
+        return cls((len(sizes),), ((copy,),), fill_value, input_sizes)
 
     def within(self, box: Box, output: int = 0) -> Iterator[Copy]:
         """The parts of an output's copies that fall into a box of it, as every backend runs them."""

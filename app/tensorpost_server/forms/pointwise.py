@@ -32,15 +32,15 @@ class Pointwise(BoxForm):
         types: NumPy names of the types that the elements of each input are converted to first.
         computed_in: NumPy name of the type that constants have.
         of_bits: elements of every tensor are taken as unsigned integers of the same bits.
-        seen: for packed inputs that are not of the output's sizes: the sizes of every input, in the output's rank, with
-            1 where it is repeated. The plan makes strides of 0 of them.
+        input_sizes: the sizes of every packed input, in the output's rank, with 1 where it is repeated, if they are not
+            all the output's. The plan makes strides of 0 of them.
     """
 
     expression: Expression
     types: tuple[str, ...]
     computed_in: str
     of_bits: bool = False
-    seen: tuple[tuple[int, ...], ...] = ()
+    input_sizes: tuple[tuple[int, ...], ...] = ()
 
     def reads(self, box: Box, output: int = 0) -> tuple[Reads, ...]:
         """See `Form.reads`: the same box, of the operands."""

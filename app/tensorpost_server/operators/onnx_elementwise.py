@@ -39,8 +39,8 @@ def expression_form(
         wide: of constants; default the type of the last tensor.
     """
     types = types or tuple([_computed(tensor.data_type) for _, tensor in node.tensors])
-    seen = dict(node.parameters).get("seen", ())
-    return Pointwise(expression, types, wide or types[-1], seen=seen)
+    input_sizes = dict(node.parameters).get("input_sizes", ())
+    return Pointwise(expression, types, wide or types[-1], input_sizes=input_sizes)
 
 
 def _computed(name: str) -> str:

@@ -34,7 +34,7 @@ def _copies(node: OnnxNode, *loops: Loop, start: Sequence[int] | None = None) ->
 def packed_form(node: OnnxNode) -> Copies:
     """All elements in their order, whatever the shapes."""
     shape = node.output.shape
-    return Copies((len(shape),), ((),)) if 0 in shape else Copies.of_box(shape, seen=(shape,))
+    return Copies((len(shape),), ((),)) if 0 in shape else Copies.of_box(shape, input_sizes=(shape,))
 
 
 @form_of_node("Transpose")
@@ -50,7 +50,7 @@ def expand_form(node: OnnxNode) -> Copies:
     own, shape = dict(node.parameters)["own"], node.output.shape
     loops = [Loop(size, (axis, 1), ((axis, int(own[axis] != 1)),)) for axis, size in enumerate(shape) if size > 1]
     zeros = (0,) * len(shape)
-    return Copies((len(shape),), (() if 0 in shape else (Copy(0, zeros, zeros, tuple(loops)),),), seen=(own,))
+    return Copies((len(shape),), (() if 0 in shape else (Copy(0, zeros, zeros, tuple(loops)),),), input_sizes=(own,))
 
 
 @form_of_node("Slice")

@@ -108,7 +108,7 @@ def make_plan(operation: Operation, slice_bytes: int) -> Plan:
 def _make_plan(key: _Key, slice_bytes: int) -> Plan:
     operation = key.operation
     form, outputs = form_of(operation), operation.outputs
-    inputs = _seen(form, operation.inputs)
+    inputs = _read_inputs(form, operation.inputs)
     cuts: list[Slices] = []
     work = slice_work = held = scratch = 0
     weight = WEIGHTED_WORK if isinstance(form, AxesForm) else 1
@@ -132,14 +132,16 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
     return Plan(operation, form, inputs, outputs, all_slices, work, held, scratch, slice_work)
 
 
-def _seen(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """The inputs with the sizes that the form reads them with; see `Pointwise.seen` and `Copies.seen`.
+def _read_inputs(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    """The inputs with the sizes that the form reads them with; see `Pointwise.input_sizes` and `Copies.input_sizes`.
 
-    Of inputs that a form does not read there is no entry, and no slot in the plan.
+    The sizes have no entry for an input that the form does not read, such as the shape of Reshape; nor has the plan.
     """
-    if not isinstance(form, (Pointwise, Copies)) or not form.seen:
+    if not isinstance(form, (Pointwise, Copies)) or not form.input_sizes:
         return inputs
-    layouts = [Layout.row_major(slot.layout.data_type, sizes) for slot, sizes in zip(inputs, form.seen, strict=False)]
+    layouts = [
+        Layout.row_major(slot.layout.data_type, sizes) for slot, sizes in zip(inputs, form.input_sizes, strict=False)
+    ]
     return tuple([Slot(slot.name, layout) for slot, layout in zip(inputs, layouts, strict=False)])
 
 

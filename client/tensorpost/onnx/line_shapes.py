@@ -119,7 +119,7 @@ def _scales(given: GivenNode) -> Meaning:
             message = f"blocks of {block} along axis {axis} need scales and zero points of shape {list(wanted)}"
             given.refuse("shapes-differ", ("inputs",), message, list(parameters[0]), str(list(wanted)))
         return (("axis", axis), ("block", block))
-    seen = [x]
+    input_sizes = [x]
     for shape in parameters:
         aligned = (1,) * len(x)
         if len(shape) > 1 or (shape and shape != (1,)):
@@ -128,8 +128,8 @@ def _scales(given: GivenNode) -> Meaning:
                 message = f"a scale and a zero point of shape {list(shape)} do not fit to axis {axis}"
                 given.refuse("shapes-differ", ("inputs",), message, list(shape), f"[] or [{x[axis]}]")
             aligned = (*aligned[:axis], x[axis], *aligned[axis + 1 :])
-        seen.append(aligned)
-    return (("seen", tuple(seen)),)
+        input_sizes.append(aligned)
+    return (("input_sizes", tuple(input_sizes)),)
 
 
 def _quantized(given: GivenNode) -> Inferred:

@@ -101,7 +101,7 @@ def _aligned(given: GivenNode, shapes: Sequence[Shape], to_first: bool = False) 
         message += " to the first one" if to_first else " to one shape"
         given.refuse("shapes-differ", ("inputs",), message, None, "sizes that are equal or 1, aligned to the right")
     equal = all(shape == output for shape in aligned)
-    return Inferred([output], () if equal else (("seen", tuple(aligned)),))
+    return Inferred([output], () if equal else (("input_sizes", tuple(aligned)),))
 
 
 def _common(sizes: Iterable[int]) -> int:
@@ -152,7 +152,7 @@ def _cast(given: GivenNode) -> Inferred:
 
 def _cast_like(given: GivenNode) -> Inferred:
     """The second tensor only says its type, and is not read."""
-    return Inferred([given.first.shape], (("seen", (given.first.shape,)),))
+    return Inferred([given.first.shape], (("input_sizes", (given.first.shape,)),))
 
 
 def _softmax(given: GivenNode) -> Inferred:
