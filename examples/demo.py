@@ -56,7 +56,7 @@ To go on:
 @contextlib.contextmanager
 def running_server() -> Iterator[str]:
     """A server in a process of its own, on a free port; its address is the last word of the line it prints."""
-    command = [sys.executable, "-m", "tensorpost", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "tensorpost", "serve", "--port", "0", "--log-level", "warning"]
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 # this interpreter, our words
     try:
