@@ -66,6 +66,26 @@ def test_a_device_that_was_spoilt_while_nobody_called_is_found():
         assert reason == "numpy failed a Tile of 4 KiB: RuntimeError: the driver was replaced"
 
 
+def test_a_device_that_failed_is_not_live_while_the_next_tile_runs():
+    begun, back = threading.Event(), threading.Event()
+    failures = iter([RuntimeError("the driver was replaced")])
+
+    def fail_then_block(_: int) -> None:
+        for failure in failures:
+            raise failure
+        begun.set()
+        assert back.wait(30)
+
+    with serving() as server, use_backend(server.service, Controlled(before=fail_then_block)):
+        try:
+            eventually(lambda: server.ask(LIVE).status == 503 and begun.is_set(), "the second Tile runs")
+            for _ in range(3):
+                assert server.ask(LIVE).json()["reason"].endswith("RuntimeError: the driver was replaced")
+        finally:
+            back.set()
+        eventually(lambda: server.ask(LIVE).status == 200, "liveness is back")
+
+
 def test_a_device_that_is_lost_ends_liveness():
     def fail(_: int) -> None:
         raise DeviceLost("cuda:0 failed for good")

@@ -102,6 +102,7 @@ class Worker:
         self._computing: dict[int, float] = {}  # by thread: since when
         self._beat: Future[bytes] | None = None
         self._beat_due = 0.0
+        self._beat_fault: str | None = None
         # Where the event loop's thread may compute small plans, so may one thread more.
         self._threads = WorkerThreads(backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline)
 
@@ -299,19 +300,17 @@ class Worker:
         """Begin to run a tiny plan on a thread, at most once a second and once at a time; does not wait for it.
 
         Returns:
-            Why the last one failed; None if it did not, or if only memory was missing.
+            Why the last one that has ended failed; None if it did not, or if only memory was missing.
         """
-        beat = self._beat
-        if beat is not None and not beat.done():
-            return None
+        if self._beat is not None:
+            if not self._beat.done():
+                return self._beat_fault
+            self._beat_fault = None if self._beat.cancelled() else _fault_of(self._beat.exception())
         if self.lost is None and time.monotonic() >= self._beat_due:
             self._beat_due = time.monotonic() + BEAT_SECONDS
             with suppress(RuntimeError):  # no memory for a new thread; the next question begins another
                 self._beat = self._threads.submit_first(self._watched, self.run_now, plan, inputs)
-        error = None if beat is None or beat.cancelled() else beat.exception()
-        if error is None or isinstance(error, (OutOfDeviceMemory, MemoryError)):
-            return None
-        return f"{type(error).__name__}: {error}"
+        return self._beat_fault
 
     def close(self) -> None:
         """Wait for running computations, then close the device."""
@@ -344,6 +343,13 @@ class QueueSlot:
 def _cost(work: int) -> int:
     """What the fair queue counts for this work, in elements: beside it, every call costs a little."""
     return work + _CALL_WORK
+
+
+def _fault_of(error: BaseException | None) -> str | None:
+    """Why the device failed; None if it did not: memory that is missing now is no fault of the device."""
+    if error is None or isinstance(error, (OutOfDeviceMemory, MemoryError)):
+        return None
+    return f"{type(error).__name__}: {error}"
 
 
 def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
