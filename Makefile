@@ -9,8 +9,11 @@ ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
+.PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
 	sbom audit serve image requirements
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
