@@ -4,7 +4,7 @@ import { Problem, getJson, hasKey, run, useKey, validate } from "./api.js";
 import { element, inputControls, markViolations, renderFields, select, simpleControls } from "./forms.js";
 import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
-import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, suggest, tapProbe } from "./operators.js";
+import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, suggest, tapProbe } from "./operators.js";
 import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "./pictures.js";
 import { curlOf, fileNames, javascriptOf, jsonOf, pythonOf, structsOf } from "./snippets.js";
 import { MOST_INPUTS, drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
@@ -17,7 +17,7 @@ const PAUSE = 120; // milliseconds after the last change
 
 const state = {
   source: null, tensor: null, operator: null, texts: {}, extra: {}, outputs: {}, answer: null, verdict: null, call: null,
-  tensors: {}, language: "json", outputSizes: "",
+  tensors: {}, language: "json", outputSizes: "", outputType: "", filledIn: false,
 };
 const view = new View();
 const announce = (text) => ($("#announcer").textContent = text);
@@ -74,7 +74,7 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 function fillIn() {
   const { operator, tensor } = state;
   state.texts = Object.fromEntries(operator.fields.map((field) => [field.key, suggest(field, operator, tensor.shape)]));
-  state.outputSizes = "";
+  Object.assign(state, { outputSizes: "", outputType: "", filledIn: true });
   state.extra = {};
   for (const input of operator.inputs.slice(1)) state.extra[input.name] = firstExtra(input, tensor);
   if (operator.inputs[0]?.array) state.extra[operator.inputs[0].name] = { from: "same" };
@@ -85,7 +85,7 @@ function fillIn() {
 function firstExtra(input, { type, shape }) {
   const known = input.types.map((name) => byProperty("directml", name) ?? byProperty("onnx", name)).filter(Boolean);
   if (input.optional) return { from: "none", type: known[0] ?? "float32", shape: "1", values: "1" };
-  const ones = shape.map((size, axis) => (axis === shape.length - 1 ? size : 1)).join(", ");
+  const ones = shape.map(() => 1).join(", ");
   const fits = known.includes(type) || known.length === 0;
   return { from: fits ? "same" : "typed", type: fits ? type : known.at(-1), shape: ones, values: "0" };
 }
@@ -96,7 +96,7 @@ function showForm() {
   const simple = simpleControls(operator, form);
   keepFocus($("#simple"), () => $("#simple").replaceChildren(...(simple ?? [])));
   renderFields($("#fields"), operator.fields, texts, (key) => { if (simple) keepFocus($("#fields"), showForm); changed(key); });
-  if (operator.dialect === "directml") $("#fields").append(outputSizesControl());
+  if (operator.dialect === "directml") $("#fields").append(outputControls());
   $("#more").open = !simple || $("#more").open;
   const extra = operator.inputs.filter((input, index) => index > 0 || input.array);
   $("#inputs").replaceChildren(...extra.map((input) =>
@@ -113,10 +113,15 @@ function fieldChanged(key) {
   changed(field);
 }
 
-function outputSizesControl() {
-  const control = element("input", { type: "text", id: "output-sizes", value: state.outputSizes, placeholder: "where they do not follow",
-    oninput: () => { state.outputSizes = control.value; changed(); } });
-  return element("div", { class: "field" }, element("label", { for: "output-sizes" }, "Output sizes"), control);
+function outputControls() {
+  const sizes = element("input", { type: "text", id: "output-sizes", value: state.outputSizes, placeholder: "follow",
+    oninput: () => { state.outputSizes = sizes.value; changed(); } });
+  const types = Object.values(DATA_TYPES).map(({ directml }) => directml).filter(Boolean);
+  const type = select([["", "follows"], ...types], state.outputType, (chosen) => { state.outputType = chosen; changed(); });
+  type.id = "output-type";
+  return element("div", { class: "pair" },
+    element("div", { class: "field" }, element("label", { for: "output-sizes" }, "Output sizes"), sizes),
+    element("div", { class: "field" }, element("label", { for: "output-type" }, "Output type"), type));
 }
 
 /** Draws a form anew without taking the focus away from the control that is used. */
@@ -141,8 +146,8 @@ function tensorsOfCall() {
       : extra.from === "file" ? extra.tensor : null;
     if (index > 0 && extra.from === "file" && !own) throw new Error(`${input.field}: choose an npy file.`);
     if (input.array) {
-      tensors[`${input.name}_0`] = tensor;
-      const second = extra.from === "typed" ? tensorOf(extra.type, listed(extra.shape), listed(extra.values)) : extra.from === "file" ? extra.tensor : tensor;
+      tensors[`${input.name}_0`] = own;
+      const second = index > 0 ? null : extra.from === "typed" ? tensorOf(extra.type, listed(extra.shape), listed(extra.values)) : extra.from === "file" ? extra.tensor : tensor;
       if (second && extra.from !== "none") tensors[`${input.name}_1`] = second;
     } else if (own) tensors[input.name] = own;
   }
@@ -176,15 +181,20 @@ async function update(asked) {
 
 async function updateOnce(asked, signal) {
   const { operator, texts } = state;
-  const sizes = state.outputSizes.split(/[\s,]+/).filter(Boolean).map(Number);
   const level = $("#level").value, backend = $("#backend").value;
-  const tensors = tensorsOfCall();
-  const verdict = await validate(documentOf(operator, texts, tensors, sizes), operator.dialect === "directml" ? level : "", signal);
+  const tensors = tensorsOfCall(), output = outputOf(state.outputSizes, state.outputType, tensors);
+  const verdict = await validate(documentOf(operator, texts, tensors, output), operator.dialect === "directml" ? level : "", signal);
   signal.throwIfAborted();
+  if (state.filledIn && !output && verdict.violations.some(({ path, code }) => path === "$.desc.OutputTensor" && code === "field-missing")) {
+    state.outputSizes = state.tensor.shape.join(", "); // a first guess, to be changed
+    state.filledIn = false;
+    showForm();
+    return updateOnce(asked, signal);
+  }
   markViolations($("#fields"), verdict.violations);
   if (!verdict.valid) return showErrors(verdict.violations.map(({ path, message }) => ({ path, message })), verdict);
   const outputs = verdict.outputs.length, answerType = verdict.outputs[0]?.dtype;
-  const call = callOf(operator, texts, tensors, { outputSizes: sizes, level, backend, outputs, answerType });
+  const call = callOf(operator, texts, tensors, { output, level, backend, outputs, answerType });
   Object.assign(state, { verdict, call, tensors });
   const large = verdict.output_bytes > MOST_BYTES || (verdict.cost?.seconds ?? 0) > MOST_SECONDS;
   showVerdict(verdict, large && !asked);
@@ -193,6 +203,7 @@ async function updateOnce(asked, signal) {
   const answer = await run({ ...call, body: bodyOf(tensors) }, signal);
   showAnswer(answer, verdict);
   await showTaps(signal);
+  $("#result").dataset.round = String(++rounds); // tests wait for it
 }
 
 function showErrors(errors, verdict) {
@@ -236,7 +247,6 @@ function showAnswer(answer, verdict) {
   showOutput();
   showTiming(answer);
   $("#result").classList.remove("stale");
-  $("#result").dataset.round = String(++rounds);
 }
 
 function showOutput() {
@@ -419,6 +429,7 @@ function listen() {
     chooseTab(next).then(() => $(`#tab-${next}`).focus());
   });
   $("#key-open").addEventListener("click", () => askForKey());
+  $("#key-cancel").addEventListener("click", () => $("#key").close("cancel"));
   $("#key").addEventListener("close", () => {
     if ($("#key").returnValue !== "use") return;
     useKey($("#key-text").value.trim());

@@ -117,7 +117,7 @@ export function suggest(field, { dialect, name }, shape) {
     Axes: () => (dialect === "onnx" ? [-1] : [rank - 1]), axes: () => [-1], Sizes: () => shape.map((size) => Math.ceil(size / 2)),
     InputWindowSizes: () => shape, InputWindowStrides: () => lastTwo(2, 1), Bias: () => list(shape.at(-3) ?? 1, 0),
     WindowSize: () => list(spatial, 2), WindowSizes: () => list(spatial, 2), Dilations: () => list(spatial, 1),
-    Strides: () => list(windows ? spatial : rank, name.includes("pooling") ? 2 : 1), shape: () => [-1], K: () => [1], k: () => [1],
+    Strides: () => list(windows ? spatial : rank, name.includes("pooling") ? 2 : 1), shape: () => shape, axis: () => [0], depth: () => [2], K: () => [1], k: () => [1],
   }[field.path];
   if (numbers) return numbers().join(", ");
   if (field.path === "StartPadding" || field.path === "EndPadding") return (windows ? list(spatial, 0) : lastTwo(4, 0)).join(", ");
@@ -150,8 +150,20 @@ function given({ fields }, texts) {
   return fields.filter((field) => (texts[field.key] ?? "").trim() !== "").map((field) => [field, parse(field, texts[field.key])]);
 }
 
+/**
+ * What is said about the output, where it does not follow: sizes, type, or both; the rest is the first input's.
+ *
+ * @returns {{sizes: number[], type: string} | null} null where nothing is said
+ */
+export function outputOf(sizesText, type, tensors) {
+  const sizes = sizesText.split(/[\s,×]+/).filter(Boolean).map(Number), first = Object.values(tensors)[0];
+  if (!sizes.length && !type) return null;
+  const known = first && DATA_TYPES[first.type].directml;
+  return { sizes: sizes.length ? sizes : first?.shape ?? [1], type: type || known || "FLOAT32" };
+}
+
 /** The operator document of a DirectML call, or the node document of an ONNX one. */
-export function documentOf(operator, texts, tensors, outputSizes) {
+export function documentOf(operator, texts, tensors, output) {
   const values = given(operator, texts);
   if (operator.dialect === "onnx") {
     const inputs = {}, attributes = {};
@@ -167,19 +179,21 @@ export function documentOf(operator, texts, tensors, outputSizes) {
     if (tensorDescs.length) desc[input.field] = input.array ? tensorDescs : tensorDescs[0];
   }
   for (const [field, value] of values) desc[field.path] = value;
-  const first = Object.values(tensors)[0];
-  if (outputSizes.length) desc.OutputTensor = { DataType: first ? DATA_TYPES[first.type].directml : "FLOAT32", Sizes: outputSizes };
+  if (output) desc.OutputTensor = { DataType: output.type, Sizes: output.sizes };
   return { type: operator.name.toUpperCase(), desc };
 }
 
 /** The call's path with its query, and how its body and its answer are written. */
-export function callOf(operator, texts, tensors, { outputSizes = [], level = "", backend = "", outputs = 1, answerType = "float32" }) {
+export function callOf(operator, texts, tensors, { output = null, level = "", backend = "", outputs = 1, answerType = "float32" }) {
   const query = new URLSearchParams();
   if (operator.dialect === "onnx") query.set("opset", operator.opset);
   for (const [field, value] of given(operator, texts)) {
     query.set(field.key, Array.isArray(value) && field.kind === "numbers" ? value.join(",") : typeof value === "object" ? JSON.stringify(value) : value);
   }
-  if (outputSizes.length) query.set("output_sizes", outputSizes.join(","));
+  if (output) {
+    query.set("output_sizes", output.sizes.join(","));
+    query.set("output_data_type", output.type);
+  }
   if (level && operator.dialect === "directml") query.set("feature_level", level);
   if (backend && backend !== "auto") query.set("backend", backend);
   const text = query.toString().replaceAll("%2C", ",");

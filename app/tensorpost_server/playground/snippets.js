@@ -93,21 +93,22 @@ export async function structsOf(verdict) {
   if (!document_) return `// No single DirectML operator computes this node: ${verdict.lowering?.reason ?? "it is not known there"}.\n`;
   const note = "op_type" in verdict.op ? `// ${verdict.lowering.verdict}${verdict.lowering.reason ? `: ${verdict.lowering.reason}` : ""}\n` : "";
   const lines = [];
-  await operatorLines(document_, "operator", lines);
+  await operatorLines(document_, OPERATOR, lines);
   return `${note}#include <DirectML.h>\n\n${lines.join("\n")}\n`;
 }
 
+const OPERATOR = "operatorDesc";
 const lowerFirst = (name) => name[0].toLowerCase() + name.slice(1);
 
 async function operatorLines({ type, desc }, variable, lines) {
   const short = type.replace("DML_OPERATOR_", ""), { fields, json_schema: schema } = await describe(short.toLowerCase());
-  const prefix = variable === "operator" ? "" : `${variable}_`;
+  const prefix = variable === OPERATOR ? "" : `${variable}_`;
   const members = [];
   for (const field of fields) {
     const value = desc[field.name], name = `${prefix}${lowerFirst(field.name)}`;
     members.push(`    .${field.name} = ${await memberOf(field, value, name, lines, schema, desc)},`);
   }
-  const struct = `${variable === "operator" ? lowerFirst(camel(short)) : variable}Desc`;
+  const struct = variable === OPERATOR ? lowerFirst(camel(short)) : `${variable}Desc`;
   lines.push(`DML_${short}_OPERATOR_DESC ${struct} = {`, ...members, "};", `DML_OPERATOR_DESC ${variable} = {DML_OPERATOR_${short}, &${struct}};`);
 }
 
