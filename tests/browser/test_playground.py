@@ -1,5 +1,6 @@
 """The page at `/`, used as people use it: by mouse, by keyboard, by a screen reader, with a key, on a phone."""
 
+# ruff: noqa: RUF001  # the page writes shapes and weights with a multiplication sign
 from __future__ import annotations
 
 import base64
@@ -29,7 +30,8 @@ HEADER = """
 #define NULL 0
 typedef unsigned int UINT; typedef unsigned long long UINT64; typedef float FLOAT;
 enum DML_TENSOR_DATA_TYPE { DML_TENSOR_DATA_TYPE_UNKNOWN, DML_TENSOR_DATA_TYPE_FLOAT32 };
-enum DML_TENSOR_FLAGS { DML_TENSOR_FLAG_NONE }; enum DML_TENSOR_TYPE { DML_TENSOR_TYPE_INVALID, DML_TENSOR_TYPE_BUFFER };
+enum DML_TENSOR_FLAGS { DML_TENSOR_FLAG_NONE };
+enum DML_TENSOR_TYPE { DML_TENSOR_TYPE_INVALID, DML_TENSOR_TYPE_BUFFER };
 enum DML_INTERPOLATION_MODE { DML_INTERPOLATION_MODE_NEAREST_NEIGHBOR, DML_INTERPOLATION_MODE_LINEAR };
 enum DML_AXIS_DIRECTION { DML_AXIS_DIRECTION_INCREASING, DML_AXIS_DIRECTION_DECREASING };
 enum DML_OPERATOR_TYPE { DML_OPERATOR_INVALID, DML_OPERATOR_RESAMPLE2 = 161 };
@@ -63,9 +65,7 @@ def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
     page = context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-    )
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.goto(url)
     page.wait_for_selector("#result[data-round]")
     yield page
@@ -100,9 +100,8 @@ def saved(page: Any, figure: str) -> bytes:
 
 def table(page: Any) -> list[list[str]]:
     """The drawing of where outputs read, as the page's table says it."""
-    return page.eval_on_selector_all(
-        "#taps-rows tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-    )
+    texts = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    return page.eval_on_selector_all("#taps-rows tr", texts)
 
 
 def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, browser: Any, tmp_path: Path) -> None:
@@ -110,8 +109,8 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "png")
     drop = """([data, name]) => {
-        const file = new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name), transfer = new DataTransfer();
-        transfer.items.add(file);
+        const transfer = new DataTransfer();
+        transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name));
         document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
     }"""
     tensor = np.moveaxis(picture, -1, 0)[None]
@@ -147,13 +146,9 @@ def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
     with opened(browser, server) as page:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the result"
-        page.keyboard.press("Tab")
-        page.keyboard.press("Tab")
-        for _ in range(3):
+        for _ in range(5):
             page.keyboard.press("Tab")
-        changed_by(
-            page, lambda: page.keyboard.press("Tab") or page.keyboard.press("Shift+Tab") or page.keyboard.press("Enter")
-        )
+        changed_by(page, lambda: page.keyboard.press("Enter"))
         assert page.inner_text("#input .about").startswith("numbers · float32 · 1 × 1 × 2 × 3")
 
         for _ in range(2):  # the file, the operator
@@ -184,7 +179,7 @@ def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
         if compiler := shutil.which("g++"):
             structs = page.inner_text("#code").replace("#include <DirectML.h>", HEADER)
             code = ["-std=c++20", "-Wall", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
-            found = subprocess.run([compiler, *code], input=structs, text=True, capture_output=True, timeout=30)
+            found = subprocess.run([compiler, *code], check=False, input=structs, text=True, capture_output=True)
             assert found.returncode == 0, found.stderr + structs
 
 

@@ -22,7 +22,6 @@ __all__ = ["PLAYGROUND_PATHS", "router"]
 _FOLDER = Path(__file__).parents[1] / "playground"
 # Not asked of the system, whose table of media types may call JavaScript text/plain; browsers refuse such modules.
 _MEDIA_TYPES: Mapping[str, str] = {
-    ".html": "text/html",
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
@@ -33,7 +32,7 @@ _PATHS: Mapping[str, Path] = {
     **{f"/playground/{file.name}": file for file in _FOLDER.iterdir() if file.suffix in _MEDIA_TYPES},
 }
 PLAYGROUND_PATHS = frozenset(_PATHS)
-"""Paths of the page and its files. They tell nothing about this server, so they want no key; what the page calls does."""
+"""Paths of the page and its files. They want no key, since they tell nothing about this server."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,7 +48,7 @@ class _StaticFile:
 def _read(path: str) -> _StaticFile:
     file = _PATHS[path]
     content = file.read_bytes()
-    return _StaticFile(content, _MEDIA_TYPES[file.suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return _StaticFile(content, _MEDIA_TYPES.get(file.suffix, "text/html"), f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
