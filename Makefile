@@ -9,8 +9,11 @@ ROUNDS ?= 10
 PEERS ?= build/peers
 RUN := .venv/bin/
 
-.PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image requirements
+.PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
+	sbom audit serve image docs requirements
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -69,6 +72,14 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup
 	$(RUN)tensorpost serve
 
+docs: build/docs-environment/.made  ## the documentation as a site: build/docs/index.html
+	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build
+
+build/docs-environment/.made: requirements/docs.txt
+	$(PYTHON) -m venv build/docs-environment
+	build/docs-environment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
+	touch $@
+
 image:  ## the container image tensorpost:latest
 	$(DOCKER) build --tag tensorpost .
 
@@ -89,3 +100,4 @@ requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/server.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
+	$(PIN) --group pyproject.toml:docs --output-file requirements/docs.txt

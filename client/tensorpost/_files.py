@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .extras import install_command
 from .frame import HEAD_ALIGNMENT, NpyHeadReader
 from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded
 
@@ -335,6 +336,6 @@ def _pillow() -> tuple[Any, Any, type[Exception]]:
         import PIL.ImageOps
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            "pictures need the package Pillow: pip install 'tensorpost[images]'", name=missing.name
+            f"pictures need the package Pillow: {install_command('images')}", name=missing.name
         ) from None
     return PIL.Image, PIL.ImageOps, PIL.UnidentifiedImageError
