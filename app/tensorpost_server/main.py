@@ -20,7 +20,7 @@ from . import machine
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, operator_routes
+from .http import examples, operator_routes, playground
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
 from .http.error_responses import (
@@ -132,7 +132,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=_NO_TELEMETRY,
     )
     app.state.service = service
-    for module in (operator_routes, examples, service_routes, metrics_endpoint):
+    pages = (playground,) if settings.playground else ()
+    for module in (operator_routes, examples, service_routes, metrics_endpoint, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

@@ -135,6 +135,10 @@ class Settings(BaseSettings):
         default=True,
         description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
     )
+    playground: bool = Field(
+        default=True,
+        description="Whether GET / is a page on which operators can be tried in a browser.",
+    )
     traces: bool = Field(
         default=False,
         description="Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where "
