@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,11 +16,12 @@ from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
     MOST_KEY_BYTES,
+    CallFormat,
     PreparedCall,
+    PreparedHead,
     Replay,
     RequestKey,
     WholeMessages,
-    body_head_length,
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
@@ -133,7 +134,7 @@ class Execution:
         self._observation.stages = stages.milliseconds
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
-        format_ = RequestFormat.of(fields, length)
+        format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
         )
@@ -145,7 +146,7 @@ class Execution:
             body.supply(self._whole.receive())
         prepared, memory = await self._prepare(key, body, stages, watch)
         # A trace context is another one in each request, so no later head would be the same.
-        if self._whole is not None and format_.request is not MediaType.JSON and b"traceparent" not in fields:
+        if self._whole is not None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operation.name
@@ -171,7 +172,7 @@ class Execution:
         watch.start()
         while True:
             try:
-                await self._respond(prepared, format_.response, worker, inputs)
+                await self._respond(prepared, format_, worker, inputs)
                 return
             except NoBackend:
                 # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
@@ -184,16 +185,21 @@ class Execution:
                 worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
                 self._enqueue(worker, plan)
 
+    def _format_of(self, length: int) -> CallFormat:
+        """How the request is read and its response is written."""
+        return RequestFormat.of(self._fields, length)
+
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
     ) -> tuple[PreparedCall, list[memoryview] | None]:
         """The planned call, from the call cache if it is there; and the tensors' bytes if parsing it read them."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
+        assert isinstance(format_, RequestFormat)
         parser = self._dialect(self._operator)  # refuses an unknown operator before anything of the body is read
         length, head = 0, b""
         if format_.request is not MediaType.JSON:
             begin = await body.peek()
-            length = body_head_length(format_.request, begin)
+            length = format_.head_length(begin)
             head = bytes(begin[:length])
             prepared = calls.get((key, head)) if length else None
             if prepared is not None:
@@ -213,30 +219,49 @@ class Execution:
         return prepared, read.memory
 
     async def _respond(
-        self, prepared: PreparedCall, media_type: MediaType, worker: Worker, inputs: Sequence[memoryview]
+        self, prepared: PreparedCall, format_: CallFormat, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
-        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
-        timeline = None if trace is None else trace.timeline
+        plan, sender = prepared.plan, self.sender
         assert sender is not None
-        if media_type is MediaType.JSON:
+        assert isinstance(format_, RequestFormat)
+        if format_.response is MediaType.JSON:
             # `check_output` has limited it, so it fits in memory.
-            output = b"".join(
-                [block async for block in worker.run(plan, inputs, caller=self._caller, timeline=timeline)]
-            )
+            output = await self._whole_output(prepared, worker, inputs)
             large = json_elements(plan) > INLINE_JSON_ELEMENTS
             await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
             return
         head = prepared.heads.get(worker)
         if head is None:
-            head = prepared.heads[worker] = response_head(prepared, worker, media_type)
+            head = prepared.heads[worker] = response_head(prepared, worker, format_.response)
+        await self._send_binary(head, prepared, worker, inputs)
+
+    async def _whole_output(self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]) -> bytes:
+        """The bytes of all outputs, one after the other."""
+        return b"".join([block async for block in self._slices(prepared, worker, inputs)])
+
+    async def _send_binary(
+        self, head: PreparedHead, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> None:
+        """Send the head, and the outputs as they are computed."""
+        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
+        assert sender is not None
         if head.inline:
             # The first time, backends make tables and compile, which may take long, so a thread does it.
+            timeline = None if trace is None else trace.timeline
             await sender.whole(
                 head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller, timeline=timeline)
             )
             return
-        await sender.stream(head, worker.run(plan, inputs, caller=self._caller, timeline=timeline))
+        await sender.stream(head, self._slices(prepared, worker, inputs))
+
+    def _slices(
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> AsyncGenerator[memoryview]:
+        """The outputs' bytes, computed while earlier ones are being sent."""
+        trace = self._observation.trace
+        timeline = None if trace is None else trace.timeline
+        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline)
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""

@@ -13,7 +13,11 @@ from typing import NamedTuple
 from tensorpost import frame
 from tensorpost.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
 
-__all__ = ["MediaType", "RequestFormat", "refuse_content_encoding", "refuse_unknown_type"]
+__all__ = ["MOST_KEY_BYTES", "MediaType", "RequestFormat", "refuse_content_encoding", "refuse_unknown_type"]
+
+
+MOST_KEY_BYTES = 4096
+"""Longest query and head of a body that are kept in the call cache, together. Ours have a few hundred bytes."""
 
 
 class MediaType(enum.Enum):
@@ -31,6 +35,7 @@ _MEDIA_TYPES: Mapping[str, MediaType] = {
     **dict.fromkeys(frame.ALSO_READ, MediaType.FRAME),
 }
 _EXACT: Mapping[bytes | None, MediaType] = {name.encode(): media_type for name, media_type in _MEDIA_TYPES.items()}
+_NPY_START = b"\x93NUMPY\x01\x00"
 _MOST_RANGES = 64  # media types in Accept; browsers send 8
 _KNOWN = ", ".join(media_type.value for media_type in MediaType)
 
@@ -40,6 +45,21 @@ class RequestFormat(NamedTuple):
 
     request: MediaType
     response: MediaType
+
+    @property
+    def may_replay(self) -> bool:
+        """See `CallFormat.may_replay`."""
+        return self.request is not MediaType.JSON
+
+    def head_length(self, begin: bytes | memoryview) -> int:
+        """See `CallFormat.head_length`."""
+        if self.request is MediaType.NPY:
+            length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
+        elif self.request is MediaType.FRAME:
+            length = 8 + int.from_bytes(begin[:8], "little")
+        else:
+            length = 0
+        return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
 
     @classmethod
     def of(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:

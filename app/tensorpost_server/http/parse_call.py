@@ -38,6 +38,7 @@ from .request_body import RequestBody
 
 __all__ = [
     "MOST_JSON_CONTAINERS",
+    "MOST_VALUE_BYTES",
     "AnnouncedTensor",
     "CallParser",
     "Dialect",
@@ -58,7 +59,8 @@ JSON_MEMORY_FACTOR = 24
 """Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
 
 _MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
-_MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
+MOST_VALUE_BYTES = 2 * 64 * 8
+"""Bytes of a tensor that is part of an operation; a roi has two float64 for each of at most 64 dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,10 @@ async def read_call(
     memory, values = None, {}
     needed = [tensor for tensor in tensors if tensor.name in parser.value_names]
     for tensor in needed:
-        if tensor.size_in_bytes > _MOST_VALUE_BYTES:
+        if tensor.size_in_bytes > MOST_VALUE_BYTES:
             raise InvalidFrame(
                 f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
-                f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
+                f"dimension, at most {MOST_VALUE_BYTES:,} bytes in all"
             )
     if needed:
         # The caller chooses the order of the tensors, so the large one may come before the small ones.

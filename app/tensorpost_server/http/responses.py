@@ -28,6 +28,8 @@ from .request_body import ClientDisconnected
 __all__ = [
     "JSON_BYTES_PER_ELEMENT",
     "ResponseSender",
+    "backend_name",
+    "check_limits",
     "check_output",
     "json_elements",
     "json_response",
@@ -48,14 +50,7 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
         LimitExceeded: output bytes, work or JSON elements are above their limits.
         NotAcceptable: the media type cannot hold several outputs, a data type, or strides and padding.
     """
-    if plan.output_bytes > settings.max_output_bytes:
-        raise LimitExceeded.of(
-            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
-        )
-    if plan.work > settings.max_work:
-        raise LimitExceeded.of(
-            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
-        )
+    check_limits(plan, settings)
     if media_type is MediaType.NPY and len(plan.outputs) != 1:
         names = ", ".join([slot.name for slot in plan.outputs])
         raise NotAcceptable(
@@ -83,6 +78,22 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
                 "TENSORPOST_MAX_JSON_ELEMENTS",
                 f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it",
             )  # fmt: skip
+
+
+def check_limits(plan: Plan, settings: Settings) -> None:
+    """Refuse outputs that are too large, or too much work.
+
+    Raises:
+        LimitExceeded: output bytes or work are above their limits.
+    """
+    if plan.output_bytes > settings.max_output_bytes:
+        raise LimitExceeded.of(
+            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
+        )
+    if plan.work > settings.max_work:
+        raise LimitExceeded.of(
+            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+        )
 
 
 def slices_bytes(plan: Plan, settings: Settings) -> int:
@@ -130,12 +141,12 @@ def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tup
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
     document = prepared.plan.operation.to_document_text()
-    metadata = {"op": document, "backend": _backend_name(worker, prepared.plan), "device": worker.backend.device}
+    metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
 
-def _backend_name(worker: Worker, plan: Plan) -> str:
-    """The backend, and the library that does its work where that is another one."""
+def backend_name(worker: Worker, plan: Plan) -> str:
+    """The name of the backend, and the library that does its work where that is another one."""
     return worker.backend.name + (f"+{plan.library}" if plan.library else "")
 
 
@@ -146,7 +157,7 @@ def _head(
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", _backend_name(worker, plan).encode()),
+        (b"tensorpost-backend", backend_name(worker, plan).encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
     return PreparedHead(headers, field_lines(headers), body_head, inline)
