@@ -35,6 +35,8 @@ from .http.observability.access_log import AccessLog, console_line, json_line
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
+from .http.open_inference import routes as inference_routes
+from .http.open_inference.inference_service import InferenceService
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -98,7 +100,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
-    service = Service(settings, admission, AccessControl(settings), metrics=metrics)
+    service = Service(settings, admission, AccessControl(settings), InferenceService(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -133,7 +135,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.service = service
     pages = (playground,) if settings.playground else ()
-    for module in (operator_routes, examples, service_routes, metrics_endpoint, *pages):
+    for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

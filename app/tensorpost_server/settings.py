@@ -6,20 +6,21 @@ A value comes from the first of these that has one: an argument; the variable `T
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tensorpost.problems import InvalidParameter, nearest
 
 from . import machine
 
-__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Settings", "origins", "setting_variable"]
+__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Preset", "Settings", "origins", "setting_variable"]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 CONFIG_FILE = "CONFIG_FILE"
@@ -32,6 +33,24 @@ _GIB = 1 << 30
 def setting_variable(name: str) -> str:
     """The environment variable that sets a setting: `TENSORPOST_PORT` for `port`."""
     return ENVIRONMENT_PREFIX + name.upper()
+
+
+class Preset(BaseModel):
+    """An operator with its attributes fixed, which appears as a model of its own.
+
+    Attributes:
+        operator: the model that it is made of: `tile`, `onnx.resize`.
+        attributes: by name, as JSON values.
+        datatype: of the first input, by the Open Inference Protocol's name; FP32 by default.
+        shape: of the first input; -1 for a free size. Default: all are free.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: str
+    attributes: Mapping[str, Any] = {}
+    datatype: str = "FP32"
+    shape: tuple[int, ...] | None = None
 
 
 class Settings(BaseSettings):
@@ -275,6 +294,11 @@ class Settings(BaseSettings):
         description="The same for the connections of one caller's address. Default: half of max_connections. Behind a "
         "proxy, all callers have its address.",
     )
+    presets: Annotated[Mapping[str, Preset], NoDecode] = Field(
+        default={},
+        description="Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), "
+        "attributes, datatype and shape of the first input. A table in the TOML file, JSON in the variable.",
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,
@@ -334,6 +358,12 @@ class Settings(BaseSettings):
         "waits before it kills. Up to half of it, while there are such requests, the port stays open and "
         "/v2/health/ready answers 503.",
     )
+
+    @field_validator("presets", mode="before")
+    @classmethod
+    def _presets_of_text(cls, value: object) -> object:
+        """Read JSON, in which a variable has them."""
+        return json.loads(value) if isinstance(value, str) else value
 
     def threads_by_backend(self) -> dict[str, int]:
         """How many slices each backend computes at the same time; 1 for a backend that is not named."""

@@ -368,7 +368,8 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
     assert [{key: value for key, value in field.items() if key != "support"} for field in tile["fields"]] == [
         {"name": "InputTensor", "kind": "input", "tensor": "input", **tensor},
         {"name": "OutputTensor", "kind": "output", "tensor": "output", **tensor},
-        {"name": "RepeatsCount", "type": "UINT", "required": False, "array": False, "query": "repeats_count"} | attribute,
+        {"name": "RepeatsCount", "type": "UINT", "required": False, "array": False, "query": "repeats_count"}
+        | attribute,
         {"name": "Repeats", "type": "UINT_ARRAY", "required": True, "array": True, "query": "repeats"} | attribute,
     ]
     # DML_TILE_OPERATOR_DESC page, tensor support
