@@ -113,13 +113,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
         service.observe_by(_access_log(settings), traces)
-        trimming = asyncio.ensure_future(_trim(admission))
+        trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
         try:
             yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
             service.draining = True
             trimming.cancel()
             buffers.trim(0)
+            service.inference.regions.close()
             service.pool.close()
             service.pool = None
             service.observe_by(None)
@@ -162,12 +163,13 @@ def _access_log(settings: Settings) -> AccessLog | None:
     return AccessLog(console_line if choice == "console" else json_line, write)
 
 
-async def _trim(admission: Admission, seconds: float = KEEP_SECONDS / 4) -> None:
+async def _trim(admission: Admission, sweep: Callable[[], object], seconds: float = KEEP_SECONDS / 4) -> None:
     """Give unused memory back, for as long as the application runs; the C library's only while nothing is in flight."""
     before = machine.resident_memory() or 0
     while True:
         await asyncio.sleep(seconds)
         admission.buffers.trim()
+        sweep()
         if not admission.requests_in_flight and (machine.resident_memory() or 0) > before + _WORTH_FREEING:
             with suppress(RuntimeError, MemoryError):  # no memory for a thread; the next turn tries again
                 await asyncio.to_thread(machine.free_unused_memory)

@@ -299,6 +299,15 @@ class Settings(BaseSettings):
         description="Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), "
         "attributes, datatype and shape of the first input. A table in the TOML file, JSON in the variable.",
     )
+    shared_memory: bool = Field(
+        default=False,
+        description="Whether callers on the same host may have tensors read from and written to shared memory that "
+        "they name (/v2/systemsharedmemory; Linux). Objects of the server's own user only; not for callers behind a "
+        "proxy.",
+    )
+    shared_memory_prefix: str = Field(
+        default="", description="What the names of shared memory objects must begin with to be registered."
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,

@@ -137,7 +137,8 @@ def test_attributes_as_tensors_options_and_descriptions(server: Serving):
     x = [[1.0, 2.0], [3.0, 4.0]]
     sized = {"inputs": [tensor("input", "FP32", [[x]]), tensor("output_sizes", "INT64", [1, 1, 4, 4])],
              "parameters": {"interpolation_mode": "NEAREST_NEIGHBOR", "scales": "[1,1,2,2]",
-                            "rounding_direction": "DECREASING"}}  # fmt: skip
+                            "rounding_direction": "DECREASING",
+                            "input_pixel_offsets": [0.0] * 4, "output_pixel_offsets": "[0,0,0,0]"}}  # fmt: skip
     strided = {"inputs": [tensor("input", "UINT8", [1, 2, 3, 4])],
                "parameters": {"input_desc": '{"DataType": "UINT8", "Sizes": [2, 2], "Strides": [1, 2]}',
                               "repeats": [1, 2]}}  # fmt: skip

@@ -7,7 +7,7 @@ user asks for compression. Its asynchronous client names several by default and 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from tensorpost.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
@@ -83,7 +83,7 @@ async def decompressed(
     return b"".join(parts)
 
 
-def compressed(parts: list[bytes], coding: Coding) -> bytes:
+def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:
     """These bytes, one after the other, with the coding."""
     writer = zlib.compressobj(_LEVEL, wbits=_WINDOW[coding])
     return b"".join([*map(writer.compress, parts), writer.flush()])

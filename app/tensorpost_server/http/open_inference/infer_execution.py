@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from tensorpost.json_tensor import tensor_from_json
 from tensorpost.layout import Layout
@@ -32,13 +32,15 @@ from ..request_body import RequestBody
 from ..responses import JSON_BYTES_PER_ELEMENT, backend_name, check_limits, slices_bytes
 from ..service import Service
 from .content_coding import Coding, compressed, decompressed, request_coding, response_coding
-from .infer_request import InferInput, InferRequest, read_infer_request, refuse
+from .infer_request import InferInput, InferRequest, RegionPart, read_infer_request, refuse
 from .infer_response import ResponseForm, json_data, response_form
 from .models import Model
+from .shared_memory import Region
 from .translation import announced, operation_of, output_type, small_tensor_names
 
 __all__ = ["InferExecution", "InferFormat"]
 
+_INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
 _JSON_LENGTH = b"inference-header-content-length"
 
 
@@ -134,7 +136,7 @@ class InferExecution(Execution):
         observation: takes note of what becomes known.
     """
 
-    __slots__ = ("_model",)
+    __slots__ = ("_model", "_regions")
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], model: Model, whole: WholeMessages | None,
@@ -142,6 +144,22 @@ class InferExecution(Execution):
     ) -> None:  # fmt: skip
         super().__init__(service, scope, fields, DIALECTS[model.dialect], model.name, whole, observation)
         self._model = model
+        self._regions: list[Region] = []  # in use
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """See `Execution.run`."""
+        try:
+            await super().run(receive, send)
+        finally:
+            for region in self._regions:
+                region.release()
+
+    def _use(self, part: RegionPart) -> Region:
+        """Use a region of shared memory until the request ends."""
+        regions = self._service.inference.regions
+        region = regions.use(part, regions.check(self._scope, self._fields))
+        self._regions.append(region)
+        return region
 
     def _format_of(self, length: int) -> InferFormat:
         return InferFormat.of(self._fields, length)
@@ -222,6 +240,13 @@ class InferExecution(Execution):
         ticket = self._reserve(sum(sizes.values()))
         memory = {name: ticket.memory(size) for name, size in sizes.items()}
         await body.receive_into([*memory.values()])
+        for tensor in request.inputs:
+            if tensor.region is not None:
+                region = self._use(tensor.region)
+                ticket.grow(tensor.packed_bytes)
+                memory[tensor.name] = block = ticket.memory(tensor.packed_bytes)
+                large = len(block) > _INLINE_COPY_BYTES
+                await self._service.parsing.run(large, region.read_into, block, tensor.region.offset)
         for index, tensor in enumerate(request.inputs):
             if tensor.data is not None:
                 memory[tensor.name] = _from_json(tensor, index)
@@ -248,9 +273,24 @@ class InferExecution(Execution):
                 head = prepared.heads[worker] = _streaming_head(form, plan, worker)
             await self._send_binary(head, prepared, worker, inputs)
             return
-        output = await self._whole_output(prepared, worker, inputs)
-        large = len(output) > 1 << 20 or form.json_elements > INLINE_JSON_ELEMENTS
-        await sender.whole(*await self._service.parsing.run(large, _whole_response, form, plan, worker, output))
+        targets = [None if output.region is None else self._use(output.region) for output in form.outputs]
+        kept = [bytearray() for _ in form.outputs]
+        index = at = 0
+        async for block in self._slices(prepared, worker, inputs):
+            left = block
+            while left.nbytes:
+                output = form.outputs[index]
+                part, left = left[: output.size_in_bytes - at], left[output.size_in_bytes - at :]
+                if (region := targets[index]) is not None and output.region is not None:
+                    large = len(part) > _INLINE_COPY_BYTES
+                    await self._service.parsing.run(large, region.write, part, output.region.offset + at)
+                elif output.wanted:
+                    kept[index] += part
+                at += len(part)
+                if at == output.size_in_bytes:
+                    index, at = index + 1, 0
+        large = sum(map(len, kept)) > 1 << 20 or form.json_elements > INLINE_JSON_ELEMENTS
+        await sender.whole(*await self._service.parsing.run(large, _whole_response, form, plan, worker, kept))
 
     def _slices(
         self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
@@ -350,7 +390,8 @@ def _prepared(
     )
     memory_bytes = slices_bytes(plan, settings) + (0 if in_memory else sum(sizes))
     if not form.streams:
-        memory_bytes += plan.output_bytes + form.json_elements * JSON_BYTES_PER_ELEMENT
+        memory_bytes += sum([output.size_in_bytes for output in form.outputs if output.region is None])
+        memory_bytes += form.json_elements * JSON_BYTES_PER_ELEMENT
         memory_bytes += plan.output_bytes if form.coding else 0
     return PreparedInference(
         plan, options, form.id or None, sizes, order, aligned, memory_bytes, form=form, timeout=timeout
@@ -384,18 +425,18 @@ def _head(
     return PreparedHead(tuple(fields), field_lines(fields), body_head, inline)
 
 
-def _whole_response(form: ResponseForm, plan: Plan, worker: Worker, output: bytes) -> tuple[PreparedHead, bytes]:
-    """The response made of all outputs; `output` holds their bytes, one after the other."""
+def _whole_response(
+    form: ResponseForm, plan: Plan, worker: Worker, kept: Sequence[bytearray]
+) -> tuple[PreparedHead, bytes]:
+    """The response made of all outputs; `kept` holds the bytes of each that is in the body."""
     data: list[str | None] = []
-    binary: list[bytes | memoryview] = []
-    left = memoryview(output)
-    for each in form.outputs:
-        own, left = left[: each.size_in_bytes], left[each.size_in_bytes :]
+    binary: list[bytearray] = []
+    for each, own in zip(form.outputs, kept, strict=True):
         as_json = each.wanted and not each.binary and each.region is None
-        data.append(json_data(each, own) if as_json else None)
+        data.append(json_data(each, memoryview(own)) if as_json else None)
         if each.wanted and each.binary:
             binary.append(own)
     body_head, json_bytes = form.head(data)
-    parts = [body_head, *map(bytes, binary)]
+    parts = [body_head, *binary]
     body = b"".join(parts) if form.coding is None else compressed(parts, form.coding)
     return _head(form, plan, worker, b"", json_bytes, len(body), inline=False), body

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from tensorpost.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
 from tensorpost.strict_json import read_json
 
+from ..headers import header_fields
 from ..service import Service, service_of
 from .models import VERSION, Model
 
@@ -30,14 +31,18 @@ _MODEL: dict[str, Any] = {
     "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}]
 }
 
+_REGION: dict[str, Any] = {
+    "parameters": [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}, "example": "x"}]
+}
+
 router = APIRouter(tags=_TAGS)
 
 
 @router.get("/v2", summary="What this server is")
 async def server_metadata(request: Request) -> JSONResponse:
     """Name, version and extensions of the Open Inference Protocol."""
-    del request
-    return JSONResponse({"name": "tensorpost", "version": version("tensorpost"), "extensions": list(_EXTENSIONS)})
+    shared = ["system_shared_memory"] if service_of(request).inference.regions.enabled else []
+    return JSONResponse({"name": "tensorpost", "version": version("tensorpost"), "extensions": [*_EXTENSIONS, *shared]})
 
 
 @router.get("/v2/models", summary="List the models")
@@ -122,6 +127,63 @@ async def not_offered(request: Request) -> Response:
     """Always refused."""
     del request
     raise NoBackend("trace and log settings are not offered here; the server's own settings say what is recorded")
+
+
+@router.get("/v2/systemsharedmemory/status", summary="List the regions of shared memory")
+@router.get("/v2/systemsharedmemory/region/{region}/status", include_in_schema=False)
+async def region_status(request: Request) -> JSONResponse:
+    """The caller's own regions; none where shared memory is off."""
+    regions, name = service_of(request).inference.regions, request.path_params.get("region")
+    if not regions.enabled and name is None:
+        return JSONResponse([])
+    return JSONResponse(regions.status(name, _region_owner(request)))
+
+
+@router.post("/v2/systemsharedmemory/region/{region}/register", summary="Register a region", openapi_extra=_REGION)
+async def register_region(request: Request) -> Response:
+    """`{"key": "/name", "offset": 0, "byte_size": 1024}`: a shared memory object, and the part of it to use."""
+    owner, document = _region_owner(request), await _body(request)
+    service_of(request).inference.regions.register(
+        request.path_params["region"], document.get("key"), document.get("offset"), document.get("byte_size"), owner
+    )
+    return Response()
+
+
+@router.post("/v2/systemsharedmemory/unregister", summary="Unregister every region")
+@router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
+async def unregister_region(request: Request) -> Response:
+    """200, also for a region that there is not; what runs on it ends first."""
+    regions = service_of(request).inference.regions
+    if regions.enabled:
+        regions.unregister(request.path_params.get("region"), _region_owner(request))
+    return Response()
+
+
+@router.get("/v2/cudasharedmemory/status", include_in_schema=False)
+async def cuda_region_status(request: Request) -> JSONResponse:
+    """No regions."""
+    del request
+    return JSONResponse([])
+
+
+@router.post("/v2/cudasharedmemory/unregister", include_in_schema=False)
+@router.post("/v2/cudasharedmemory/region/{region}/unregister", include_in_schema=False)
+async def unregister_cuda_region(request: Request) -> Response:
+    """200: there is none."""
+    del request
+    return Response()
+
+
+@router.post("/v2/cudasharedmemory/region/{region}/register", include_in_schema=False)
+@router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
+async def no_cuda_region(request: Request) -> Response:
+    """Always refused."""
+    del request
+    raise NoBackend("CUDA shared memory is not offered here; use system shared memory, or binary tensors")
+
+
+def _region_owner(request: Request) -> str:
+    return service_of(request).inference.regions.check(request.scope, header_fields(request.scope["headers"]))
 
 
 def _model(request: Request) -> Model:
