@@ -7,10 +7,12 @@ DOCKER ?= docker
 JOBS ?= 3
 ROUNDS ?= 10
 PEERS ?= build/peers
+IMAGES ?= cpu slim cuda
+RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
 RUN := .venv/bin/
 
 .PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image requirements
+	sbom audit serve image image-check requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -69,8 +71,13 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup
 	$(RUN)tensorpost serve
 
-image:  ## the container image tensorpost:latest
-	$(DOCKER) build --tag tensorpost .
+image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest), :slim and :cuda; one alone: make image-slim
+
+image-%:
+	$(DOCKER) build --target $* --tag tensorpost:$* $(if $(filter cpu,$*),--tag tensorpost) .
+
+image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
+	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
 
 # Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
@@ -88,4 +95,6 @@ requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --group dev --output-file requirements/dev.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
