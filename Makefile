@@ -12,7 +12,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image image-check requirements
+	sbom audit serve image image-check helm-test requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -78,6 +78,13 @@ image-%:
 
 image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
 	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
+
+helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas
+	$(RUN)python -m pytest -n 0 tests/deploy/test_kubernetes.py
+
+build/helm:  # its metadata ask for Python 3.12; of Python there is little in it
+	$(RUN)python -m pip install --quiet --no-compile --no-deps --only-binary=:all: --ignore-requires-python --target $@ \
+	  helm-sdkpy==0.1.32 kubernetes-validate==1.37.0 importlib-resources==6.5.2
 
 # Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
