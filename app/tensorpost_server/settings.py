@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from tensorpost.problems import InvalidParameter, nearest
 
 from . import machine
+from .service_links import is_service_link
 
 __all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Preset", "Settings", "origins", "setting_variable"]
 
@@ -75,7 +76,10 @@ class Settings(BaseSettings):
         """Arguments, variables, then files; see the module."""
         del dotenv_settings, file_secret_settings
         files = {name: value for name, (value, _) in _in_files(cls, getattr(env_settings, "env_prefix", "")).items()}
-        return init_settings, env_settings, InitSettingsSource(settings_cls, files)
+        variables = env_settings()
+        if is_service_link(setting_variable("port"), str(variables.get("port", ""))):
+            del variables["port"]
+        return init_settings, InitSettingsSource(settings_cls, variables), InitSettingsSource(settings_cls, files)
 
     host: str = Field(
         default="127.0.0.1",
@@ -394,8 +398,8 @@ def origins(settings_class: type[BaseSettings] = Settings) -> Mapping[str, str]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Environment variables by their names in upper case, as pydantic-settings reads them."""
-    return {name.upper(): value for name, value in os.environ.items()}
+    """Environment variables by their names in upper case, as pydantic-settings reads them, without Kubernetes' own."""
+    return {name.upper(): value for name, value in os.environ.items() if not is_service_link(name, value)}
 
 
 def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tuple[Any, str]]:
