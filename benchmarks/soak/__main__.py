@@ -13,9 +13,18 @@ from ..report import markdown
 from ..servers import ROOT
 from .attacks import attacks
 from .finding import Finding
+from .lifecycle import lifecycle
+from .mixed import mixed
+from .overload import overload
+from .suites import access_suites, attack_suites
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
-    "attacks": (170, attacks),
+    "mixed": (200, mixed),
+    "overload": (30, overload),
+    "attacks": (180, attacks),
+    "lifecycle": (40, lifecycle),
+    "attack suites": (90, attack_suites),
+    "access": (30, access_suites),
 }
 """Each row with its part of ten minutes, in seconds."""
 WHOLE = sum(part for part, _ in ROWS.values())

@@ -21,8 +21,9 @@ from ..servers import Server, resident
 from .finding import LOCAL, SMALL, Finding, beside, processor_seconds, settled, well_behaved
 
 MIB = 1 << 20
-IDLE_BYTES = 64 << 10
-"""What an idle or refused connection may cost, whatever it sends."""
+IDLE_BYTES, AHEAD_BYTES = 64 << 10, 640 << 10
+"""What a connection may cost that is idle, and one that sends ahead and reads nothing: what one read brought, and the
+responses that were begun."""
 OTHER = "127.0.0.2"
 """The attackers' address; the well-behaved caller's is 127.0.0.1."""
 
@@ -37,6 +38,9 @@ def attacks(seconds: float) -> Iterator[Finding]:
             before = Before(resident(server.process), processor_seconds(server.process))
             with beside(partial(attack.target, server.port)):
                 time.sleep(min(1.0, each / 4))  # until it is in full swing
+                if attack.new_connections:
+                    well_behaved(server.port, 0.3)
+                    alone = well_behaved(server.port, 0.3 * each)
                 during = well_behaved(server.port, each, new_connections=attack.new_connections)
                 more = attack.judge(server, before)
             left = settled(server.port)
@@ -179,12 +183,12 @@ def smuggled(port: int) -> None:
             assert found == [400, 200], found
 
 
-def growth(connections: int) -> Callable[[Server, Before], tuple[str, bool]]:
+def growth(connections: int, most: int = IDLE_BYTES) -> Callable[[Server, Before], tuple[str, bool]]:
     """How much resident memory each of so many connections costs."""
 
     def judge(server: Server, before: Before) -> tuple[str, bool]:
         each = (resident(server.process) - before.resident) / connections
-        return f"{each / 1024:.0f} KiB for a connection", each <= IDLE_BYTES + 2 * MIB / connections
+        return f"{each / 1024:.0f} KiB for a connection", each <= most + 4 * MIB / connections
 
     return judge
 
@@ -226,7 +230,7 @@ AHEAD = (request_bytes("GET", "/", headers=LOCAL | {"content-length": None}) * 2
 ATTACKS = (
     Attack(
         "50 connections of 586 KB of requests each, answers never read",
-        partial(hold, count=50, data=AHEAD, receive_buffer=4096), growth(50),
+        partial(hold, count=50, data=AHEAD, receive_buffer=4096), growth(50, AHEAD_BYTES),
     ),
     Attack(
         "1,000 connections that send half a head",
@@ -258,7 +262,7 @@ ATTACKS = (
     Attack("bodies that look like requests, beside Upgrade and white space", smuggled, still_answered),
     Attack("256 uploads that stop after their heads", partial(hold, count=256, data=BUSY)),
     Attack(
-        f"{BUSY_CONNECTIONS:,} busy connections; each request of the caller on a new one",
+        f"{BUSY_CONNECTIONS:,} busy connections; the caller's requests on new ones, alone: beside them on kept ones",
         partial(busy, connections=BUSY_CONNECTIONS), new_connections=True,
     ),
     Attack(

@@ -7,11 +7,15 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from tests.support.http_app import NPY, Answer, Wire, npy_bytes, request_bytes
+
+T = TypeVar("T")
 
 LOCAL = {"host": "localhost"}
 LIVE = request_bytes("GET", "/v2/health/live", headers=LOCAL | {"content-length": None})
@@ -60,6 +64,16 @@ def beside(*targets: Callable[[], object]) -> Iterator[None]:
         for process in processes:
             process.kill()
             process.join()
+
+
+def in_processes(jobs: Sequence[Callable[[], T]], meanwhile: Callable[[], object]) -> list[T]:
+    """The results of jobs that run in a process each and can be pickled; the other is called ten times a second."""
+    with ProcessPoolExecutor(len(jobs), mp_context=_PROCESSES) as pool:
+        running = [pool.submit(job) for job in jobs]
+        while not all(each.done() for each in running):
+            meanwhile()
+            time.sleep(0.1)
+        return [each.result() for each in running]
 
 
 @dataclass(frozen=True)
