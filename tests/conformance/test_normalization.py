@@ -145,7 +145,7 @@ def neighbours(draw: st.DrawFn) -> Case:
     ids=["by given statistics", "by its own", "by norms", "by neighbours"],
 )
 @given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 300)), at_once=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_call(backend: Backend, drawn: Any, data: st.DataObject, slice_bytes: int, at_once: bool) -> None:
     check_bytes(backend, data.draw(drawn), slice_bytes, at_once=at_once)
 
