@@ -54,19 +54,22 @@ def test_every_type_in_every_kind_of_layout(backend: Backend, source: str):
 
 @pytest.mark.parametrize("operator", operator_cases.STRATEGIES)
 @given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 700)), at_once=st.booleans())
-@settings(max_examples=10, deadline=None)
-def test_any_call(backend: Backend, operator: str, data: st.DataObject, slice_bytes: int, at_once: bool):
-    check = check_explained if backend.name == "directml" else check_bytes
-    check(backend, data.draw(operator_cases.STRATEGIES[operator]), slice_bytes, at_once=at_once)
+@settings(max_examples=15, deadline=None)
+def test_any_call(backends: list[Backend], operator: str, data: st.DataObject, slice_bytes: int, at_once: bool):
+    case = data.draw(operator_cases.STRATEGIES[operator])
+    for backend in backends:
+        check = check_explained if backend.name == "directml" else check_bytes
+        check(backend, case, slice_bytes, at_once=at_once)
 
 
 @given(call=ours.tile_cases(), slice_bytes=st.integers(1, 700), at_once=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_any_tile(backend: Backend, call: tuple[Any, bytes], slice_bytes: int, at_once: bool):
+@settings(max_examples=150, deadline=None)
+def test_any_tile(backends: list[Backend], call: tuple[Any, bytes], slice_bytes: int, at_once: bool):
     desc, buffer = call
     case = Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer))
 
-    check_bytes(backend, case, slice_bytes, at_once=at_once)
+    for backend in backends:
+        check_bytes(backend, case, slice_bytes, at_once=at_once)
 
 
 def test_slices_may_be_computed_in_any_order_and_twice(backend: Backend):
