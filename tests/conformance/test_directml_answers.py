@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 from tests.directml_device.conformance import Answer, computed, difference, kept
+from tests.support.batches import each
 
 from tensorpost_server.backends import load_backend
 
@@ -15,7 +16,7 @@ NUMBA = pytest.param("numba", marks=pytest.mark.skipif(find_spec("numba") is Non
 
 
 @pytest.mark.parametrize("backend", ["numpy", NUMBA])
-@pytest.mark.parametrize("operator", OPERATORS)
+@each("operator", OPERATORS)
 def test_answers_are_directmls(operator: str, backend: str) -> None:
     opened = load_backend(backend)()
     try:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.directml_device.differences import difference_of
 from tests.directml_device.validation import Judged, kept, ours
+from tests.support.batches import each
 
 JUDGED = kept()
 OPERATORS = sorted({item.operator for item in JUDGED})
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@each("operator", OPERATORS)
 def test_what_directml_accepts_is_accepted_and_nothing_else(operator: str) -> None:
     unexplained: list[Judged] = []
     for item in JUDGED:
