@@ -48,7 +48,9 @@ class _StaticFile:
 def _read(path: str) -> _StaticFile:
     file = _PATHS[path]
     content = file.read_bytes()
-    return _StaticFile(content, _MEDIA_TYPES.get(file.suffix, "text/html"), f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return _StaticFile(
+        content, _MEDIA_TYPES.get(file.suffix, "text/html"), f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    )
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
