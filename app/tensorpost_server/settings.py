@@ -209,6 +209,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes.",
     )
+    max_image_pixels: int = Field(
+        default=1 << 27,
+        ge=1,
+        description="Most pixels of a picture that is read or written. A file of a few KiB can announce any number, "
+        "and each may take 48 bytes of memory meanwhile.",
+    )
     max_output_bytes: int = Field(
         default=16 * _GIB,
         ge=1,

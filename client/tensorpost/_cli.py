@@ -26,7 +26,6 @@ from ._files import (
     check_picture,
     destination,
     format_of,
-    picture_bytes,
     read_array,
     standard_input,
     write_blocks,
@@ -39,6 +38,7 @@ from ._terminal import gib, place_of, print_json, print_table, progress_bar, sho
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
+from .images import encode_image
 from .onnx import OnnxNode, lower
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
 from .resampling import Mode, mode_of, resampling, simplest_ratio
@@ -158,7 +158,7 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
             array = client.run(computation.desc, computation.array, progress=progress, **options).reshape(
                 computation.shape
             )
-            content = picture_bytes(array, out_format)
+            content = encode_image(array, out_format)
             with destination(output) as file:
                 file.write(content)
 

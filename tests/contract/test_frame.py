@@ -186,7 +186,7 @@ def test_a_missing_tensor_in_a_large_frame_is_named_briefly():
 
 def test_media_types():
     assert MEDIA_TYPE == "application/vnd.safetensors"
-    assert ALSO_READ == ("application/x-safetensors", "application/octet-stream")
+    assert ALSO_READ == ("application/x-safetensors",)
     assert NPY_MEDIA_TYPE == "application/x-npy"
 
 

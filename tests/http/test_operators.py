@@ -91,11 +91,10 @@ def test_every_form_in_and_out(app: AppClient, form: str, accept: str | None):
     np.testing.assert_array_equal(TILED, found[0, 0])
 
 
-@pytest.mark.parametrize("media_type", ["application/x-safetensors", "application/octet-stream"])
-def test_other_names_of_a_frame(app: AppClient, media_type: str):
+def test_another_name_of_a_frame(app: AppClient):
     path, body, _ = CALLS["frame"]
 
-    answer = app.post(path, body, {"content-type": media_type})
+    answer = app.post(path, body, {"content-type": "application/x-safetensors"})
 
     assert answer.headers["content-type"] == "application/vnd.safetensors"
     np.testing.assert_array_equal(TILED, numbers_of(answer.headers["content-type"], answer.content)[0, 0])
@@ -111,7 +110,7 @@ def test_other_names_of_a_frame(app: AppClient, media_type: str):
         ("text/html, */*;q=0.1", "application/x-npy"),
         ("APPLICATION/JSON", "application/json"),
         ("application/json; charset=utf-8", "application/json"),
-        ("application/octet-stream", "application/vnd.safetensors"),
+        ("application/octet-stream", "application/octet-stream"),
     ],
 )
 def test_accept_picks_the_writer(app: AppClient, accept: str, expected: str):
@@ -120,7 +119,7 @@ def test_accept_picks_the_writer(app: AppClient, accept: str, expected: str):
     assert expected == answer.headers["content-type"]
 
 
-@pytest.mark.parametrize("accept", ["text/html", "image/png, text/*", "application/json;q=0"])
+@pytest.mark.parametrize("accept", ["text/html", "image/tiff, text/*", "application/json;q=0"])
 def test_an_accept_that_cannot_be_met(app: AppClient, accept: str):
     answer = app.post(TILE + "?repeats=1,1,2,2", npy_bytes(X), NPY | {"accept": accept})
 
