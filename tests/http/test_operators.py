@@ -365,13 +365,12 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
     tile = next(entry for entry in listed if entry["name"] == "tile")
     assert (tile["type"], tile["value"]) == ("DML_OPERATOR_TILE", 70)
     tensor = {"type": "TENSOR_DESC", "required": True, "array": False, "optional": False}
-    attribute = {"kind": "attribute"}
+    attribute = {"kind": "attribute", "required": False, "array": False}
     assert [{key: value for key, value in field.items() if key != "support"} for field in tile["fields"]] == [
         {"name": "InputTensor", "kind": "input", "tensor": "input", **tensor},
         {"name": "OutputTensor", "kind": "output", "tensor": "output", **tensor},
-        {"name": "RepeatsCount", "type": "UINT", "required": False, "array": False, "query": "repeats_count"}
-        | attribute,
-        {"name": "Repeats", "type": "UINT_ARRAY", "required": True, "array": True, "query": "repeats"} | attribute,
+        attribute | {"name": "RepeatsCount", "type": "UINT", "query": "repeats_count"},
+        attribute | {"name": "Repeats", "type": "UINT_ARRAY", "required": True, "array": True, "query": "repeats"},
     ]
     # DML_TILE_OPERATOR_DESC page, tensor support
     assert [

@@ -74,7 +74,7 @@ export function drawTaps({ weights, inputs, length, outputs }, tiles) {
 function cell(svg, x, y, width, index, kind) {
   const size = Math.min(width, CELL) - 3;
   svg.append(make("rect", { x: x - size / 2, y: y - CELL / 4, width: Math.max(size, 1), height: CELL / 2, rx: 4, class: kind }));
-  if (width >= 14) svg.append(make("text", { x, y: y + 4.5, class: `label ${kind}` }, String(index)));
+  if (width >= 6 + 8 * String(index).length) svg.append(make("text", { x, y: y + 4.5, class: `label ${kind}` }, String(index)));
 }
 
 export function make(name, attributes, text) {
