@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .extras import install_command
 from .problems import InvalidFrame, LimitExceeded
 
 if TYPE_CHECKING:
@@ -438,6 +439,6 @@ def _pillow() -> Any:
         import PIL.Image
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            "pictures need the package Pillow: pip install 'tensorpost[images]'", name=missing.name
+            f"pictures need the package Pillow: {install_command('images')}", name=missing.name
         ) from None
     return PIL.Image

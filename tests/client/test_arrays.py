@@ -238,7 +238,7 @@ class Dlpack:
     [
         [[1, 2, 3], [4, 5, 6]],
         ((1, 2, 3), (4, 5, 6)),
-        memoryview(np.arange(1, 7).reshape(2, 3)),
+        memoryview(np.arange(1, 7).reshape(2, 3)),  # pyright: ignore[reportArgumentType] # arrays have the buffer protocol
         Dlpack(np.arange(1, 7).reshape(2, 3)),
         Image.fromarray(np.arange(1, 7, dtype=np.uint8).reshape(2, 3)),
     ],
@@ -275,11 +275,12 @@ def test_what_directml_s_tile_takes_not_goes_as_onnx_s() -> None:
 def test_repeats_are_read_as_numpy_reads_them(shape: tuple[int, ...], repeats: Any) -> None:
     x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     call = tile_call(x, repeats)
+    assert isinstance(call.operation, TileOperatorDesc)
     assert call.shape == np.tile(x, repeats).shape
     # the operator of equal ranks gives what NumPy gives for what was sent
     assert np.array_equal(
         np.tile(call.array, call.operation.repeats).reshape(call.shape),
-        np.tile(x, repeats),  # pyright: ignore[reportAttributeAccessIssue] # DML_OPERATOR_TILE
+        np.tile(x, repeats),
     )
 
 

@@ -103,7 +103,7 @@ def test_tensors_of_pytorch_are_detached_and_bfloat16_keeps_its_bits(monkeypatch
     module: Any = ModuleType("torch")
     module.int16 = "int16"
     monkeypatch.setitem(sys.modules, "torch", module)
-    assert as_array("x", Tensor(np.float32([1, 2]), "float32")).tolist() == [1, 2]
+    assert as_array("x", Tensor(np.array([1, 2], np.float32), "float32")).tolist() == [1, 2]
     bits = np.array([0x3F80, 0x4000], np.int16)
     found = as_array("x", Tensor(bits, "bfloat16"))
     assert (found.dtype.name, found.astype(float).tolist()) == ("bfloat16", [1, 2])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from tests.support import oracles
 from tests.support import strategies as ours
+from tests.support.batches import each
 from tests.support.http_app import (
     FRAME,
     JSON,
@@ -363,12 +364,13 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
     assert [cls.operator_type.lower() for cls in OPERATORS] == [entry["name"] for entry in listed]
     tile = next(entry for entry in listed if entry["name"] == "tile")
     assert (tile["type"], tile["value"]) == ("DML_OPERATOR_TILE", 70)
-    tensor = {"required": True, "array": False, "optional": False}
+    tensor = {"type": "TENSOR_DESC", "required": True, "array": False, "optional": False}
+    attribute = {"kind": "attribute", "required": False, "array": False}
     assert [{key: value for key, value in field.items() if key != "support"} for field in tile["fields"]] == [
         {"name": "InputTensor", "kind": "input", "tensor": "input", **tensor},
         {"name": "OutputTensor", "kind": "output", "tensor": "output", **tensor},
-        {"name": "RepeatsCount", "kind": "attribute", "required": False, "array": False, "query": "repeats_count"},
-        {"name": "Repeats", "kind": "attribute", "required": True, "array": True, "query": "repeats"},
+        attribute | {"name": "RepeatsCount", "type": "UINT", "query": "repeats_count"},
+        attribute | {"name": "Repeats", "type": "UINT_ARRAY", "required": True, "array": True, "query": "repeats"},
     ]
     # DML_TILE_OPERATOR_DESC page, tensor support
     assert [
@@ -394,7 +396,7 @@ def test_the_catalogue_says_how_the_opened_backends_compute(app: AppClient):
         assert app.get(f"/v1/operators/{entry['name']}").json()["conformance"] == found
 
 
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_one_operator_with_its_json_schema(app: AppClient, cls: Any):
     entry = app.get(f"/v1/operators/{cls.operator_type.lower()}").json()
 
