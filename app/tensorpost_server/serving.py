@@ -26,6 +26,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
+from tensorpost.extras import install_command
 from tensorpost.problems import DeviceLost, InvalidParameter
 
 from .engine import Pool
@@ -134,7 +135,7 @@ def choose_protocol(settings: Settings) -> ProtocolChoice:
     missing = tuple(name for name in faster if find_spec(name) is None)
     if "httptools" in missing and wished in ("direct", "httptools"):
         raise InvalidParameter(
-            f"{ENVIRONMENT_PREFIX}HTTP_PROTOCOL is {wished!r}, which needs httptools: install tensorpost[server], "
+            f"{ENVIRONMENT_PREFIX}HTTP_PROTOCOL is {wished!r}, which needs httptools: {install_command('server')}, "
             "or choose auto or h11"
         )
     best = "h11" if "httptools" in missing else "direct"

@@ -26,7 +26,6 @@ from ._files import (
     check_picture,
     destination,
     format_of,
-    picture_bytes,
     read_array,
     standard_input,
     write_blocks,
@@ -39,6 +38,7 @@ from ._terminal import gib, place_of, print_json, print_table, progress_bar, sho
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
+from .images import encode_image
 from .onnx import OnnxNode, lower
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
 from .resampling import Mode, mode_of, resampling, simplest_ratio
@@ -158,7 +158,7 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
             array = client.run(computation.desc, computation.array, progress=progress, **options).reshape(
                 computation.shape
             )
-            content = picture_bytes(array, out_format)
+            content = encode_image(array, out_format)
             with destination(output) as file:
                 file.write(content)
 
@@ -434,16 +434,27 @@ def probe_directml(
 
 
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
-def warmup(*, as_json: AsJson = False) -> None:
+def warmup(
+    *,
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="The cuda backend's kernels instead, for the common GPUs; needs no GPU.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
     commands = server_commands()
-    typer.echo("compiling the numba backend's loops, unless they are there: half a minute to a minute", err=True)
-    row: Mapping[str, object] = commands.warmup()
+    what, time = (
+        ("cuda backend's kernels", "some minutes") if cuda else ("numba backend's loops", "half a minute to a minute")
+    )
+    typer.echo(f"compiling the {what}, unless they are there: {time}", err=True)
+    row: Mapping[str, object] = commands.warmup_cuda() if cuda else commands.warmup()
     if as_json:
         print_json(row)
-        return
-    made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
-    typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
+    elif cuda:
+        typer.echo(f"{row['compiled']} kernels compiled in {row['seconds']} s, in {row['folder']}")
+    else:
+        made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
+        typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")

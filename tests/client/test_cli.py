@@ -660,7 +660,7 @@ def test_without_its_libraries_the_command_says_how_to_install_them(missing: str
 
     assert (found.returncode, found.stdout) == (1, "")
     assert f"the package {missing}, which is not installed" in found.stderr
-    assert "pip install 'tensorpost[cli]'" in found.stderr
+    assert "pip install '.[cli]'" in found.stderr
     assert "Traceback" not in found.stderr
 
 
@@ -676,7 +676,7 @@ def test_without_the_server_its_commands_say_how_to_install_it(
     found = run(command)
 
     assert found.exit_code == 1
-    assert f"{missing} is not installed: pip install 'tensorpost[server]'" in found.stderr
+    assert f"{missing} is not installed: pip install '.[server]'" in found.stderr
 
 
 def test_without_pillow_arrays_still_work_and_pictures_say_what_is_missing(
@@ -690,4 +690,4 @@ def test_without_pillow_arrays_still_work_and_pictures_say_what_is_missing(
 
     assert array.exit_code == 0
     assert pixels.exit_code == 1
-    assert "pip install 'tensorpost[images]'" in pixels.stderr
+    assert "pip install '.[images]'" in pixels.stderr

@@ -83,7 +83,8 @@ def catalogue_entry(cls: type[OperatorDesc], backends: Collection[str]) -> dict[
 
 def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> dict[str, Any]:
     """A field: an attribute with its query parameter, or a tensor with its name in a frame and what it may be."""
-    entry = {"name": field.name, "kind": field.kind, "required": info.is_required(), "array": field.is_array}
+    entry = {"name": field.name, "kind": field.kind, "type": field.type}
+    entry |= {"required": info.is_required(), "array": field.is_array}
     if field.kind == "attribute":
         return entry | {"query": field.attribute_name}
     support = [
