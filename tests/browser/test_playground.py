@@ -163,7 +163,7 @@ def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.dataset.slider") == "Scale"
         changed_by(page, lambda: page.keyboard.press("PageUp"))
-        sizes = [float(size) for size in re.findall(r"\d+", page.inner_text("#output .about").split("·")[1])]
+        sizes = [int(size) for size in re.findall(r"\d+", page.inner_text("#output .about").split("·")[1])]
         assert sizes > [1, 1, 4, 6]
 
         page.focus("#output canvas")
