@@ -7,10 +7,12 @@ DOCKER ?= docker
 JOBS ?= 3
 ROUNDS ?= 10
 PEERS ?= build/peers
+IMAGES ?= cpu slim cuda
+RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image docs requirements
+	sbom audit serve image image-check helm-test docs requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -80,8 +82,20 @@ build/docs-environment/.made: requirements/docs.txt
 	build/docs-environment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	touch $@
 
-image:  ## the container image tensorpost:latest
-	$(DOCKER) build --tag tensorpost .
+image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest), :slim and :cuda; one alone: make image-slim
+
+image-%:
+	$(DOCKER) build --target $* --tag tensorpost:$* $(if $(filter cpu,$*),--tag tensorpost) .
+
+image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
+	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
+
+helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas
+	$(RUN)python -m pytest -n 0 tests/deploy/test_kubernetes.py
+
+build/helm:  # its metadata ask for Python 3.12; of Python there is little in it
+	$(RUN)python -m pip install --quiet --no-compile --no-deps --only-binary=:all: --ignore-requires-python --target $@ \
+	  helm-sdkpy==0.1.32 kubernetes-validate==1.37.0 importlib-resources==6.5.2
 
 # Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
@@ -99,5 +113,7 @@ requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --group dev --output-file requirements/dev.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
 	$(PIN) --group pyproject.toml:docs --output-file requirements/docs.txt

@@ -35,6 +35,8 @@ from .http.observability.access_log import AccessLog, console_line, json_line
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
+from .http.open_inference import routes as inference_routes
+from .http.open_inference.inference_service import InferenceService
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -98,7 +100,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
-    service = Service(settings, admission, AccessControl(settings), metrics=metrics)
+    service = Service(settings, admission, AccessControl(settings), InferenceService(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -111,13 +113,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
         service.observe_by(_access_log(settings), traces)
-        trimming = asyncio.ensure_future(_trim(admission))
+        trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
         try:
             yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
             service.draining = True
             trimming.cancel()
             buffers.trim(0)
+            service.inference.regions.close()
             service.pool.close()
             service.pool = None
             service.observe_by(None)
@@ -133,7 +136,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.service = service
     pages = (playground,) if settings.playground else ()
-    for module in (operator_routes, examples, service_routes, metrics_endpoint, *pages):
+    for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -160,12 +163,13 @@ def _access_log(settings: Settings) -> AccessLog | None:
     return AccessLog(console_line if choice == "console" else json_line, write)
 
 
-async def _trim(admission: Admission, seconds: float = KEEP_SECONDS / 4) -> None:
+async def _trim(admission: Admission, sweep: Callable[[], object], seconds: float = KEEP_SECONDS / 4) -> None:
     """Give unused memory back, for as long as the application runs; the C library's only while nothing is in flight."""
     before = machine.resident_memory() or 0
     while True:
         await asyncio.sleep(seconds)
         admission.buffers.trim()
+        sweep()
         if not admission.requests_in_flight and (machine.resident_memory() or 0) > before + _WORTH_FREEING:
             with suppress(RuntimeError, MemoryError):  # no memory for a thread; the next turn tries again
                 await asyncio.to_thread(machine.free_unused_memory)

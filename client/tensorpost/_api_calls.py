@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ._arrays import Inputs, Outputs, RequestTemplate, check_out, output_memory, request_template, wire_inputs
 from ._checks import shown, text, whole_number
 from ._http1 import Request
+from ._many_servers import ManyServers
 from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
 from ._transport import Transport
 from .descriptors import FeatureLevel
@@ -64,7 +65,7 @@ _NO_OPTIONS = RequestOptions()
 
 
 async def compute(
-    transport: Transport, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
 ) -> Result[Any]:
     """Run an operation and receive its outputs whole.
 
@@ -87,7 +88,7 @@ async def compute(
 
 
 def stream(
-    transport: Transport, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     """An operation's outputs block by block. The request is sent when the first block is asked for.
 
@@ -99,7 +100,7 @@ def stream(
 
 
 async def _blocks(
-    transport: Transport, request: Request, template: RequestTemplate, block_bytes: int
+    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
     async with await transport.ask(request) as response:
@@ -116,7 +117,7 @@ async def _blocks(
         await response.finish()
 
 
-async def document(transport: Transport, path: str, *segments: str) -> Any:
+async def document(transport: Transport | ManyServers, path: str, *segments: str) -> Any:
     """GET a JSON document. `segments` are appended to the path, percent-encoded.
 
     Raises:
@@ -129,7 +130,7 @@ async def document(transport: Transport, path: str, *segments: str) -> Any:
         return await response.json()
 
 
-async def health(transport: Transport, path: str) -> bool:
+async def health(transport: Transport | ManyServers, path: str) -> bool:
     """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
     try:
         async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
@@ -140,7 +141,9 @@ async def health(transport: Transport, path: str) -> bool:
 
 
 async def validate(
-    transport: Transport, operation: Operation | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
+    transport: Transport | ManyServers,
+    operation: Operation | Mapping[str, Any],
+    feature_level: str | int | FeatureLevel | None,
 ) -> Validation:
     """Ask a server whether it would accept a descriptor."""
     if isinstance(operation, Mapping):

@@ -434,16 +434,27 @@ def probe_directml(
 
 
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
-def warmup(*, as_json: AsJson = False) -> None:
+def warmup(
+    *,
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="The cuda backend's kernels instead, for the common GPUs; needs no GPU.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
     commands = server_commands()
-    typer.echo("compiling the numba backend's loops, unless they are there: half a minute to a minute", err=True)
-    row: Mapping[str, object] = commands.warmup()
+    what, time = (
+        ("cuda backend's kernels", "some minutes") if cuda else ("numba backend's loops", "half a minute to a minute")
+    )
+    typer.echo(f"compiling the {what}, unless they are there: {time}", err=True)
+    row: Mapping[str, object] = commands.warmup_cuda() if cuda else commands.warmup()
     if as_json:
         print_json(row)
-        return
-    made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
-    typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
+    elif cuda:
+        typer.echo(f"{row['compiled']} kernels compiled in {row['seconds']} s, in {row['folder']}")
+    else:
+        made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
+        typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")

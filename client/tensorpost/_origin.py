@@ -29,6 +29,7 @@ class Origin:
         headers: sent with every request, names in lower case.
         tls: the context for https, or whether to verify certificates.
         uds: path of a Unix domain socket to connect to instead of host and port.
+        address: one of the host's addresses to connect to; None to look it up.
         fields: the Host header and `headers`, as pairs.
     """
 
@@ -40,6 +41,7 @@ class Origin:
     timeout: Timeout
     tls: ssl.SSLContext | bool
     uds: str | None
+    address: str | None = None
     fields: tuple[tuple[str, str], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,7 @@ class Origin:
         return cls(url.scheme, host, port, url.path.rstrip("/"), headers, timeout, tls, uds)
 
     def __str__(self) -> str:
-        socket = f" (Unix socket {self.uds})" if self.uds else ""
+        socket = f" (Unix socket {self.uds})" if self.uds else f" ({self.address})" if self.address else ""
         return f"{self.scheme}://{self.authority}{self.prefix}{socket}"
 
     @property
@@ -91,9 +93,9 @@ class Origin:
     def proxy(self) -> str | None:
         """The proxy that the environment names for this server (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
 
-        None for Unix sockets and for this very machine, which no proxy could reach.
+        None for Unix sockets, for an address that was looked up, and for this very machine, which no proxy could reach.
         """
-        if self.uds or self._is_this_machine():
+        if self.uds or self.address or self._is_this_machine():
             return None
         import urllib.request  # here, because it takes longer to load than all of this package's own sockets
 

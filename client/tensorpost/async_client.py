@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import _api_calls as api
 from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._many_servers import ManyServers, new_transport
 from ._numpy_calls import NumpyCalls
 from ._options import (
     DEFAULT_BLOCK_BYTES,
@@ -70,7 +71,7 @@ class AsyncClient(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str = DEFAULT_URL,
+        base_url: str | Sequence[str] = DEFAULT_URL,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -81,9 +82,12 @@ class AsyncClient(NumpyCalls):
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
-        self._transport = Transport(
-            AsyncioRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
-        )  # fmt: skip
+        runtime = AsyncioRuntime()
+
+        def transport(url: str, address: str | None) -> Transport:
+            return Transport(runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address)
+
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"

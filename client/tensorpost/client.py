@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from . import _api_calls as api
 from ._api_calls import RequestOptions
 from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._many_servers import ManyServers, new_transport
 from ._numpy_calls import NumpyCalls
 from ._options import (
     DEFAULT_BLOCK_BYTES,
@@ -50,7 +51,9 @@ class Client(NumpyCalls):
     """A connection to a tensorpost server. Blocking; may be shared between threads.
 
     Args:
-        base_url: where the server is; a path in it is kept as a prefix.
+        base_url: where the server is; a path in it is kept as a prefix. Of several URLs each call goes to the server
+            with the fewest outstanding bytes of this client, and to another one if that cannot answer. A URL that
+            begins with `dns+http` stands for every address of its name, looked up again every 30 seconds.
         timeout: the longest silence in seconds while a request is sent or an answer awaited or received; None waits for
             ever. A long answer that keeps coming does not time out. A `Timeout` has a wait for each phase; with a
             number, or None, connecting has at most 5 seconds.
@@ -81,7 +84,7 @@ class Client(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str = DEFAULT_URL,
+        base_url: str | Sequence[str] = DEFAULT_URL,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -92,9 +95,12 @@ class Client(NumpyCalls):
         uds: str | None = None,
         http_client: httpx.Client | None = None,
     ) -> None:
-        self._transport = Transport(
-            ThreadRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
-        )  # fmt: skip
+        runtime = ThreadRuntime()
+
+        def transport(url: str, address: str | None) -> Transport:
+            return Transport(runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address)
+
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batches import each
 from tests.support.strategies import json_values
 
 from tensorpost.descriptors import OPERATORS, FeatureLevel, OperatorDesc, TileOperatorDesc, parse_operator
@@ -109,8 +109,8 @@ def hostile() -> Iterator[tuple[str, Any]]:
 HOSTILE = list(hostile())
 
 
-@pytest.mark.parametrize("complete", [False, True], ids=["whole", "complete"])
-@pytest.mark.parametrize("document", [document for _, document in HOSTILE], ids=[name for name, _ in HOSTILE])
+@each("complete", [False, True], ids=["whole", "complete"])
+@each("document", [document for _, document in HOSTILE], ids=[name for name, _ in HOSTILE])
 def test_hostile_documents(document: Any, complete: bool) -> None:
     start = time.perf_counter()
     error = attempt(document, complete=complete)
@@ -118,7 +118,7 @@ def test_hostile_documents(document: Any, complete: bool) -> None:
     assert error is not None, "none of these is a valid document"
 
 
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_wrong_types_in_every_field_of_every_operator(cls: type[OperatorDesc]) -> None:
     wrong: list[Any] = [
         None,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from tests.support import oracles
 from tests.support import strategies as ours
+from tests.support.batches import each
 from tests.support.http_app import (
     FRAME,
     JSON,
@@ -395,7 +396,7 @@ def test_the_catalogue_says_how_the_opened_backends_compute(app: AppClient):
         assert app.get(f"/v1/operators/{entry['name']}").json()["conformance"] == found
 
 
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_one_operator_with_its_json_schema(app: AppClient, cls: Any):
     entry = app.get(f"/v1/operators/{cls.operator_type.lower()}").json()
 

@@ -428,7 +428,7 @@ def test_json_that_is_not_as_long_as_its_content_length(app: AppClient, declared
     ("method", "path", "allow"),
     [
         ("DELETE", "/v1/operators/tile", "GET, POST"), ("PUT", "/v1/operators", "GET"), ("POST", "/v1/limits", "GET"),
-        ("GET", "/v1/validate", "POST"), ("POST", "/v1/devices", "GET"), ("POST", "/v2/health/live", "GET"),
+        ("GET", "/v1/validate", "POST"), ("POST", "/v1/devices", "GET"), ("POST", "/metrics", "GET"),
         ("PATCH", "/v1/examples/tile.npy", "GET"),
     ],
 )  # fmt: skip

@@ -19,6 +19,8 @@ PINNED = {
     "dev.txt": (["server", "images", "numba", "otel", "jwt"], ["dev"]),
     "demo.txt": (["server", "images", "numba"], ["demo", "build"]),
     "server.txt": (["server", "numba", "otel", "jwt"], []),
+    "slim.txt": (["server", "otel", "jwt"], []),
+    "cuda.txt": (["server", "numba", "otel", "jwt", "cuda12"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
 
@@ -68,10 +70,15 @@ def test_everything_asked_for_is_pinned_within_its_range(name: str) -> None:
 
 
 def test_all_files_pin_the_same_versions() -> None:
-    dev = {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins("dev.txt")}
+    names = (*PINNED, "build.txt")
+    pinned = {name: {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins(name)} for name in names}
 
     for name in ("demo.txt", "server.txt", "build.txt"):
-        assert {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins(name)} <= dev, name
+        assert pinned[name] <= pinned["dev.txt"], name
+    assert pinned["slim.txt"] <= pinned["server.txt"] <= pinned["cuda.txt"], (
+        "the image installs each on top of the last"
+    )
+    assert pinned["cuda.txt"] - pinned["dev.txt"] == pinned["cuda.txt"] - pinned["server.txt"]
 
 
 def test_the_build_needs_what_the_build_group_pins() -> None:

@@ -26,8 +26,10 @@ __all__ = [
     "answer_http_exception",
     "answer_out_of_memory",
     "answer_unexpected",
+    "in_open_inference",
     "is_out_of_memory",
     "out_of_memory",
+    "route_path",
     "status_of",
 ]
 
@@ -66,6 +68,21 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
 }
 
 
+_INFERENCE_STATUS = {422: 400, 504: 503}
+"""What other statuses are in answers of `/v2`; its clients know no others."""
+
+
+def in_open_inference(scope: Scope) -> bool:
+    """Whether the request is one of the Open Inference Protocol."""
+    return f"{route_path(scope)}/".startswith("/v2/")
+
+
+def route_path(scope: Scope) -> str:
+    """The path that a request is routed by: without what the application is mounted under."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
 def status_of(error: p.TensorpostError) -> int:
     """The status of an error: its class's row, or that of the nearest base class that has one."""
     return next((STATUS[cls] for cls in type(error).__mro__ if cls in STATUS), 500)
@@ -90,12 +107,17 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
         headers["Accept-Encoding"] = str(error.extra["accept_encoding"])
     if (observation := observation_of(request.scope)) is not None:
         observation.reason = error.code
+    media_type = MEDIA_TYPE
+    if is_inference := in_open_inference(request.scope):
+        status, media_type = _INFERENCE_STATUS.get(status, status), "application/json"
     problem = error.to_problem(status)
+    if is_inference:
+        problem["error"] = str(error)  # the only member that clients of the Open Inference Protocol show
     if request_id := request.scope.get("tensorpost.request_id"):
         problem["request_id"] = headers["X-Request-ID"] = request_id
     headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
     body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-    return Response(body, status, headers, MEDIA_TYPE)
+    return Response(body, status, headers, media_type)
 
 
 def answer_http_exception(request: Request, error: Exception) -> Response:

@@ -16,11 +16,12 @@ from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
     MOST_KEY_BYTES,
+    CallFormat,
     PreparedCall,
+    PreparedHead,
     Replay,
     RequestKey,
     WholeMessages,
-    body_head_length,
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
@@ -29,7 +30,7 @@ from .error_responses import is_out_of_memory, out_of_memory
 from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
-from .parse_call import Dialect, ReadCall, read_call
+from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .request_body import ClientDisconnected, RequestBody
 from .responses import (
@@ -134,7 +135,7 @@ class Execution:
         self._observation.stages = stages.milliseconds
         pool = service.workers()
         length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
-        format_ = RequestFormat.of(fields, length)
+        format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
         )
@@ -146,7 +147,7 @@ class Execution:
             body.supply(self._whole.receive())
         prepared, read = await self._prepare(key, body, stages, watch)
         # A trace context is another one in each request, so no later head would be the same.
-        if self._whole is not None and key.format.request in _REPLAYED and b"traceparent" not in fields:
+        if self._whole is not None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operation.name
@@ -156,8 +157,8 @@ class Execution:
         stages.done("plan")
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
         stages.done("admit")
-        memory = None if read is None else read.memory
-        if read is not None and read.encoded is not None:
+        memory = read.memory
+        if read.encoded is not None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
             await service.image_threads.run(True, read.encoded.decode_into, memory)
         if memory is None:
@@ -189,22 +190,27 @@ class Execution:
                 worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
                 self._enqueue(worker, plan)
 
+    def _format_of(self, length: int) -> CallFormat:
+        """How the request is read and its response is written."""
+        return RequestFormat.of(self._fields, length)
+
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
-    ) -> tuple[PreparedCall, ReadCall | None]:
-        """The planned call, from the call cache if it is there; and what parsing it read of the body, if it is not."""
+    ) -> tuple[PreparedCall, ReadBody]:
+        """The planned call, from the call cache if it is there; and what parsing it read of the body."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
+        assert isinstance(format_, RequestFormat)
         parser = self._dialect(self._operator)  # refuses an unknown operator before anything of the body is read
         length, head = 0, b""
-        if format_.request in (MediaType.NPY, MediaType.FRAME):
+        if format_.may_replay:
             begin = await body.peek()
-            length = body_head_length(format_.request, begin)
+            length = format_.head_length(begin)
             head = bytes(begin[:length])
             prepared = calls.get((key, head)) if length else None
             if prepared is not None:
                 body.skip(length)
                 stages.done("head")
-                return prepared, None
+                return prepared, ReadBody()
         threads = self._service.parsing
         has_long_head = not length and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
         large = has_long_head or len(key.query) > INLINE_QUERY_BYTES
@@ -216,20 +222,18 @@ class Execution:
         prepared = await threads.run(large, _plan, read, format_, settings)
         if length and read.memory is None and len(key.query) + length <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
-        return prepared, read
+        return prepared, ReadBody(read.memory, read.encoded)
 
     async def _respond(
-        self, prepared: PreparedCall, format_: RequestFormat, worker: Worker, inputs: Sequence[memoryview]
+        self, prepared: PreparedCall, format_: CallFormat, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
-        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
-        timeline = None if trace is None else trace.timeline
+        plan, sender = prepared.plan, self.sender
         assert sender is not None
+        assert isinstance(format_, RequestFormat)
         if format_.response in WHOLE_FORMS:
             # `check_output` has limited it, so it fits in memory.
-            output = b"".join(
-                [block async for block in worker.run(plan, inputs, caller=self._caller, timeline=timeline)]
-            )
+            output = await self._whole_output(prepared, worker, inputs)
             is_text = format_.response is MediaType.JSON
             threads = self._service.parsing if is_text else self._service.image_threads
             large = not is_text or json_elements(plan) > INLINE_JSON_ELEMENTS
@@ -242,13 +246,34 @@ class Execution:
         head = prepared.heads.get(worker)
         if head is None:
             head = prepared.heads[worker] = response_head(prepared, worker, format_.response)
+        await self._send_binary(head, prepared, worker, inputs)
+
+    async def _whole_output(self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]) -> bytes:
+        """The bytes of all outputs, one after the other."""
+        return b"".join([block async for block in self._slices(prepared, worker, inputs)])
+
+    async def _send_binary(
+        self, head: PreparedHead, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> None:
+        """Send the head, and the outputs as they are computed."""
+        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
+        assert sender is not None
         if head.inline:
             # The first time, backends make tables and compile, which may take long, so a thread does it.
+            timeline = None if trace is None else trace.timeline
             await sender.whole(
                 head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller, timeline=timeline)
             )
             return
-        await sender.stream(head, worker.run(plan, inputs, caller=self._caller, timeline=timeline))
+        await sender.stream(head, self._slices(prepared, worker, inputs))
+
+    def _slices(
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> AsyncGenerator[memoryview]:
+        """The outputs' bytes, computed while earlier ones are being sent."""
+        trace = self._observation.trace
+        timeline = None if trace is None else trace.timeline
+        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline)
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
@@ -288,7 +313,6 @@ class Execution:
             before.release()
 
 
-_REPLAYED = (MediaType.NPY, MediaType.FRAME)
 """Forms of a body whose head the call cache knows."""
 
 

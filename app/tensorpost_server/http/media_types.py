@@ -18,12 +18,16 @@ from .raw_tensor import RawTensor
 
 __all__ = [
     "IMAGE_TYPES",
+    "MOST_KEY_BYTES",
     "MediaType",
     "Pixels",
     "RequestFormat",
     "refuse_content_encoding",
     "refuse_unknown_type",
 ]
+
+MOST_KEY_BYTES = 4096
+"""Longest query and head of a body that are kept in the call cache, together. Ours have a few hundred bytes."""
 
 
 class MediaType(enum.Enum):
@@ -52,6 +56,7 @@ _MEDIA_TYPES: Mapping[str, MediaType] = {
 _EXACT: Mapping[bytes | None, MediaType] = {
     name.encode(): media_type for name, media_type in _MEDIA_TYPES.items() if media_type not in IMAGE_TYPES
 }
+_NPY_START = b"\x93NUMPY\x01\x00"
 _MOST_RANGES = 64  # media types in Accept; browsers send 8
 
 
@@ -109,6 +114,21 @@ class RequestFormat(NamedTuple):
     written: Pixels = _PLAIN
     raw: RawTensor | None = None
     unacceptable: str | None = None
+
+    @property
+    def may_replay(self) -> bool:
+        """See `CallFormat.may_replay`."""
+        return self.request in (MediaType.NPY, MediaType.FRAME)
+
+    def head_length(self, begin: bytes | memoryview) -> int:
+        """See `CallFormat.head_length`."""
+        if self.request is MediaType.NPY:
+            length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
+        elif self.request is MediaType.FRAME:
+            length = 8 + int.from_bytes(begin[:8], "little")
+        else:
+            length = 0
+        return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
 
     @classmethod
     def of(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:

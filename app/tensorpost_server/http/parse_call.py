@@ -41,9 +41,11 @@ from .request_body import RequestBody
 
 __all__ = [
     "MOST_JSON_CONTAINERS",
+    "MOST_VALUE_BYTES",
     "AnnouncedTensor",
     "CallParser",
     "Dialect",
+    "ReadBody",
     "ReadCall",
     "RunOptions",
     "match_names",
@@ -61,7 +63,8 @@ JSON_MEMORY_FACTOR = 24
 """Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
 
 _MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
-_MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
+MOST_VALUE_BYTES = 2 * 64 * 8
+"""Bytes of a tensor that is part of an operation; a roi has two float64 for each of at most 64 dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,18 @@ class ReadCall(NamedTuple):
     id: str | None
     tensors: Sequence[AnnouncedTensor]
     memory: list[memoryview] | None
+    encoded: Encoded | None = None
+
+
+class ReadBody(NamedTuple):
+    """What parsing a call left of its body; both are None where the tensors' bytes are yet to be received.
+
+    Attributes:
+        memory: as in `ReadCall`.
+        encoded: as in `ReadCall`.
+    """
+
+    memory: list[memoryview] | None = None
     encoded: Encoded | None = None
 
 
@@ -254,10 +269,10 @@ async def _read_encoded(
 
 
 def _refuse_large_value(tensor: AnnouncedTensor) -> None:
-    if tensor.size_in_bytes > _MOST_VALUE_BYTES:
+    if tensor.size_in_bytes > MOST_VALUE_BYTES:
         raise InvalidFrame(
             f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
-            f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
+            f"dimension, at most {MOST_VALUE_BYTES:,} bytes in all"
         )
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from starlette.types import Receive
 
-from tensorpost.frame import BodyWriter, HeadReader, NpyHeadReader
+from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from .connection.receive_into import ReceiveInto
 from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
 
-__all__ = ["ClientDisconnected", "RequestBody"]
+__all__ = ["ClientDisconnected", "HeadCollector", "RequestBody"]
 
 _HEAD_BLOCK = 4096  # bytes; the head of a frame has a few hundred
 _LONG_HEAD_BLOCK = 64 * 1024  # bytes; memory that is taken before they have come
@@ -22,6 +23,29 @@ _EMPTY = memoryview(b"")
 
 class ClientDisconnected(Exception):
     """The caller closed the connection; no response can be delivered."""
+
+
+class HeadCollector(Protocol):
+    """Collects the head of a body from pieces, as `tensorpost.frame.HeadReader` does."""
+
+    @property
+    def head(self) -> object | None:
+        """What was read; None until it is complete."""
+        ...
+
+    @property
+    def wanted(self) -> int:
+        """Length in bytes of what is collected, as far as is known."""
+        ...
+
+    @property
+    def missing(self) -> int:
+        """How many of them have not been fed, at least 1 until there is a head."""
+        ...
+
+    def feed(self, data: bytes | memoryview) -> int:
+        """Take bytes from the front; returns how many were taken."""
+        ...
 
 
 class RequestBody:
@@ -37,13 +61,14 @@ class RequestBody:
     Attributes:
         length: Content-Length in bytes.
         received: bytes that have been received.
+        receive: the ASGI channel.
     """
 
     def __init__(
         self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None,
         arrived: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
-        self._receive = receive
+        self.receive = receive
         self._extension = extension
         self._timeout = timeout
         self._buffered = _EMPTY
@@ -90,7 +115,7 @@ class RequestBody:
         """All bytes that are unread, if no more will come; else None."""
         return None if self._more else self._buffered
 
-    async def feed(self, reader: HeadReader | NpyHeadReader, threads: ParseThreads) -> None:
+    async def feed(self, reader: HeadCollector, threads: ParseThreads) -> None:
         """Feed a reader until it has its head, a long one on a thread; the bytes after the head stay unread."""
         while reader.head is None and (
             part := self._buffered or await self.peek(max(_HEAD_BLOCK, min(reader.missing, _LONG_HEAD_BLOCK)))
@@ -147,7 +172,7 @@ class RequestBody:
         while self._more and not self._buffered:
             try:
                 async with asyncio.timeout(self._timeout):
-                    message = await self._receive()
+                    message = await self.receive()
             except TimeoutError:
                 raise self._too_slow() from None
             if message["type"] == "http.disconnect":

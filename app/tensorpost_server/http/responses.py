@@ -34,6 +34,8 @@ from .request_body import ClientDisconnected
 __all__ = [
     "WHOLE_FORMS",
     "ResponseSender",
+    "backend_name",
+    "check_limits",
     "check_output",
     "json_elements",
     "response_head",
@@ -64,15 +66,8 @@ def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None
         LimitExceeded: output bytes, work, pixels or JSON elements are above their limits.
         NotAcceptable: the media type cannot hold several outputs, a data type, a shape, or strides and padding.
     """
+    check_limits(plan, settings)
     media_type = format_.response
-    if plan.output_bytes > settings.max_output_bytes:
-        raise LimitExceeded.of(
-            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
-        )
-    if plan.work > settings.max_work:
-        raise LimitExceeded.of(
-            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
-        )
     if media_type not in _OF_SEVERAL and len(plan.outputs) != 1:
         names = ", ".join([slot.name for slot in plan.outputs])
         raise NotAcceptable(
@@ -137,6 +132,22 @@ def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | 
     if len(sizes) != 3:
         return None
     return (sizes[0], sizes[1], sizes[2]) if layout == "NHWC" else (sizes[1], sizes[2], sizes[0])
+
+
+def check_limits(plan: Plan, settings: Settings) -> None:
+    """Refuse outputs that are too large, or too much work.
+
+    Raises:
+        LimitExceeded: output bytes or work are above their limits.
+    """
+    if plan.output_bytes > settings.max_output_bytes:
+        raise LimitExceeded.of(
+            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
+        )
+    if plan.work > settings.max_work:
+        raise LimitExceeded.of(
+            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+        )
 
 
 def slices_bytes(plan: Plan, settings: Settings) -> int:
@@ -239,12 +250,12 @@ def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
     document = prepared.plan.operation.to_document_text()
-    metadata = {"op": document, "backend": _backend_name(worker, prepared.plan), "device": worker.backend.device}
+    metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
 
-def _backend_name(worker: Worker, plan: Plan) -> str:
-    """The backend, and the library that does its work where that is another one."""
+def backend_name(worker: Worker, plan: Plan) -> str:
+    """The name of the backend, and the library that does its work where that is another one."""
     return worker.backend.name + (f"+{plan.library}" if plan.library else "")
 
 
@@ -255,7 +266,7 @@ def _head(
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", _backend_name(worker, plan).encode()),
+        (b"tensorpost-backend", backend_name(worker, plan).encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
     if media_type not in _SELF_DESCRIBED:
