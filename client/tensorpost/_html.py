@@ -56,7 +56,7 @@ def operation_html(operation: Operation) -> str:
 
 
 def _is_tensor(value: Any) -> bool:
-    first = cast("list[Any]", value)[0] if isinstance(value, list) and value else value
+    first = next(iter(cast("list[Any]", value) if isinstance(value, list) else [value]), None)
     return isinstance(first, dict) and not {"DataType", "shape"}.isdisjoint(cast("dict[str, Any]", first))
 
 
