@@ -158,6 +158,11 @@ class OperatorDesc(Descriptor):
         """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""
         return {"type": f"DML_OPERATOR_{self.operator_type}", "desc": self.to_json()}
 
+    def _repr_html_(self) -> str:
+        from .. import _html  # for notebooks only
+
+        return _html.operation_html(self)
+
     def to_document_text(self) -> str:
         """`to_document` as compact JSON text, as it travels in a frame's head."""
         return self._document_text
