@@ -29,6 +29,7 @@ __all__ = [
     "Outputs",
     "RequestTemplate",
     "TensorData",
+    "arrays_by_name",
     "check_out",
     "onnx_node",
     "output_memory",
@@ -125,7 +126,21 @@ def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
     return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
 
 
-def _other_inputs(template: RequestTemplate, found: str) -> InvalidParameter:
+def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:
+    """What the caller gave for each input of an operation, by name.
+
+    Raises:
+        InvalidParameter: the inputs are a sequence of another length.
+    """
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [] if inputs is None else [inputs]
+    if len(given) != len(operation.inputs):
+        raise _other_inputs(operation, f"{len(given)} arrays")
+    return {slot.name: array for slot, array in zip(operation.inputs, given, strict=True)}
+
+
+def _other_inputs(template: RequestTemplate | Operation, found: str) -> InvalidParameter:
     names = ", ".join(slot.name for slot in template.inputs)
     return InvalidParameter(
         f"{template.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "

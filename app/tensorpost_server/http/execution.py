@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.problems import DeadlineExceeded, NoBackend, ReceiveTimeout, TensorpostError
+from tensorpost.onnx.strings import has_string_outputs, numbers_node
+from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
 
 from ..engine import QueueSlot, Stages, Ticket, Worker
 from ..planning import Plan, make_plan
@@ -35,12 +36,14 @@ from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT
 from .request_body import ClientDisconnected, RequestBody
 from .responses import (
     JSON_BYTES_PER_ELEMENT,
+    JSON_BYTES_PER_TEXT_BYTE,
     ResponseSender,
     check_output,
     json_elements,
     json_response,
     response_head,
     slices_bytes,
+    text_bytes,
 )
 from .service import Service
 
@@ -229,6 +232,8 @@ class Execution:
             # `check_output` has limited it, so it fits in memory.
             output = await self._whole_output(prepared, worker, inputs)
             large = json_elements(plan) > INLINE_JSON_ELEMENTS
+            if prepared.strings is not None:
+                self._reserve(JSON_BYTES_PER_TEXT_BYTE * text_bytes(prepared, output))
             await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
             return
         head = prepared.heads.get(worker)
@@ -308,8 +313,11 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
         LimitExceeded: the plan is above a limit.
         NotAcceptable: the response's media type cannot hold the output.
     """
-    plan = make_plan(read.operation, settings.slice_bytes)
+    operation = read.operation if read.strings is None else numbers_node(read.strings.node)
+    plan = make_plan(operation, settings.slice_bytes)
     slots = plan.inputs
+    if read.strings is not None and response is not MediaType.JSON and has_string_outputs(read.strings.node):
+        raise NotAcceptable(f"{response.value} holds no strings; accept {MediaType.JSON.value}")
     check_output(plan, response, settings)
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
@@ -320,4 +328,4 @@ def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCa
     order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
     misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
-    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes)
+    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes, strings=read.strings)

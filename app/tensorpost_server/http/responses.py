@@ -27,6 +27,7 @@ from .request_body import ClientDisconnected
 
 __all__ = [
     "JSON_BYTES_PER_ELEMENT",
+    "JSON_BYTES_PER_TEXT_BYTE",
     "ResponseSender",
     "backend_name",
     "check_limits",
@@ -35,10 +36,14 @@ __all__ = [
     "json_response",
     "response_head",
     "slices_bytes",
+    "text_bytes",
 ]
 
 JSON_BYTES_PER_ELEMENT = 96
 """Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
+
+JSON_BYTES_PER_TEXT_BYTE = 8
+"""The same of a byte of a string: the string, its text with escapes, and twice that while it is joined."""
 
 _U8 = datatypes.data_type("U8")
 
@@ -127,9 +132,14 @@ def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
 def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[PreparedHead, bytes]:
     """Head and body of a JSON response; `outputs` holds the bytes of the outputs, one after the other."""
     tensors: list[str] = []
-    data = memoryview(outputs)
-    for slot in prepared.plan.outputs:
-        text = tensor_to_json_text(slot.layout.view(data[: slot.layout.size_in_bytes]))
+    data, strings = memoryview(outputs), prepared.strings
+    for slot, asked in zip(prepared.plan.outputs, prepared.operation.outputs, strict=True):
+        array = slot.layout.view(data[: slot.layout.size_in_bytes])
+        if strings is not None and asked.layout.data_type.numpy_name == "str":
+            texts = [element.decode() for element in strings.table.strings(array)]
+            text = json.dumps({"dtype": "string", "shape": list(array.shape), "data": texts}, ensure_ascii=False)
+        else:
+            text = tensor_to_json_text(array)
         tensors.append(f"{json.dumps(slot.name)}: {text}")
         data = data[slot.layout.size_in_bytes :]
     metadata = _metadata(prepared, worker)
@@ -138,9 +148,20 @@ def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tup
     return _head(worker, prepared.plan, MediaType.JSON, b"", len(body), inline=True), body
 
 
+def text_bytes(prepared: PreparedCall, outputs: bytes) -> int:
+    """Bytes of the strings in the outputs, whose numbers these are."""
+    total, data = 0, memoryview(outputs)
+    assert prepared.strings is not None
+    for slot, asked in zip(prepared.plan.outputs, prepared.operation.outputs, strict=True):
+        if asked.layout.data_type.numpy_name == "str":
+            total += prepared.strings.table.total_bytes(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        data = data[slot.layout.size_in_bytes :]
+    return total
+
+
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
-    document = prepared.plan.operation.to_document_text()
+    document = prepared.operation.to_document_text()
     metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
