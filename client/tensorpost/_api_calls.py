@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Inputs, Outputs, RequestTemplate, check_out, output_memory, request_template, wire_inputs
+from ._arrays import (
+    Inputs,
+    Outputs,
+    RequestTemplate,
+    arrays_by_name,
+    check_out,
+    output_memory,
+    request_template,
+    wire_inputs,
+)
 from ._checks import shown, text, whole_number
 from ._http1 import Request
 from ._many_servers import ManyServers
@@ -22,6 +32,8 @@ from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
 from ._transport import Transport
 from .descriptors import FeatureLevel
 from .frame import MEDIA_TYPE
+from .onnx.node import OnnxNode
+from .onnx.strings import StringTable, has_strings, numbers_node
 from .operation import Operation
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
@@ -73,6 +85,8 @@ async def compute(
         InvalidParameter: an argument is wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
+    if has_strings(operation):
+        return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
     template = request_template(operation)
     request = _request(template, inputs, options)
     given = check_out(template.outputs, out)
@@ -85,6 +99,30 @@ async def compute(
         await response.finish()
     timing = ServerTiming(response.headers.get("server-timing", ""))
     return Result(arrays, metadata.get("backend", ""), metadata.get("device", ""), timing, response.request_id)
+
+
+async def _compute_strings(
+    transport: Transport | ManyServers, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions
+) -> Result[Any]:
+    """Run a node on the numbers of its strings; the strings stay here.
+
+    Raises:
+        InvalidParameter: as `compute`; or there is an `out`, which strings cannot be received into.
+        InvalidDescriptor: the operator does more with strings than to move or compare them.
+    """
+    if out is not None:
+        raise InvalidParameter("out cannot take strings; leave it out, and a new array is made")
+    arrays = arrays_by_name(node, inputs)
+    table, numbers, like = StringTable(), numbers_node(node), np.dtype(object)
+    for name, tensor in node.tensors:
+        if tensor.data_type == "str" and name in arrays:
+            array = np.asarray(arrays[name])
+            like = array.dtype if array.dtype.kind == "T" else like
+            arrays[name] = table.numbers_of_array(name, array)
+    result = await compute(transport, numbers, arrays, None, options)
+    texts = {name for name, tensor in node.results if tensor.data_type == "str"}
+    found = {name: table.array(array, like) if name in texts else array for name, array in result.arrays.items()}
+    return replace(result, arrays=found)
 
 
 def stream(
