@@ -201,8 +201,7 @@ class Client(NumpyCalls):
             axes: which axes they speak of, negative ones counted from the end; None means every axis, in order. A
                 single number for `sizes` or `scales` holds for each of `axes`, which must then be given.
             mode: `linear` (integers are truncated toward zero) or `nearest` (halves go up), which copies bit for bit.
-            antialias: filter axes that shrink to less than half (RESAMPLE3; approximate, as its page leaves the exact
-                arithmetic open). Linear only.
+            antialias: shrink axes to less than half in steps of halves, as DirectML does (RESAMPLE3). Linear only.
             out: as in `run`, of the result's shape.
             backend: as in `run`.
             device: as in `run`.
