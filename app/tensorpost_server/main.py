@@ -24,6 +24,7 @@ from .http import examples, operator_routes, playground
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
 from .http.error_responses import (
+    REFUSALS,
     answer_disconnected,
     answer_error,
     answer_http_exception,
@@ -140,6 +141,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
+        responses=REFUSALS,
     )
     app.state.service = service
     pages = (playground,) if settings.playground else ()

@@ -17,6 +17,7 @@ from .lifecycle import lifecycle
 from .limits import limits
 from .mixed import mixed
 from .overload import overload
+from .parsers import parsers
 from .suites import access_suites, attack_suites
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
@@ -25,6 +26,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "attacks": (180, attacks),
     "lifecycle": (40, lifecycle),
     "attack suites": (90, attack_suites),
+    "parsers": (120, parsers),
     "limits": (40, limits),
     "access": (30, access_suites),
 }
