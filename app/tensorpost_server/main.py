@@ -138,7 +138,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("tensorpost"),
         description=_DESCRIPTION,
         lifespan=lifespan,
-        redoc_url=None,
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
         responses=REFUSALS,

@@ -28,12 +28,12 @@ from .call_cache import (
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import caller_of, content_length, wait_seconds
+from .headers import caller_of, content_length, is_chunked, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .request_body import ClientDisconnected, RequestBody
+from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .responses import (
     JSON_BYTES_PER_TEXT_BYTE,
     WHOLE_FORMS,
@@ -137,7 +137,15 @@ class Execution:
         settings, fields = service.settings, self._fields
         self._observation.stages = stages.milliseconds
         pool = service.workers()
-        length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+        chunks: bytearray | None = None
+        if is_chunked(fields):
+            self._format_of(settings.max_body_bytes)  # refuses what is not read here, before any of it is received
+            chunks = await receive_chunked(
+                receive, settings.max_body_bytes, settings.receive_timeout_seconds, self._reserve
+            )
+            length = len(chunks)
+        else:
+            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
@@ -146,11 +154,13 @@ class Execution:
         body = self._body = RequestBody(
             receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
         )
-        if self._whole is not None:
+        if chunks is not None:
+            body.supply(memoryview(chunks).toreadonly())
+        elif self._whole is not None:
             body.supply(self._whole.receive())
         prepared, read = await self._prepare(key, body, stages, watch)
         # A trace context is another one in each request, so no later head would be the same.
-        if self._whole is not None and format_.may_replay and b"traceparent" not in fields:
+        if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operation.name
