@@ -359,7 +359,10 @@ class Settings(BaseSettings):
         description="Longest wait for a caller to take a part of the answer, seconds; then the connection is closed.",
     )
     retry_after_seconds: int = Field(
-        default=1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."
+        default=1,
+        ge=0,
+        description="What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too busy, "
+        "they are told to come back a hundred in each second, at most 30 seconds later.",
     )
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."

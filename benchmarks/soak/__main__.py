@@ -14,6 +14,7 @@ from ..servers import ROOT
 from .attacks import attacks
 from .finding import Finding
 from .lifecycle import lifecycle
+from .limits import limits
 from .mixed import mixed
 from .overload import overload
 from .suites import access_suites, attack_suites
@@ -24,6 +25,7 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "attacks": (180, attacks),
     "lifecycle": (40, lifecycle),
     "attack suites": (90, attack_suites),
+    "limits": (40, limits),
     "access": (30, access_suites),
 }
 """Each row with its part of ten minutes, in seconds."""

@@ -175,7 +175,9 @@ def work_bomb() -> bytes:
 
 def smuggled(port: int) -> None:
     """A length with white space beside Upgrade, whose body looks like a request; another answer for it is an error."""
-    fields = HOST.replace(b"test", b"localhost") + b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: \t74 \r\n\r\n"
+    fields = (
+        HOST.replace(b"test", b"localhost") + b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: \t74 \r\n\r\n"
+    )
     with contextlib.closing(Wire("127.0.0.1", port)) as wire:
         while True:
             wire.send(VALIDATE + fields + INNER + SMALL)

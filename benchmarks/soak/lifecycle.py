@@ -45,7 +45,8 @@ def lifecycle(seconds: float) -> Iterator[Finding]:
         yield until_released(server.port, "SIGSTOP of a reader of 8 GB", partial(stopped_reader, server.port))
         yield until_released(server.port, "a body of 2 MiB sent at 1 KB/s", partial(slow_sender, server.port))
         yield until_released(
-            server.port, "200 half-open connections: half heads, half bodies, then silence",
+            server.port,
+            "200 half-open connections: half heads, half bodies, then silence",
             partial(half_open, server.port),
         )
     yield killed_servers(times)

@@ -164,7 +164,9 @@ def good_cases() -> list[Case]:
         for dtype in ("uint8", "float32", "int64"):
             x = random_.integers(0, 100, size).astype(dtype)
             tiled = np.tile(x, 2)
-            cases.append(Case(post("/v1/operators/tile?repeats=2", npy_bytes(x), NPY), partial(equal, tiled, npy_array)))
+            cases.append(
+                Case(post("/v1/operators/tile?repeats=2", npy_bytes(x), NPY), partial(equal, tiled, npy_array))
+            )
             cases.append(Case(post("/v1/onnx/Tile?repeats=2", npy_bytes(x), NPY), partial(equal, tiled, npy_array)))
         x = random_.random(size * 4).astype(np.float32)
         path = f"/v1/operators/resample?interpolation_mode=NEAREST_NEIGHBOR&output_sizes={size}"
@@ -179,7 +181,9 @@ def good_cases() -> list[Case]:
             Case(post("/v1/operators/element_wise_add", frame_bytes(tensors, {}), FRAME), partial(equal, total, of_frame("output", total)))
         )  # fmt: skip
         if size <= 1000:
-            document = json.dumps({"tensors": {"input": {"dtype": "F32", "shape": [size], "data": a.tolist()}}}).encode()
+            document = json.dumps(
+                {"tensors": {"input": {"dtype": "F32", "shape": [size], "data": a.tolist()}}}
+            ).encode()
             tiled = np.tile(a, 3)
             cases.append(
                 Case(post("/v1/operators/tile?repeats=3", document, JSON), partial(equal, tiled, of_json(tiled)))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from . import _api_calls as api
 from ._api_calls import RequestOptions
-from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._array_like import TensorLike
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from ._many_servers import ManyServers, new_transport
 from ._numpy_calls import NumpyCalls
 from ._options import (
@@ -113,8 +114,8 @@ class AsyncClient(NumpyCalls):
 
     async def tile(
         self,
-        x: NDArray[Scalar],
-        repeats: Sequence[int],
+        x: NDArray[Scalar] | TensorLike,
+        repeats: int | Sequence[int],
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
@@ -123,14 +124,16 @@ class AsyncClient(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """As `Client.tile`."""
-        desc = tile_descriptor(x, repeats)
-        return await self.run(
-            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        )
+        call = tile_call(x, repeats, out, directml=feature_level is not None)
+        y = await self.run(
+            call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
+            progress=progress,
+        )  # fmt: skip
+        return y.reshape(call.shape) if out is None else out
 
     async def resample(
         self,
-        x: NDArray[Scalar],
+        x: NDArray[Scalar] | TensorLike,
         *,
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,

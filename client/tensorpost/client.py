@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from . import _api_calls as api
 from ._api_calls import RequestOptions
-from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._array_like import TensorLike
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
 from ._many_servers import ManyServers, new_transport
 from ._numpy_calls import NumpyCalls
 from ._options import (
@@ -130,8 +131,8 @@ class Client(NumpyCalls):
 
     def tile(
         self,
-        x: NDArray[Scalar],
-        repeats: Sequence[int],
+        x: NDArray[Scalar] | TensorLike,
+        repeats: int | Sequence[int],
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
@@ -139,14 +140,19 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
-        """Lay copies of an array side by side (DML_OPERATOR_TILE), as `numpy.tile` does.
+        """Lay copies of an array side by side, as `numpy.tile` does.
+
+        What is sent is DML_OPERATOR_TILE, or ONNX Tile for what that does not take: bool, bfloat16, complex64, and more
+        than 8 dimensions.
 
         Args:
-            x: array of 1 to 8 dimensions and at least one element, of a dtype that DirectML's Tile takes: float32,
-                float16, or an integer type. An array that is not C-contiguous or is big-endian is copied first.
-            repeats: copies per dimension, one number of at least 1 for each.
+            x: array of at least one element, or what NumPy can make one of: numbers, lists, a picture of Pillow, a
+                tensor of PyTorch, anything with `__array__`, `__dlpack__` or the buffer protocol. An array that is not
+                C-contiguous or is big-endian is copied first.
+            repeats: copies, at least 1: one number for each dimension; fewer are of the last ones, as is a single
+                number, and with more, x gets dimensions of 1 in front.
             out: receive into this array instead of a new one: C-contiguous, writeable, of x's dtype (little-endian) and
-                of shape `x.shape[i] * repeats[i]`. After an error its content is undefined.
+                of the result's shape. After an error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
             device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
@@ -159,14 +165,16 @@ class Client(NumpyCalls):
             InvalidParameter, InvalidDescriptor: the arguments are wrong; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        desc = tile_descriptor(x, repeats)
-        return self.run(
-            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        )
+        call = tile_call(x, repeats, out, directml=feature_level is not None)
+        y = self.run(
+            call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
+            progress=progress,
+        )  # fmt: skip
+        return y.reshape(call.shape) if out is None else out
 
     def resample(
         self,
-        x: NDArray[Scalar],
+        x: NDArray[Scalar] | TensorLike,
         *,
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,
@@ -185,8 +193,8 @@ class Client(NumpyCalls):
         OpenCV, Pillow, SciPy and WebNN.
 
         Args:
-            x: array of float32, float16, int8 or uint8. More than 4 dimensions are fine where neighbours that are not
-                resized can be merged to 4.
+            x: array of float32, float16, int8 or uint8, or what NumPy can make one of, as in `tile`. More than 4
+                dimensions are fine where neighbours that are not resized can be merged to 4.
             sizes: elements of the result along each of `axes`.
             scales: factors along each of `axes`; the result has floor(size * scale) elements. Exactly one of `sizes`
                 and `scales` is given.

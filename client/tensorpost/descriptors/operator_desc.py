@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ..datatypes import TensorDataType
 from ..operation import Slot
-from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation
+from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
 from .base import Descriptor
 from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case, slot_name
 from .feature_levels import NEWEST, FeatureLevel
@@ -369,7 +369,7 @@ class OperatorDesc(Descriptor):
         if count != length:
             yield Violation(
                 "count-disagrees", (pascal_case(count_field),),
-                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {length} entries; "
+                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {entry_count(length)}; "
                 "leave the count out or send the array's length", count, str(length), self.page(),
             )  # fmt: skip
 
@@ -382,8 +382,9 @@ class OperatorDesc(Descriptor):
                 name = pascal_case(field)
                 yield Violation(
                     "array-length", (name,),
-                    f"{name} has {len(values)} entries but the tensors have {wanted} dimensions; "
-                    "send one entry per dimension", list(values), f"{wanted} entries", self.page(),
+                    f"{name} has {entry_count(len(values))} but the tensors have "
+                    f"{counted(wanted, 'dimension')}; send one entry per dimension", list(values),
+                    entry_count(wanted), self.page(),
                 )  # fmt: skip
 
     def count_rules(self, count_field: str, array_field: str) -> Iterator[Violation]:
