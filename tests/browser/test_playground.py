@@ -132,6 +132,7 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         assert page.inner_text("#output .readout") == f"row 5, column 10: {pixel}"
 
         (tmp_path / "input.npy").write_bytes(input_)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
         for language, command in (
             ("curl", ["sh", "-c"]),
             ("python", [sys.executable, "-c"]),
@@ -139,9 +140,13 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         ):
             text = copied(page, language)
             (tmp_path / "output.npy").unlink(missing_ok=True)
-            environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
             subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=30)
             assert (tmp_path / "output.npy").read_bytes() == output, text
+
+        changed_by(page, lambda: page.check("[name=kind][value='onnx:Resize']", force=True))
+        text, output = copied(page, "python"), saved(page, "#output")
+        subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, check=True, timeout=30)
+        assert (tmp_path / "output.npy").read_bytes() == output, text
 
 
 def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
