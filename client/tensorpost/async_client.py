@@ -57,7 +57,8 @@ class AsyncClient(NumpyCalls):
         headers: as for `Client`.
         tls: as for `Client`.
         uds: as for `Client`.
-        http_client: an `httpx.AsyncClient`; otherwise as for `Client`.
+        http_client: as for `Client`.
+        shared_memory: an `httpx.AsyncClient`; otherwise as for `Client`.
 
     Example:
         >>> async def three_by_three(x):
@@ -80,9 +81,10 @@ class AsyncClient(NumpyCalls):
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
+        shared_memory: bool = False,
     ) -> None:
         self._transport = Transport(
-            AsyncioRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
+            AsyncioRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client, shared_memory
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -103,7 +105,7 @@ class AsyncClient(NumpyCalls):
 
     async def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        await self._transport.close()
+        await api.close(self._transport)
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
