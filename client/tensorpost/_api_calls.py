@@ -29,6 +29,7 @@ from ._checks import shown, text, whole_number
 from ._http1 import Request
 from ._many_servers import ManyServers
 from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
+from ._shared_calls import close_regions, compute_shared, model_of
 from ._transport import Transport
 from .descriptors import FeatureLevel
 from .frame import MEDIA_TYPE
@@ -37,7 +38,7 @@ from .onnx.strings import StringTable, has_strings, numbers_node
 from .operation import Operation
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
-__all__ = ["RequestOptions", "compute", "document", "health", "stream", "validate"]
+__all__ = ["RequestOptions", "close", "compute", "document", "health", "stream", "validate"]
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -57,7 +58,16 @@ def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions)
     body = (memoryview(template.head), *wire_inputs(template, inputs))
     if options == _NO_OPTIONS:
         return Request("POST", template.endpoint, _FRAME, body)
-    backend, device, feature_level, progress = options
+    query, progress = _query(template, options), options.progress
+    if progress is not None and not callable(progress):
+        raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
+    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
+    return Request("POST", target, _FRAME, body, progress)
+
+
+def _query(template: RequestTemplate, options: RequestOptions) -> dict[str, str]:
+    """The options as parameters."""
+    backend, device, feature_level, _ = options
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
@@ -67,10 +77,7 @@ def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions)
         if template.endpoint.startswith("/v1/onnx/"):
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(feature_level))
-    if progress is not None and not callable(progress):
-        raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
-    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
-    return Request("POST", target, _FRAME, body, progress)
+    return query
 
 
 _NO_OPTIONS = RequestOptions()
@@ -88,6 +95,16 @@ async def compute(
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
     template = request_template(operation)
+    if (
+        isinstance(transport, Transport)
+        and (regions := transport.regions) is not None
+        and options.progress is None
+        and (model := model_of(template)) is not None
+    ):
+        document, memory = operation.to_document_text(), wire_inputs(template, inputs)
+        return await compute_shared(
+            transport, regions, model, template, document, memory, out, _query(template, options)
+        )
     request = _request(template, inputs, options)
     given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
@@ -153,6 +170,13 @@ async def _blocks(
                     await response.finish()
                 yield data if len(template.outputs) == 1 else TensorBlock(slot.name, start, data)
         await response.finish()
+
+
+async def close(transport: Transport | ManyServers) -> None:
+    """Close all connections, and give shared memory back."""
+    if isinstance(transport, Transport) and transport.regions is not None:
+        await close_regions(transport, transport.regions)
+    await transport.close()
 
 
 async def document(transport: Transport | ManyServers, path: str, *segments: str) -> Any:

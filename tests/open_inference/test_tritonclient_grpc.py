@@ -197,7 +197,8 @@ def test_our_messages_are_the_published_ones():
              "InferTensorContents": "InferTensorContents", "InferParameter": "InferParameter",
              "InferStatistics": "InferStatistics", "Statistics": "ModelStatistics",
              "ServerMetadata": "ServerMetadataResponse", "ModelMetadata": "ModelMetadataResponse",
-             "Region": "SystemSharedMemoryRegisterRequest", "RepositoryModel": "RepositoryModelLoadRequest"}  # fmt: skip
+             "Region": "SystemSharedMemoryRegisterRequest", "RepositoryModel": "RepositoryModelLoadRequest",
+             }  # fmt: skip
     for name, theirs in pairs.items():
         for field in ours[name].fields:
             other = published[theirs].fields_by_name[field.name]
