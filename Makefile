@@ -6,6 +6,7 @@ DOCKER ?= docker
 # Test processes: more than two cores, since many tests wait for timeouts and for other processes.
 JOBS ?= 3
 ROUNDS ?= 10
+SECONDS ?= 600
 PEERS ?= build/peers
 IMAGES ?= cpu slim cuda
 RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
@@ -30,6 +31,15 @@ test-kernels: .venv/.dev  ## the numba backend's kernels in the cache that the t
 
 fuzz: .venv/.dev  ## the property tests again and again, each time with new cases: make fuzz ROUNDS=50
 	for round in $$(seq $(ROUNDS)); do $(RUN)python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=new || exit 1; done
+
+soak: .venv/.dev build/soak-tools/.made  ## what the service promises, tried: load, attacks, ends, lacks; make soak SECONDS=3600
+	$(RUN)tensorpost warmup
+	$(RUN)python -m benchmarks.soak --seconds $(SECONDS)
+
+build/soak-tools/.made:  ## schemathesis and atheris, in an environment of their own
+	$(PYTHON) -m venv build/soak-tools
+	build/soak-tools/bin/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4" "atheris>=3"
+	touch $@
 
 check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)ruff check
@@ -87,7 +97,16 @@ image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest
 image-%:
 	$(DOCKER) build --target $* --tag tensorpost:$* $(if $(filter cpu,$*),--tag tensorpost) .
 
-image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
+image-soak: .venv/.dev build/soak-tools/.made  ## what the service promises, tried: load, attacks, ends, lacks; make soak SECONDS=3600
+	$(RUN)tensorpost warmup
+	$(RUN)python -m benchmarks.soak --seconds $(SECONDS)
+
+build/soak-tools/.made:  ## schemathesis and atheris, in an environment of their own
+	$(PYTHON) -m venv build/soak-tools
+	build/soak-tools/bin/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4" "atheris>=3"
+	touch $@
+
+check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
 	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
 
 helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas

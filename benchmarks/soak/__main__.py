@@ -14,8 +14,10 @@ from ..servers import ROOT
 from .attacks import attacks
 from .finding import Finding
 from .lifecycle import lifecycle
+from .limits import limits
 from .mixed import mixed
 from .overload import overload
+from .parsers import parsers
 from .suites import access_suites, attack_suites
 
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
@@ -24,6 +26,8 @@ ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "attacks": (180, attacks),
     "lifecycle": (40, lifecycle),
     "attack suites": (90, attack_suites),
+    "parsers": (120, parsers),
+    "limits": (40, limits),
     "access": (30, access_suites),
 }
 """Each row with its part of ten minutes, in seconds."""

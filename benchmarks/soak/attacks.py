@@ -175,7 +175,9 @@ def work_bomb() -> bytes:
 
 def smuggled(port: int) -> None:
     """A length with white space beside Upgrade, whose body looks like a request; another answer for it is an error."""
-    fields = HOST.replace(b"test", b"localhost") + b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: \t74 \r\n\r\n"
+    fields = (
+        HOST.replace(b"test", b"localhost") + b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: \t74 \r\n\r\n"
+    )
     with contextlib.closing(Wire("127.0.0.1", port)) as wire:
         while True:
             wire.send(VALIDATE + fields + INNER + SMALL)
@@ -252,11 +254,15 @@ ATTACKS = (
     ),
     Attack("callers of JSON who reset their connection", lambda port: leave(port, as_json(60_000)), work_of_leavers),
     *(
-        Attack(f"{count} bombs of 1 MB of float64 that become 2 GiB", lambda port, n=count: repeat(port, n, stream_bomb()))
+        Attack(
+            f"{count} bombs of 1 MB of float64 that become 2 GiB", lambda port, n=count: repeat(port, n, stream_bomb())
+        )
         for count in (4, 32)
     ),
     *(
-        Attack(f"{count} bombs of 4 bytes that stand for 20,000,000", lambda port, n=count: repeat(port, n, work_bomb()))
+        Attack(
+            f"{count} bombs of 4 bytes that stand for 20,000,000", lambda port, n=count: repeat(port, n, work_bomb())
+        )
         for count in (4, 32)
     ),
     Attack("bodies that look like requests, beside Upgrade and white space", smuggled, still_answered),

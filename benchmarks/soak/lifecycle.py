@@ -45,7 +45,8 @@ def lifecycle(seconds: float) -> Iterator[Finding]:
         yield until_released(server.port, "SIGSTOP of a reader of 8 GB", partial(stopped_reader, server.port))
         yield until_released(server.port, "a body of 2 MiB sent at 1 KB/s", partial(slow_sender, server.port))
         yield until_released(
-            server.port, "200 half-open connections: half heads, half bodies, then silence",
+            server.port,
+            "200 half-open connections: half heads, half bodies, then silence",
             partial(half_open, server.port),
         )
     yield killed_servers(times)
@@ -141,7 +142,7 @@ def killed_servers(count: int) -> Finding:
         with servers.tensorpost() as server, Client(server.url, timeout=10, retries=0) as client:
             blocks = 0
 
-            def kill(progress: object, pid: int = server.process) -> None:
+            def kill(_progress: object, pid: int = server.process) -> None:
                 nonlocal blocks
                 blocks += 1
                 if blocks == 3:

@@ -21,7 +21,10 @@ ATTACKS = {
     "endless interim responses, deadlines of the SDK": ("tests/client/test_deadlines.py",),
 }  # fmt: skip
 ACCESS = {
-    "keys: wrong, expired, rotated, revoked, scopes, quotas": ("tests/http/test_access.py", "tests/commands/test_keys.py"),
+    "keys: wrong, expired, rotated, revoked, scopes, quotas": (
+        "tests/http/test_access.py",
+        "tests/commands/test_keys.py",
+    ),
     "tokens: wrong, expired, rotated issuers": ("tests/http/test_json_web_tokens.py",),
     "cross-site posts, rebinding": ("tests/attacks/test_browser_attacks.py",),
 }
@@ -41,7 +44,9 @@ def suite(name: str, *files: str, most_seconds: float = 300, variables: Mapping[
     found = re.findall(r"(\d+) (passed|failed|errors?|skipped)", ran.stdout)
     failed = re.findall(r"^FAILED (\S+)", ran.stdout, re.MULTILINE)
     seen = ", ".join(f"{count} {what}" for count, what in found) or ran.stdout[-300:] + ran.stderr[-300:]
-    return Finding(f"tests: {name}", f"{seen} in {time.monotonic() - begin:.0f} s {' '.join(failed)}", ran.returncode == 0)
+    return Finding(
+        f"tests: {name}", f"{seen} in {time.monotonic() - begin:.0f} s {' '.join(failed)}", ran.returncode == 0
+    )
 
 
 def attack_suites(_seconds: float) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import compat, datatypes, descriptors, four_bits, frame, npy, onnx, problems, resampling
     from ._options import Limits, Timeout
+    from ._progress_bar import ProgressBar
     from ._results import Progress, Result, TensorBlock, Validation
     from .async_client import AsyncClient
     from .client import Client
@@ -36,6 +37,7 @@ __all__ = [
     "Limits",
     "OperatorDesc",
     "Progress",
+    "ProgressBar",
     "Result",
     "TensorBlock",
     "TensorDataType",
@@ -60,6 +62,7 @@ __all__ = [
 _NAMES_BY_MODULE = {
     "_results": ("Progress", "Result", "TensorBlock", "Validation"),
     "_options": ("Limits", "Timeout"),
+    "_progress_bar": ("ProgressBar",),
     "async_client": ("AsyncClient",),
     "client": ("Client",),
     "datatypes": ("TensorDataType",),

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from .problem_page import PAGE_POLICY, problem_page, wants_page
 
 __all__ = [
     "MEDIA_TYPE",
+    "REFUSALS",
     "STATUS",
     "allowed_methods",
     "answer_disconnected",
@@ -73,6 +75,21 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
 
 _INFERENCE_STATUS = {422: 400, 504: 503}
 """What other statuses are in answers of `/v2`; its clients know no others."""
+
+
+_OBJECT = {"schema": {"type": "object"}}
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {MEDIA_TYPE: _OBJECT, "application/json": _OBJECT}}
+    for status, text in (
+        ("4XX", "What was wrong with the request (RFC 9457)."),
+        ("501", "No device here can do it, or it is not offered."),
+        ("503", "Not ready, or no memory is left; Retry-After says when to come back."),
+        ("504", "The deadline of the request has passed."),
+    )
+}
+"""What every path may answer, for the OpenAPI document; /v2 in the shape of the Open Inference Protocol. Any other
+status of 500 and more is a fault."""
 
 
 def in_open_inference(scope: Scope) -> bool:

@@ -75,7 +75,6 @@ def catalogue_entry(cls: type[OperatorDesc], backends: Collection[str]) -> dict[
         "value": facts.number,
         "feature_level": str(facts.since),
         "summary": cls.summary,
-        "approximate": cls.approximation,
         "conformance": conformance_of(cls.operator_type, backends),
         "fields": [_field_entry(facts, field, cls.model_fields[field.attribute_name]) for field in facts.fields],
     }

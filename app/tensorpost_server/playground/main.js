@@ -85,7 +85,10 @@ function fillIn() {
 function firstExtra(input, { type, shape }) {
   const known = input.types.map((name) => byProperty("directml", name) ?? byProperty("onnx", name)).filter(Boolean);
   if (input.optional) return { from: "none", type: known[0] ?? "float32", shape: "1", values: "1" };
-  const ones = shape.map(() => 1).join(", ");
+  const ones = shape.map(() => 1).join(", "), channels = shape.at(-3) ?? 1;
+  if (["FilterTensor", "W"].includes(input.field) && shape.length === 4) { // the mean of 3 x 3 elements
+    return { from: "typed", type: known.includes(type) ? type : known[0], shape: `1, ${channels}, 3, 3`, values: (1 / (9 * channels)).toPrecision(4) };
+  }
   const fits = known.includes(type) || known.length === 0;
   return { from: fits ? "same" : "typed", type: fits ? type : known.at(-1), shape: ones, values: "0" };
 }
@@ -185,9 +188,10 @@ async function updateOnce(asked, signal) {
   const tensors = tensorsOfCall(), output = outputOf(state.outputSizes, state.outputType, tensors);
   const verdict = await validate(documentOf(operator, texts, tensors, output), operator.dialect === "directml" ? level : "", signal);
   signal.throwIfAborted();
-  if (state.filledIn && !output && verdict.violations.some(({ path, code }) => path === "$.desc.OutputTensor" && code === "field-missing")) {
+  const first = state.filledIn; // nothing was changed by hand since the fields were filled in
+  state.filledIn = false;
+  if (first && !output && verdict.violations.some(({ path, code }) => path === "$.desc.OutputTensor" && code === "field-missing")) {
     state.outputSizes = state.tensor.shape.join(", "); // a first guess, to be changed
-    state.filledIn = false;
     showForm();
     return updateOnce(asked, signal);
   }

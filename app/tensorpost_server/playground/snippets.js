@@ -46,7 +46,8 @@ export function pythonOf(call, names, verdict, { level, backend }) {
   const simple = verdict.op.type === "DML_OPERATOR_TILE";
   const lines = ["import numpy as np"];
   if (inputs > 1) lines.push("from safetensors.numpy import load_file");
-  lines.push(simple ? "from tensorpost import Client" : `from tensorpost import Client, ${onnx ? "OnnxNode" : "parse_operator"}`, "");
+  lines.push(simple || onnx ? "from tensorpost import Client" : "from tensorpost import Client, parse_operator");
+  lines.push(...(onnx ? ["from tensorpost.onnx import OnnxNode"] : []), "");
   if (inputs === 1) lines.push(`x = np.load("${names.input}")`);
   if (inputs > 1) lines.push(`tensors = load_file("${names.input}")`);
   if (!simple) lines.push(`operator = ${onnx ? "OnnxNode.from_json" : "parse_operator"}(${pythonValue(shorter(verdict.op))})`);

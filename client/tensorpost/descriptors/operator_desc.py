@@ -56,13 +56,11 @@ class OperatorDesc(Descriptor):
         operator_type: short name, `TILE` for `DML_OPERATOR_TILE`.
         facts: what the catalogue says: number, fields, levels, support tables.
         summary: what the operator does, in a sentence; by default the first line of the docstring.
-        approximation: why results may differ from DirectML's in more than rounding; None if they do not.
     """
 
     operator_type: ClassVar[str]
     facts: ClassVar[OperatorFacts]
     summary: ClassVar[str] = ""
-    approximation: ClassVar[str | None] = None
     _kinds: ClassVar[Mapping[str, tuple[str, ...]]]
 
     @classmethod
@@ -157,6 +155,11 @@ class OperatorDesc(Descriptor):
     def to_document(self) -> dict[str, Any]:
         """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""
         return {"type": f"DML_OPERATOR_{self.operator_type}", "desc": self.to_json()}
+
+    def _repr_html_(self) -> str:
+        from .. import _html  # for notebooks only
+
+        return _html.operation_html(self)
 
     def to_document_text(self) -> str:
         """`to_document` as compact JSON text, as it travels in a frame's head."""

@@ -163,6 +163,11 @@ class BufferTensorDesc(Descriptor):
         minimum = minimum_tensor_size_in_bytes(known["data_type"], sizes, strides)
         return min(max(minimum, 0), UINT64_MAX - 3)  # what does not fit breaks the element limit; the rules say so
 
+    def _repr_html_(self) -> str:
+        from .. import _html  # for notebooks only
+
+        return _html.layout_html(self.layout)
+
     @classmethod
     def packed(cls, data_type: TensorDataType | str | DTypeLike, sizes: Sequence[int]) -> BufferTensorDesc:
         """A packed row-major tensor of this type and these sizes."""
