@@ -12,7 +12,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image image-check helm-test requirements
+	sbom audit serve image image-check helm-test ray-test requirements
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -78,6 +78,15 @@ image-%:
 
 image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
 	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
+
+ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster of several nodes, all of this machine; minutes
+	PYTHONPATH=client:app:. build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray.py
+
+build/ray: requirements/server.txt  ## 600 MB
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --require-hashes --requirement requirements/server.txt --requirement requirements/build.txt
+	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest psutil
+	$@/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
 helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas
 	$(RUN)python -m pytest -n 0 tests/deploy/test_kubernetes.py
