@@ -133,6 +133,6 @@ requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc $(LIKE_DEV) --output-file requirements/server.txt
 	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
-	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
-	$(PIN) --group pyproject.toml:docs --output-file requirements/docs.txt
+	$(PIN) --group pyproject.toml:docs $(LIKE_DEV) --output-file requirements/docs.txt

@@ -20,7 +20,7 @@ PINNED = {
     "demo.txt": (["server", "images", "numba"], ["demo", "build"]),
     "server.txt": (["server", "numba", "otel", "jwt", "grpc"], []),
     "slim.txt": (["server", "otel", "jwt"], []),
-    "cuda.txt": (["server", "numba", "otel", "jwt", "cuda12"], []),
+    "cuda.txt": (["server", "numba", "otel", "jwt", "grpc", "cuda12"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
 
