@@ -6,13 +6,17 @@ DOCKER ?= docker
 # Test processes: more than two cores, since many tests wait for timeouts and for other processes.
 JOBS ?= 3
 ROUNDS ?= 10
+SECONDS ?= 600
 PEERS ?= build/peers
 IMAGES ?= cpu slim cuda
 RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
 RUN := .venv/bin/
 
-.PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image image-check helm-test ray-test requirements
+.PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
+	sbom audit serve image image-check helm-test ray-test soak docs requirements
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -27,6 +31,15 @@ test-kernels: .venv/.dev  ## the numba backend's kernels in the cache that the t
 
 fuzz: .venv/.dev  ## the property tests again and again, each time with new cases: make fuzz ROUNDS=50
 	for round in $$(seq $(ROUNDS)); do $(RUN)python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=new || exit 1; done
+
+soak: .venv/.dev build/soak-tools/.made  ## what the service promises, tried: load, attacks, ends, lacks; make soak SECONDS=3600
+	$(RUN)tensorpost warmup
+	$(RUN)python -m benchmarks.soak --seconds $(SECONDS)
+
+build/soak-tools/.made:  ## schemathesis and atheris, in an environment of their own
+	$(PYTHON) -m venv build/soak-tools
+	build/soak-tools/bin/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4" "atheris>=3"
+	touch $@
 
 check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)ruff check
@@ -71,6 +84,14 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup
 	$(RUN)tensorpost serve
 
+docs: build/docs-environment/.made  ## the documentation as a site: build/docs/index.html
+	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build
+
+build/docs-environment/.made: requirements/docs.txt
+	$(PYTHON) -m venv build/docs-environment
+	build/docs-environment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
+	touch $@
+
 image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest), :slim and :cuda; one alone: make image-slim
 
 image-%:
@@ -114,3 +135,4 @@ requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
 	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
+	$(PIN) --group pyproject.toml:docs --output-file requirements/docs.txt

@@ -83,3 +83,19 @@ def test_all_files_pin_the_same_versions() -> None:
 
 def test_the_build_needs_what_the_build_group_pins() -> None:
     assert sorted(PROJECT["build-system"]["requires"]) == sorted(GROUPS["build"])
+
+
+def test_installations_that_are_named_exist_and_need_no_index() -> None:
+    """`pip install 'tensorpost[...]'` would ask an index, and the package is on none."""
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files += [path for folder in ("app", "client") for path in (ROOT / folder).rglob("*.py")]
+    named: set[str] = set()
+    for path in files:
+        text = path.read_text()
+        assert not re.search(r"install[^\n]{0,20}tensorpost\[", text), path
+        for extras in re.findall(r"""['"`]\.\[([a-z0-9,]+)\]""", text):
+            named |= set(extras.split(","))
+        for extra in re.findall(r"""install_command\(['"]([a-z0-9]+)['"]\)""", text):
+            named.add(extra)
+    assert named <= EXTRAS.keys()
+    assert {"server", "cuda13", "onnx", "numba", "images"} <= named
