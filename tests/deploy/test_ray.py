@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 from tests.support.live_server import live_server
 
-from tensorpost import Client, TensorpostError, distributed
-from tensorpost._arrays import tile_descriptor
+from tensorpost import Client, OperatorDesc, TensorpostError, distributed, parse_operator
 
 ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
 
@@ -32,6 +31,11 @@ URL = f"http://127.0.0.1:{PORT}"
 MEGABYTES = [int(text) for text in os.environ.get("BODY_MEGABYTES", "64,256").split(",")]
 JOB_MEGABYTES = int(os.environ.get("JOB_MEGABYTES", "512"))
 STORE = 300 << 20  # bytes of each node's object store
+
+
+def tile(x: np.ndarray[Any, Any], repeats: tuple[int, ...]) -> OperatorDesc:
+    tensor = {"DataType": "FLOAT32", "Sizes": list(x.shape)}
+    return parse_operator({"type": "TILE", "desc": {"InputTensor": tensor, "Repeats": list(repeats)}}, complete=True)
 
 
 def patiently(start: Callable[[], Any]) -> Any:
@@ -77,7 +81,7 @@ def test_a_tile_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: 
             cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
 
     begin = time.monotonic()
-    descriptor = tile_descriptor(x, (JOB_MEGABYTES // 4, 1, 1))
+    descriptor = tile(x, (JOB_MEGABYTES // 4, 1, 1))
     y = distributed.run(descriptor, x, store=tmp_path / "y", chunk_bytes=16 << 20, progress=progress)
     seconds = time.monotonic() - begin
 
@@ -89,7 +93,7 @@ def test_a_tile_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: 
     print(
         f"\nTile into Zarr: {y.nbytes / 1e6:.0f} MB in {seconds:.1f} s; a node killed after {lost[0]} chunks; all right"
     )
-    parts = distributed.run(tile_descriptor(x, (4, 1, 1)), x, chunk_bytes=1 << 20)
+    parts = distributed.run(tile(x, (4, 1, 1)), x, chunk_bytes=1 << 20)
     assert [box[0] for box, _ in parts] == [(i // 4, i // 4 + 1) for i in range(16)]
     assert np.array_equal(np.concatenate(ray.get([ref for _, ref in parts]), axis=1).reshape(4, 1024, 1024)[3], x[0])
     cluster.extra.append(patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE)))
