@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorpost.extras import install_command
 from tensorpost.layout import Layout
 from tensorpost.operation import Operation
 from tensorpost.problems import InvalidParameter
@@ -204,4 +205,4 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{name} is not installed: pip install 'tensorpost[server,ray]'", name=name) from None
+        raise ModuleNotFoundError(f"{name} is not installed: {install_command('server', 'ray')}", name=name) from None

@@ -16,9 +16,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter
 
 from .http.service import Service
@@ -31,7 +32,7 @@ os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")  # read when ray.serve i
 try:
     serve: Any = importlib.import_module("ray.serve")  # it has no type stubs
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("Ray is not installed: pip install 'tensorpost[server,ray]'", name=missing.name) from None
+    raise ModuleNotFoundError(f"Ray is not installed: {install_command('server', 'ray')}", name=missing.name) from None
 
 _NOT_OURS = ("host", "port", "uds", "tls_certificate", "tls_key", "tls_client_ca", "http_protocol")
 """Settings of the listening socket, which is the proxy's."""
@@ -92,8 +93,8 @@ class Replica:
         self._application = create_app(Settings(**given))
         self._service: Service = self._application.state.service
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        return self._application
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return self._application if _answers_directly() else _with_bytes(self._application)
 
     def check_health(self) -> None:
         """Raise what only a new process helps against; Serve then starts one.
@@ -110,6 +111,26 @@ class Replica:
         """Bytes of input and output in the queues of all devices."""
         pool = self._service.pool
         return {"queued_bytes": 0.0 if pool is None else float(sum(status.queued_bytes for status in pool.status()))}
+
+
+def _answers_directly() -> bool:
+    """Whether replicas answer HAProxy over HTTP, rather than Serve's own proxy by messages of Ray's."""
+    constants: Any = importlib.import_module("ray.serve._private.constants")
+    return bool(getattr(constants, "RAY_SERVE_ENABLE_HA_PROXY", False))
+
+
+def _with_bytes(app: ASGIApp) -> ASGIApp:
+    """An application whose bodies can be pickled: copied from views of its memory."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_bytes(message: Message) -> None:
+            if isinstance(message.get("body"), memoryview):
+                message = {**message, "body": bytes(message["body"])}
+            await send(message)
+
+        await app(scope, receive, send_bytes)
+
+    return call
 
 
 def application(arguments: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""One operator over many machines of a Ray cluster: `pip install 'tensorpost[server,ray]'` on all of them.
+"""One operator over many machines of a Ray cluster: `pip install '.[server,ray]'` on all of them.
 
 For outputs that are larger than any one machine. The computing is the server's (`tensorpost_server.distributed`), found
 by name when it is needed.

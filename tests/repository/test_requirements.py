@@ -95,7 +95,7 @@ def test_installations_that_are_named_exist_and_need_no_index() -> None:
         assert not re.search(r"install[^\n]{0,20}tensorpost\[", text), path
         for extras in re.findall(r"""['"`]\.\[([a-z0-9,]+)\]""", text):
             named |= set(extras.split(","))
-        for extra in re.findall(r"""install_command\(['"]([a-z0-9]+)['"]\)""", text):
-            named.add(extra)
+        for arguments in re.findall(r"install_command\(([^)]*)\)", text):
+            named |= set(re.findall(r"""['"]([a-z0-9]+)['"]""", arguments))
     assert named <= EXTRAS.keys()
     assert {"server", "cuda13", "onnx", "numba", "images"} <= named
