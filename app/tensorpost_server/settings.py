@@ -303,6 +303,13 @@ class Settings(BaseSettings):
         description="Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), "
         "attributes, datatype and shape of the first input. A table in the TOML file, JSON in the variable.",
     )
+    grpc_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="TCP port for the Open Inference Protocol over gRPC, at the same host and with the same "
+        "certificates; 0 picks a free one. Default: no gRPC. Needs the extra grpc.",
+    )
     shared_memory: bool = Field(
         default=False,
         description="Whether callers on the same host may have tensors read from and written to shared memory that "
@@ -361,8 +368,8 @@ class Settings(BaseSettings):
     retry_after_seconds: int = Field(
         default=1,
         ge=0,
-        description="What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too busy, "
-        "they are told to come back a hundred in each second, at most 30 seconds later.",
+        description="What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too "
+        "busy, they are told to come back a hundred in each second, at most 30 seconds later.",
     )
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."

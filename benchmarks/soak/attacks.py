@@ -254,11 +254,15 @@ ATTACKS = (
     ),
     Attack("callers of JSON who reset their connection", lambda port: leave(port, as_json(60_000)), work_of_leavers),
     *(
-        Attack(f"{count} bombs of 1 MB of float64 that become 2 GiB", lambda port, n=count: repeat(port, n, stream_bomb()))
+        Attack(
+            f"{count} bombs of 1 MB of float64 that become 2 GiB", lambda port, n=count: repeat(port, n, stream_bomb())
+        )
         for count in (4, 32)
     ),
     *(
-        Attack(f"{count} bombs of 4 bytes that stand for 20,000,000", lambda port, n=count: repeat(port, n, work_bomb()))
+        Attack(
+            f"{count} bombs of 4 bytes that stand for 20,000,000", lambda port, n=count: repeat(port, n, work_bomb())
+        )
         for count in (4, 32)
     ),
     Attack("bodies that look like requests, beside Upgrade and white space", smuggled, still_answered),

@@ -142,7 +142,7 @@ def killed_servers(count: int) -> Finding:
         with servers.tensorpost() as server, Client(server.url, timeout=10, retries=0) as client:
             blocks = 0
 
-            def kill(progress: object, pid: int = server.process) -> None:
+            def kill(_progress: object, pid: int = server.process) -> None:
                 nonlocal blocks
                 blocks += 1
                 if blocks == 3:

@@ -5,6 +5,7 @@ Every answer is compared whole: the first one to each request with what NumPy sa
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import time
@@ -16,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from tests.support.http_app import (
     FRAME,
     JSON,
@@ -171,15 +173,13 @@ def good_cases() -> list[Case]:
         x = random_.random(size * 4).astype(np.float32)
         path = f"/v1/operators/resample?interpolation_mode=NEAREST_NEIGHBOR&output_sizes={size}"
         cases.append(Case(post(path, npy_bytes(x), NPY), partial(equal, x[2::4], npy_array)))
-        cases.append(
-            Case(post("/v1/operators/reduce?function=MAX&axes=0", npy_bytes(x), NPY), partial(equal, x.max(keepdims=True), npy_array))
-        )  # fmt: skip
+        most = partial(equal, x.max(keepdims=True), npy_array)
+        cases.append(Case(post("/v1/operators/reduce?function=MAX&axes=0", npy_bytes(x), NPY), most))
         a, b = (random_.integers(-1000, 1000, size).astype(np.float32) for _ in range(2))
         tensors = {name: ("F32", [size], y.tobytes()) for name, y in (("a", a), ("b", b))}
         total = a + b
-        cases.append(
-            Case(post("/v1/operators/element_wise_add", frame_bytes(tensors, {}), FRAME), partial(equal, total, of_frame("output", total)))
-        )  # fmt: skip
+        added = partial(equal, total, of_frame("output", total))
+        cases.append(Case(post("/v1/operators/element_wise_add", frame_bytes(tensors, {}), FRAME), added))
         if size <= 1000:
             document = json.dumps(
                 {"tensors": {"input": {"dtype": "F32", "shape": [size], "data": a.tolist()}}}
@@ -188,6 +188,12 @@ def good_cases() -> list[Case]:
             cases.append(
                 Case(post("/v1/operators/tile?repeats=3", document, JSON), partial(equal, tiled, of_json(tiled)))
             )
+    pixels = random_.integers(0, 256, (40, 60, 3)).astype(np.uint8)
+    picture = io.BytesIO()
+    Image.fromarray(pixels).save(picture, "PNG")
+    headers = {"content-type": "image/png", "accept": "application/x-npy"}
+    expected = partial(equal, np.tile(pixels[np.newaxis], (1, 2, 3, 1)), npy_array)
+    cases.append(Case(post("/v1/operators/tile?repeats=1,2,3,1", picture.getvalue(), headers), expected))
     for path in ("/v1/limits", "/v1/devices", "/v1/operators/tile", "/v2/health/ready"):
         cases.append(Case(LIVE.replace(b"/v2/health/live", path.encode(), 1), lambda answer: answer.status == 200))
     call = b'{"type":"TILE","desc":{"InputTensor":{"DataType":"FLOAT32","Sizes":[2]},"Repeats":[3]}}'
@@ -204,7 +210,7 @@ def malformed_cases() -> list[Case]:
         SMALL.replace(b"host: localhost", b"host: evil.example", 1): 403,
         SMALL.replace(b"content-length: ", b"transfer-encoding: chunked\r\ncontent-length: ", 1): 400,
         post("/v1/operators/tile?repeats=0", body, NPY): 422,
-        post("/v1/operators/tile?repeats=x", body, NPY): 400,
+        post("/v1/operators/tile?repeats=x", body, NPY): 422,
         post("/v1/operators/nothing", body, NPY): 404,
         post("/v1/operators/tile?repeats=2", body[:-1], NPY): 400,
         post("/v1/operators/tile?repeats=2", b"\x93NUMPX" + body[6:], NPY): 400,

@@ -31,6 +31,7 @@ __all__ = [
     "RequestTemplate",
     "TensorData",
     "TileCall",
+    "arrays_by_name",
     "check_out",
     "onnx_node",
     "output_memory",
@@ -130,7 +131,23 @@ def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
     return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
 
 
-def _other_inputs(template: RequestTemplate, found: str) -> InvalidParameter:
+def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:
+    """What the caller gave for each input of an operation, by name.
+
+    Raises:
+        InvalidParameter: the inputs are a sequence of another length.
+    """
+    sent: object = inputs
+    if isinstance(sent, Mapping):
+        return dict(cast("Mapping[str, Any]", sent))
+    several = isinstance(sent, (list, tuple))
+    given = cast("Sequence[Any]", sent) if several else [] if sent is None else [sent]
+    if len(given) != len(operation.inputs):
+        raise _other_inputs(operation, f"{len(given)} arrays")
+    return {slot.name: array for slot, array in zip(operation.inputs, given, strict=True)}
+
+
+def _other_inputs(template: RequestTemplate | Operation, found: str) -> InvalidParameter:
     names = [slot.name for slot in template.inputs]
     if not names:
         return InvalidParameter(f"{template.name} takes no inputs; got {found}")

@@ -59,7 +59,8 @@ class AsyncClient(NumpyCalls):
         headers: as for `Client`.
         tls: as for `Client`.
         uds: as for `Client`.
-        http_client: an `httpx.AsyncClient`; otherwise as for `Client`.
+        http_client: as for `Client`.
+        shared_memory: an `httpx.AsyncClient`; otherwise as for `Client`.
 
     Example:
         >>> async def three_by_three(x):
@@ -82,13 +83,16 @@ class AsyncClient(NumpyCalls):
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
+        shared_memory: bool = False,
     ) -> None:
         runtime = AsyncioRuntime()
 
         def transport(url: str, address: str | None) -> Transport:
-            return Transport(runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address)
+            return Transport(
+                runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
+            )
 
-        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds)
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -108,7 +112,7 @@ class AsyncClient(NumpyCalls):
 
     async def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        await self._transport.close()
+        await api.close(self._transport)
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 

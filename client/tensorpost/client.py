@@ -71,6 +71,9 @@ class Client(NumpyCalls):
         uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
         http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
             mocks. It is left open by `close`; `limits`, `tls` and `uds` are then its settings, `timeout` is ours.
+        shared_memory: let tensors of 64 KiB and more travel in shared memory instead of through the socket, to a server
+            on the same host that allows it (TENSORPOST_SHARED_MEMORY; Linux). Streams, calls with `progress`, and
+            types that the Open Inference Protocol has no name for go through the socket all the same.
 
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. Proxies are
     httpx's work, everything else goes over sockets of our own: `transport` says which.
@@ -95,13 +98,16 @@ class Client(NumpyCalls):
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.Client | None = None,
+        shared_memory: bool = False,
     ) -> None:
         runtime = ThreadRuntime()
 
         def transport(url: str, address: str | None) -> Transport:
-            return Transport(runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address)
+            return Transport(
+                runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
+            )
 
-        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds)
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -125,7 +131,7 @@ class Client(NumpyCalls):
 
     def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        run_blocking(self._transport.close())
+        run_blocking(api.close(self._transport))
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
@@ -201,8 +207,7 @@ class Client(NumpyCalls):
             axes: which axes they speak of, negative ones counted from the end; None means every axis, in order. A
                 single number for `sizes` or `scales` holds for each of `axes`, which must then be given.
             mode: `linear` (integers are truncated toward zero) or `nearest` (halves go up), which copies bit for bit.
-            antialias: filter axes that shrink to less than half (RESAMPLE3; approximate, as its page leaves the exact
-                arithmetic open). Linear only.
+            antialias: shrink axes to less than half in steps of halves, as DirectML does (RESAMPLE3). Linear only.
             out: as in `run`, of the result's shape.
             backend: as in `run`.
             device: as in `run`.

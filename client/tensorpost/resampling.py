@@ -413,6 +413,8 @@ def _place(axis: ResizeAxis, mode: Mode) -> _DirectMLAxis:
     centred = axis.offset == (axis.step - 1) / 2
     output_offset, input_offset = (-0.5, _HALF) if centred else (0.0, -axis.offset)
     if mode == "linear":
+        if not 0 <= input_offset <= 1:  # where DirectML's neighbours are not those of x
+            input_offset, output_offset = Fraction(0), _float32(input_offset * Fraction(scale))
         return _DirectMLAxis(scale, _float32(input_offset), output_offset)
     added, up = {
         "round_prefer_ceil": (-_HALF, False),

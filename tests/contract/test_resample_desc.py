@@ -175,10 +175,6 @@ def test_rounding_direction_is_required_for_linear_too() -> None:
     assert found(error.value) == [["field-missing", "$.desc.RoundingDirection"]]
 
 
-def test_only_resample3_is_marked_approximate() -> None:
-    assert {cls.operator_type for cls in HEADER if cls.approximation} == {"RESAMPLE3"}
-
-
 # Numbers
 
 

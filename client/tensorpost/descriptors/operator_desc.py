@@ -56,13 +56,11 @@ class OperatorDesc(Descriptor):
         operator_type: short name, `TILE` for `DML_OPERATOR_TILE`.
         facts: what the catalogue says: number, fields, levels, support tables.
         summary: what the operator does, in a sentence; by default the first line of the docstring.
-        approximation: why results may differ from DirectML's in more than rounding; None if they do not.
     """
 
     operator_type: ClassVar[str]
     facts: ClassVar[OperatorFacts]
     summary: ClassVar[str] = ""
-    approximation: ClassVar[str | None] = None
     _kinds: ClassVar[Mapping[str, tuple[str, ...]]]
 
     @classmethod
