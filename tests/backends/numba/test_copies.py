@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backends.numba.test_expressions import computed, plan_of, slot
+from tests.support.batches import each
 
 from tensorpost_server.backends.numba_ import NumbaBackend
 from tensorpost_server.backends.numpy_ import NumpyBackend
@@ -30,9 +30,9 @@ def both(numba: NumbaBackend, form: Copies, inputs: list[Any], output: Any, slic
     return np.frombuffer(mine, output.dtype).reshape(output.shape)
 
 
-@pytest.mark.parametrize("dtype", ITEMS)
-@pytest.mark.parametrize("shape", [(64, 48), (67, 131), (3, 500), (500, 3), (2, 90), (90, 4), (5, 6), (1, 70)], ids=str)
-@pytest.mark.parametrize("slice_bytes", [1 << 20, 3000])
+@each("dtype", ITEMS)
+@each("shape", [(64, 48), (67, 131), (3, 500), (500, 3), (2, 90), (90, 4), (5, 6), (1, 70)])
+@each("slice_bytes", [1 << 20, 3000])
 def test_matrices_are_transposed(numba: NumbaBackend, dtype: str, shape: tuple[int, int], slice_bytes: int):
     x = np.random.default_rng(1).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
     loops = (Loop(shape[1], (0, 1), ((1, 1),)), Loop(shape[0], (1, 1), ((0, 1),)))
