@@ -2,8 +2,8 @@
 
 The server runs with the backend directml alone, started by DIRECTML_PYTHON as in `validation`; the client is this
 process. First every case of tests/vectors, whose bytes are those of numpy, or which `directml-xfails.txt` lists; then
-the same requests again, but for the slowest, until there were COUNT, with the memory of the server's process on the way.
-Prints one JSON document, and keeps it in `build/directml/requests.json`.
+the same requests again, but for the slowest, until there were COUNT, with the memory of the server's process on the
+way. Prints one JSON document, and keeps it in `build/directml/requests.json`.
 """
 
 from __future__ import annotations

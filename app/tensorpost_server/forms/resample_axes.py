@@ -252,7 +252,7 @@ class PyramidAxis(ScaledAxis):
     def _taps_of(self, outputs: Indices, low: int, high: int) -> Taps:
         """Step after step, from the outputs back: windows from `first` to before `end`, and their weights."""
         first, end = outputs, outputs + 1
-        weight = np.ones((1, *outputs.shape))
+        weight: NDArray[np.float64] = np.ones((1, *outputs.shape))
         for step, (least, most) in zip(reversed(self.steps), reversed(self._ranges(low, high)[:-1]), strict=True):
             between = first + _upwards(len(weight), first)
             index, share = step.taps_of(np.minimum(between, step.output_size - 1))
@@ -264,7 +264,7 @@ class PyramidAxis(ScaledAxis):
             # Sums at (tap, output) of what comes from both neighbours; what lies outside the window is not counted.
             place = np.where((index >= first) & (index < end), index - first, count)
             flat = place * outputs.size + np.arange(outputs.size).reshape(outputs.shape)
-            sums = np.bincount(flat.ravel(), (share * weight).ravel(), (count + 1) * outputs.size)
+            sums = np.bincount(flat.ravel(), (share * weight).ravel(), (count + 1) * outputs.size).astype(np.float64)
             weight = sums[: count * outputs.size].reshape((count, *outputs.shape))
         index = first + _upwards(len(weight), first)
         return np.minimum(index, self.input_size - 1), weight
