@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
@@ -37,7 +39,9 @@ from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
 from .http.open_inference import routes as inference_routes
+from .http.open_inference.grpc_service import GrpcServer
 from .http.open_inference.inference_service import InferenceService
+from .http.openapi import expanded
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -85,6 +89,11 @@ def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], objec
     )
 
 
+def _operation_id(route: APIRoute) -> str:
+    """The name of the function, which is what generated clients call."""
+    return route.name
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the application. Opens nothing: no device, no socket, no file.
 
@@ -107,6 +116,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         service.access.open()
+        grpc_server = None if settings.grpc_port is None else GrpcServer(app, settings)
         traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
@@ -116,9 +126,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         service.observe_by(_access_log(settings), traces)
         trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
         try:
+            if grpc_server is not None:
+                await grpc_server.start()
+                app.state.grpc_port = grpc_server.port
             yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
             service.draining = True
+            if grpc_server is not None:
+                await grpc_server.stop()
             trimming.cancel()
             buffers.trim(0)
             service.inference.regions.close()
@@ -131,12 +146,22 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("tensorpost"),
         description=_DESCRIPTION,
         lifespan=lifespan,
-        redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        swagger_ui_parameters={"docExpansion": "none"},
         telemetry=_NO_TELEMETRY,
         responses=REFUSALS,
     )
     app.state.service = service
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        """The document, made when it is first asked for."""
+        if not hasattr(app.state, "openapi"):
+            app.state.openapi = expanded(plain())
+        return app.state.openapi
+
+    app.openapi = openapi
     pages = (playground,) if settings.playground else ()
     for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
         app.include_router(module.router)

@@ -303,6 +303,13 @@ class Settings(BaseSettings):
         description="Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), "
         "attributes, datatype and shape of the first input. A table in the TOML file, JSON in the variable.",
     )
+    grpc_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="TCP port for the Open Inference Protocol over gRPC, at the same host and with the same "
+        "certificates; 0 picks a free one. Default: no gRPC. Needs the extra grpc.",
+    )
     shared_memory: bool = Field(
         default=False,
         description="Whether callers on the same host may have tensors read from and written to shared memory that "

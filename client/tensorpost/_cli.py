@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from typer.core import TyperGroup
 
 from ._api_key import find_api_key
-from ._arrays import tile_descriptor
+from ._arrays import tile_call
 from ._files import (
     check_destination,
     check_picture,
@@ -40,6 +40,7 @@ from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
 from .images import encode_image
 from .onnx import OnnxNode, lower
+from .operation import Operation
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
 from .resampling import Mode, mode_of, resampling, simplest_ratio
 from .strict_json import read_json
@@ -118,9 +119,9 @@ Level = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Computation:
-    """What a command computes: a descriptor, its input, and the shape of the result."""
+    """What a command computes: an operation, its input, and the shape of the result."""
 
-    desc: OperatorDesc
+    operation: Operation
     array: NDArray[Any]
     shape: tuple[int, ...]
     backend: str | None
@@ -138,10 +139,10 @@ def _output_format(output: str) -> str | None:
 
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
-    (tensor,) = (getattr(computation.desc, field) for field in computation.desc.fields_of_kind("output"))
+    (slot,) = computation.operation.outputs
     if out_format != "npy":
-        check_picture(tensor.dtype, computation.shape, out_format)
-    total = computation.array.nbytes + tensor.data_size_in_bytes
+        check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
+    total = computation.array.nbytes + slot.layout.size_in_bytes
     options: dict[str, Any] = {
         "backend": computation.backend,
         "device": computation.device,
@@ -150,12 +151,12 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
     with progress_bar(total, quiet=quiet) as progress:
         if out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
-            head = encode_npy_head(tensor.data_type.row, computation.shape)
-            blocks = client.stream(computation.desc, computation.array, progress=progress, **options)
+            head = encode_npy_head(slot.layout.data_type, computation.shape)
+            blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
             with destination(output) as file:
                 write_blocks(file, head, blocks)
         else:
-            array = client.run(computation.desc, computation.array, progress=progress, **options).reshape(
+            array = client.run(computation.operation, computation.array, progress=progress, **options).reshape(
                 computation.shape
             )
             content = encode_image(array, out_format)
@@ -204,6 +205,12 @@ def serve(
     ] = None,
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "info",
     workers: Annotated[int, typer.Option(help="Must be 1: a process owns its devices and its memory budget.")] = 1,
+    ray: Annotated[
+        int | None,
+        typer.Option(
+            "--ray", min=1, metavar="REPLICAS", help="On Ray Serve, with so many processes; see docs/deploy.md."
+        ),
+    ] = None,
 ) -> None:
     """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
     commands = server_commands()
@@ -216,7 +223,12 @@ def serve(
             "server for each port or container instead, behind a load balancer",
             param_hint="--workers",
         )
-    commands.serve(host=host, port=port, uds=uds, log_level=log_level)
+    if ray is not None and uds is not None:
+        raise typer.BadParameter("Ray Serve listens on a port; leave out --uds or --ray", param_hint="--ray")
+    if ray is not None:
+        commands.serve_on_ray(ray, host=host, port=port, log_level=log_level)
+    else:
+        commands.serve(host=host, port=port, uds=uds, log_level=log_level)
 
 
 @app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
@@ -244,8 +256,8 @@ def tile(
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
-    desc = tile_descriptor(read.array, copies)
-    computation = _Computation(desc, read.array, desc.output_tensor.sizes, backend, device, level)
+    call = tile_call(read.array, copies, directml=level is not None)
+    computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
     with client:
         _compute(client, computation, output, wanted or read.format, quiet=quiet)
 

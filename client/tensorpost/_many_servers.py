@@ -32,7 +32,10 @@ _PROBE_BYTES = 1 << 20  # a body from which on a server that failed is asked fir
 
 
 def new_transport(
-    base_url: str | Sequence[str], make: Callable[[str, str | None], Transport], uds: str | None
+    base_url: str | Sequence[str],
+    make: Callable[[str, str | None], Transport],
+    uds: str | None,
+    shared_memory: bool = False,
 ) -> Transport | ManyServers:
     """A client's way to the server of a URL, to those of several, or to every address of a `dns+http` URL's name.
 
@@ -40,14 +43,17 @@ def new_transport(
         base_url: as `Client` takes it.
         make: makes the way to one server, from its URL and the address to connect to (None: look its host up).
         uds: as `Client` takes it.
+        shared_memory: as `Client` takes it.
 
     Raises:
-        InvalidParameter: there is no URL, one twice, or a Unix socket for several servers.
+        InvalidParameter: there is no URL, one twice, or a Unix socket or shared memory for several servers.
     """
     if isinstance(base_url, str) and not base_url.startswith(DNS_PREFIX):
         return make(base_url, None)
     if uds is not None:
         raise InvalidParameter("a Unix socket leads to one server; leave out uds, or give one URL")
+    if shared_memory:
+        raise InvalidParameter("shared memory is of one server on this host; leave out shared_memory, or give one URL")
     if isinstance(base_url, str):
         url = base_url.removeprefix(DNS_PREFIX)
         return ManyServers([], lambda address: make(url, address), make(url, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https
 
 __all__ = ["Origin"]
 
+_NO_SCHEME = re.compile(r"(?:localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]|[^:/?#@]+(?=:[0-9]))(?::[0-9]+)?(?:/|\Z)")
+"""An address as people write it: `localhost:8000`, `10.0.0.7`, `gpu-box:8000/tensors`."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -51,7 +54,7 @@ class Origin:
     def parse(
         cls, base_url: str, *, headers: Mapping[str, str], timeout: Timeout, tls: ssl.SSLContext | bool, uds: str | None
     ) -> Origin:
-        """Read a base URL such as `http://127.0.0.1:8000` or `https://example.org/tensors`.
+        """Read a base URL such as `http://127.0.0.1:8000`, `https://example.org/tensors` or `localhost:8000`.
 
         Raises:
             InvalidParameter: no http or https URL, or one with a query, a fragment or credentials.
@@ -59,7 +62,7 @@ class Origin:
         hint = "; write, for instance, http://127.0.0.1:8000"
         given = f"base_url {base_url[:100]!r}"
         try:
-            url = urlsplit(base_url)
+            url = urlsplit(base_url if "://" in base_url or not _NO_SCHEME.match(base_url) else f"http://{base_url}")
             port = url.port
         except ValueError as error:
             raise InvalidParameter(f"{given} is no URL: {error}{hint}") from None

@@ -19,6 +19,7 @@ from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
 from ._origin import Origin
 from ._response import Response
 from ._runtime import Runtime
+from ._shared_memory import RegionPool
 from ._socket_sender import SocketSender
 from ._tracing import CallSpan, begin_span
 from .problems import InvalidParameter, TensorpostError
@@ -47,6 +48,7 @@ class Transport:
         origin: the server.
         runtime: how its waits wait.
         retries: how often a call is repeated.
+        regions: shared memory with the server; None if tensors go through the socket.
 
     Raises:
         InvalidParameter: an argument is malformed.
@@ -65,6 +67,7 @@ class Transport:
         uds: str | None,
         http_client: Any,
         address: str | None = None,
+        shared_memory: bool = False,
     ) -> None:
         text("base_url", base_url, f"a URL, for instance {DEFAULT_URL!r}")
         self.retries = whole_number("retries", retries, 0)
@@ -93,6 +96,9 @@ class Transport:
         self.runtime, self._limits, self._http_client = runtime, limits, http_client
         self._senders: dict[int, Sender] = {os.getpid(): self._new_sender()}
         self._closed = False
+        if not isinstance(cast("object", shared_memory), bool):
+            raise InvalidParameter(f"shared_memory is {shown(shared_memory)}; it must be True or False")
+        self.regions = RegionPool() if shared_memory else None
 
     @property
     def sender(self) -> Sender:

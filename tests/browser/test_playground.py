@@ -21,6 +21,8 @@ from PIL import Image
 from tests.support.browser import MISSING, NODE, open_browser
 from tests.support.live_server import live_server
 
+from tensorpost_server import commands
+
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +112,7 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
     Image.fromarray(picture).save(file, "png")
     drop = """([data, name]) => {
         const transfer = new DataTransfer();
-        transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name));
+        transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name, {type: "image/png"}));
         document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
     }"""
     tensor = np.moveaxis(picture, -1, 0)[None]
@@ -130,6 +132,7 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         assert page.inner_text("#output .readout") == f"row 5, column 10: {pixel}"
 
         (tmp_path / "input.npy").write_bytes(input_)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
         for language, command in (
             ("curl", ["sh", "-c"]),
             ("python", [sys.executable, "-c"]),
@@ -137,9 +140,17 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         ):
             text = copied(page, language)
             (tmp_path / "output.npy").unlink(missing_ok=True)
-            environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
             subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=30)
             assert (tmp_path / "output.npy").read_bytes() == output, text
+
+        (tmp_path / "noise.png").write_bytes(file.getvalue())
+        subprocess.run(["sh", "-c", copied(page, "picture")], cwd=tmp_path, check=True, timeout=30)
+        assert np.array_equal(np.asarray(Image.open(tmp_path / "output.png")), np.tile(picture, (2, 3, 1)))
+
+        changed_by(page, lambda: page.check("[name=kind][value='onnx:Resize']", force=True))
+        text, output = copied(page, "python"), saved(page, "#output")
+        subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, check=True, timeout=30)
+        assert (tmp_path / "output.npy").read_bytes() == output, text
 
 
 def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
@@ -163,7 +174,7 @@ def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.dataset.slider") == "Scale"
         changed_by(page, lambda: page.keyboard.press("PageUp"))
-        sizes = [float(size) for size in re.findall(r"\d+", page.inner_text("#output .about").split("·")[1])]
+        sizes = [int(size) for size in re.findall(r"\d+", page.inner_text("#output .about").split("·")[1])]
         assert sizes > [1, 1, 4, 6]
 
         page.focus("#output canvas")
@@ -185,10 +196,7 @@ def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
 
 def test_mistakes_are_said_at_the_field_and_a_key_is_asked_for(browser: Any, tmp_path: Path) -> None:
     keys = tmp_path / "keys.jsonl"
-    key = subprocess.run(
-        [sys.executable, "-m", "tensorpost", "keys", "add", "anna", "--keys-file", str(keys)],
-        check=True, capture_output=True, text=True,
-    ).stdout.split()[-1]  # fmt: skip
+    key = commands.add_key(keys, "anna")
     with live_server(TENSORPOST_BACKEND="numpy", TENSORPOST_KEYS_FILE=keys) as url:
         page = browser.new_page()
         page.goto(url)

@@ -205,7 +205,9 @@ def test_what_was_given_is_not_replaced(file: VectorsFile) -> None:
         assert parse_operator(desc.to_document(), complete=True) == desc
 
 
-@pytest.mark.parametrize("value", [None, 7, "x", [], {}, [None], {"a": 1}, [[1]], -1, 2**70, 1.5, True])
+@pytest.mark.parametrize(
+    "value", [None, 7, "x", {"a": 1}, [[1]], 2**70]
+)  # more in tests/attacks/test_descriptor_attacks.py
 @each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_nonsense_in_every_field_is_refused_and_never_breaks(cls: type[OperatorDesc], value: Any) -> None:
     names = [str(info.alias) for info in cls.model_fields.values()]

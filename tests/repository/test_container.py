@@ -1,4 +1,4 @@
-"""What the container is started with (tests/deploy/test_compose.py has Compose): open to this machine only, in one command, and never open by oversight."""
+"""How the container is started: for this machine only, in one command. Compose: tests/deploy/test_compose.py."""
 
 from __future__ import annotations
 

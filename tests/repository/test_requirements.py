@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 PINNED = {
-    "dev.txt": (["server", "images", "numba", "otel", "jwt"], ["dev"]),
+    "dev.txt": (["server", "images", "numba", "otel", "jwt", "grpc"], ["dev"]),
     "demo.txt": (["server", "images", "numba"], ["demo", "build"]),
-    "server.txt": (["server", "numba", "otel", "jwt"], []),
+    "server.txt": (["server", "numba", "otel", "jwt", "grpc"], []),
     "slim.txt": (["server", "otel", "jwt"], []),
-    "cuda.txt": (["server", "numba", "otel", "jwt", "cuda12"], []),
+    "cuda.txt": (["server", "numba", "otel", "jwt", "grpc", "cuda12"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
 

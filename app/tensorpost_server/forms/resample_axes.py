@@ -241,7 +241,7 @@ class PyramidAxis(ScaledAxis):
         return found
 
     def _taps_of(self, outputs: Indices, low: int, high: int) -> Taps:
-        """Step after step, from the outputs back: windows that begin at `first`, end before `end`, and their weights."""
+        """Step after step, from the outputs back: windows from `first` to before `end`, and their weights."""
         first, end = outputs, outputs + 1
         weight = np.ones((1, *outputs.shape))
         for step, (least, most) in zip(reversed(self.steps), reversed(self._ranges(low, high)[:-1]), strict=True):

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from starlette.types import Scope
 
+from tensorpost.onnx.strings import StringCall
+from tensorpost.operation import Operation
 from tensorpost.problems import TensorpostError
 
 from ..engine import Stages, Worker
@@ -162,6 +164,7 @@ class PreparedCall:
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it, tensors included.
         heads: by worker; filled when workers are chosen.
+        strings: the call with strings, if it works on any; the plan is of numbers that stand for them.
     """
 
     plan: Plan
@@ -172,6 +175,12 @@ class PreparedCall:
     aligned: bool
     memory_bytes: int
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
+    strings: StringCall | None = None
+
+    @property
+    def operation(self) -> Operation:
+        """What was asked for."""
+        return self.plan.operation if self.strings is None else self.strings.node
 
 
 def tensors_in_place(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:

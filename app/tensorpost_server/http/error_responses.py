@@ -18,14 +18,17 @@ from tensorpost import problems as p
 
 from .access.browser_requests import NO_SNIFFING
 from .observability.request_record import observation_of
+from .problem_page import PAGE_POLICY, problem_page, wants_page
 
 __all__ = [
     "MEDIA_TYPE",
     "REFUSALS",
     "STATUS",
+    "allowed_methods",
     "answer_disconnected",
     "answer_error",
     "answer_http_exception",
+    "answer_options",
     "answer_out_of_memory",
     "answer_unexpected",
     "in_open_inference",
@@ -133,6 +136,10 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
     if request_id := request.scope.get("tensorpost.request_id"):
         problem["request_id"] = headers["X-Request-ID"] = request_id
     headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
+    headers["Vary"] = "Accept"
+    if wants_page(request.headers.get("accept", "")):
+        headers["Content-Security-Policy"] = PAGE_POLICY
+        return Response(problem_page(problem, request.scope.get("root_path", "")), status, headers, "text/html")
     body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     return Response(body, status, headers, media_type)
 
@@ -148,7 +155,7 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
     if error.status_code == 405:
-        allow = ", ".join(_allowed_methods(request))
+        allow = ", ".join(allowed_methods(request))
         ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
         return answer_error(request, ours)
     family = (
@@ -158,13 +165,27 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
     return _answer(request, family(detail), error.status_code, dict(error.headers or {}))
 
 
-def _allowed_methods(request: Request) -> list[str]:
-    """All methods of the path; the router's own Allow header names those of the first route only."""
-    return [
+def allowed_methods(request: Request) -> list[str]:
+    """All methods of the path, none if there is nothing; the router's Allow header names those of one route only."""
+    found = [
         method
         for method in _METHODS
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
+    also = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"} if found else set[str]()
+    return [method for method in _METHODS if method in {*found, *also}]
+
+
+def answer_options(request: Request) -> Response:
+    """The methods of a path (RFC 9110, section 9.3.7).
+
+    Raises:
+        HTTPException: 404, there is nothing at the path.
+    """
+    allow = allowed_methods(request)
+    if not allow:
+        raise HTTPException(404)
+    return Response(status_code=204, headers={"Allow": ", ".join(allow)})
 
 
 class _NoResponse(Response):

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
+from tensorpost.onnx.strings import has_string_outputs, numbers_node
 from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
 
 from ..engine import QueueSlot, Stages, Ticket, Worker
@@ -27,19 +28,21 @@ from .call_cache import (
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import caller_of, content_length, wait_seconds
+from .headers import caller_of, content_length, is_chunked, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .request_body import ClientDisconnected, RequestBody
+from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .responses import (
+    JSON_BYTES_PER_TEXT_BYTE,
     WHOLE_FORMS,
     ResponseSender,
     check_output,
     json_elements,
     response_head,
     slices_bytes,
+    text_bytes,
     whole_response,
     whole_response_bytes,
 )
@@ -134,7 +137,15 @@ class Execution:
         settings, fields = service.settings, self._fields
         self._observation.stages = stages.milliseconds
         pool = service.workers()
-        length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+        chunks: bytearray | None = None
+        if is_chunked(fields):
+            self._format_of(settings.max_body_bytes)  # refuses what is not read here, before any of it is received
+            chunks = await receive_chunked(
+                receive, settings.max_body_bytes, settings.receive_timeout_seconds, self._reserve
+            )
+            length = len(chunks)
+        else:
+            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
@@ -143,11 +154,13 @@ class Execution:
         body = self._body = RequestBody(
             receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
         )
-        if self._whole is not None:
+        if chunks is not None:
+            body.supply(memoryview(chunks).toreadonly())
+        elif self._whole is not None:
             body.supply(self._whole.receive())
         prepared, read = await self._prepare(key, body, stages, watch)
         # A trace context is another one in each request, so no later head would be the same.
-        if self._whole is not None and format_.may_replay and b"traceparent" not in fields:
+        if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operation.name
@@ -237,6 +250,8 @@ class Execution:
             is_text = format_.response is MediaType.JSON
             threads = self._service.parsing if is_text else self._service.image_threads
             large = not is_text or json_elements(plan) > INLINE_JSON_ELEMENTS
+            if prepared.strings is not None:
+                self._reserve(JSON_BYTES_PER_TEXT_BYTE * text_bytes(prepared, output))
             whole, body = await threads.run(large, whole_response, prepared, format_, worker, output)
             if len(body) <= self._service.settings.slice_bytes:
                 await sender.whole(whole, body)
@@ -330,10 +345,13 @@ def _plan(read: ReadCall, format_: RequestFormat, settings: Settings) -> Prepare
         LimitExceeded: the plan is above a limit.
         NotAcceptable: the response's media type cannot hold the output, or Accept names none that is written here.
     """
-    plan = make_plan(read.operation, settings.slice_bytes)
+    operation = read.operation if read.strings is None else numbers_node(read.strings.node)
+    plan = make_plan(operation, settings.slice_bytes)
     slots = plan.inputs
     if format_.unacceptable is not None:
         raise NotAcceptable(format_.unacceptable)
+    if read.strings is not None and format_.response is not MediaType.JSON and has_string_outputs(read.strings.node):
+        raise NotAcceptable(f"{format_.response.value} holds no strings; accept {MediaType.JSON.value}")
     check_output(plan, format_, settings)
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
@@ -344,4 +362,4 @@ def _plan(read: ReadCall, format_: RequestFormat, settings: Settings) -> Prepare
     order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
     misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
-    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes)
+    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes, strings=read.strings)

@@ -17,6 +17,8 @@ from tensorpost.descriptors import FeatureLevel
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.strings import StringCall, StringTable, has_strings
 from tensorpost.operation import Operation
 from tensorpost.problems import (
     BodyMismatch,
@@ -147,6 +149,7 @@ class ReadCall(NamedTuple):
         tensors: what the body announces, in the order of its bytes.
         memory: the bytes of these tensors, if they were read to parse the call; else None.
         encoded: the body, if it was received and its tensors are to be decoded; else None.
+        strings: the call with strings, if it works on any; numbers stand for them in the memory.
     """
 
     operation: Operation
@@ -155,6 +158,7 @@ class ReadCall(NamedTuple):
     tensors: Sequence[AnnouncedTensor]
     memory: list[memoryview] | None
     encoded: Encoded | None = None
+    strings: StringCall | None = None
 
 
 class ReadBody(NamedTuple):
@@ -328,11 +332,20 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
         found.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
     if found:
         raise InvalidDescriptor.of(found)
+    strings = set[str]()
     arrays = {
         name: frame.tensor_from_json(content, path=("tensors", name))
         for name, content in cast("Mapping[str, Any]", sent).items()
     }
-    tensors = [AnnouncedTensor(name, data_type(a.dtype), a.shape, a.nbytes) for name, a in arrays.items()]
+    table = StringTable()
+    for name, array in arrays.items():
+        if array.dtype.kind == "O":
+            strings.add(name)
+            arrays[name] = table.numbers_of_array(name, array)
+    tensors = [
+        AnnouncedTensor(name, data_type("str" if name in strings else a.dtype), a.shape, a.nbytes)
+        for name, a in arrays.items()
+    ]
     # by way of uint8, since memoryview has no bfloat16
     memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
     operation = None if members.get("op") is None else json.dumps(members["op"])
@@ -340,7 +353,8 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
         call = parser.parse(query, tensors, operation, _values(parser, tensors, memory))
     except InvalidDescriptor as error:
         raise type(error).of([_from_root(violation, arrays, operation) for violation in error.violations]) from None
-    return ReadCall(*call, members.get("id"), tensors, memory)
+    found = StringCall(cast("OnnxNode", call[0]), table) if has_strings(call[0]) else None
+    return ReadCall(*call, members.get("id"), tensors, memory, strings=found)
 
 
 def _from_root(violation: Violation, tensors: Mapping[str, object], operation: str | None) -> Violation:

@@ -32,6 +32,7 @@ from .raw_tensor import raw_tensor_fields
 from .request_body import ClientDisconnected
 
 __all__ = [
+    "JSON_BYTES_PER_TEXT_BYTE",
     "WHOLE_FORMS",
     "ResponseSender",
     "backend_name",
@@ -40,12 +41,16 @@ __all__ = [
     "json_elements",
     "response_head",
     "slices_bytes",
+    "text_bytes",
     "whole_response",
     "whole_response_bytes",
 ]
 
 JSON_BYTES_PER_ELEMENT = 96
 """Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
+
+JSON_BYTES_PER_TEXT_BYTE = 8
+"""The same of a byte of a string: the string, its text with escapes, and twice that while it is joined."""
 
 WHOLE_FORMS = IMAGE_TYPES | {MediaType.JSON, MediaType.NPZ}
 """Forms that are written when the whole output is there; the others are streamed."""
@@ -210,7 +215,7 @@ def whole_response(
         arrays[slot.name] = slot.layout.view(data[: slot.layout.size_in_bytes])
         data = data[slot.layout.size_in_bytes :]
     if media_type is MediaType.JSON:
-        body = _json_body(arrays, _metadata(prepared, worker))
+        body = _json_body(prepared, arrays, _metadata(prepared, worker))
     elif media_type is MediaType.NPZ:
         body = _npz_body(arrays)
     else:
@@ -218,8 +223,15 @@ def whole_response(
     return _head(worker, prepared.plan, media_type, b"", len(body), inline=True), body
 
 
-def _json_body(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
-    tensors = [f"{json.dumps(name)}: {tensor_to_json_text(array)}" for name, array in arrays.items()]
+def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
+    tensors: list[str] = []
+    for (name, array), asked in zip(arrays.items(), prepared.operation.outputs, strict=True):
+        if prepared.strings is not None and asked.layout.data_type.numpy_name == "str":
+            texts = [element.decode() for element in prepared.strings.table.strings(array)]
+            text = json.dumps({"dtype": "string", "shape": list(array.shape), "data": texts}, ensure_ascii=False)
+        else:
+            text = tensor_to_json_text(array)
+        tensors.append(f"{json.dumps(name)}: {text}")
     document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False)
     return f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
 
@@ -247,9 +259,20 @@ def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
     return encode_image(array, format_.response.name)
 
 
+def text_bytes(prepared: PreparedCall, outputs: bytes) -> int:
+    """Bytes of the strings in the outputs, whose numbers these are."""
+    total, data = 0, memoryview(outputs)
+    assert prepared.strings is not None
+    for slot, asked in zip(prepared.plan.outputs, prepared.operation.outputs, strict=True):
+        if asked.layout.data_type.numpy_name == "str":
+            total += prepared.strings.table.total_bytes(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        data = data[slot.layout.size_in_bytes :]
+    return total
+
+
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
-    document = prepared.plan.operation.to_document_text()
+    document = prepared.operation.to_document_text()
     metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 

@@ -19,6 +19,24 @@ export function curlOf(call, names) {
   return lines.join(" \\\n  ");
 }
 
+/** Media types of pictures that the server reads and writes. */
+const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/avif"];
+
+/** Whether the picture's own bytes make the same call: one picture in, one out, in a type that pictures can have. */
+export function takesPicture({ file, mediaType, reduced }, tensors, verdict) {
+  const [input, ...others] = Object.values(tensors), [output] = verdict.outputs;
+  return Boolean(file && !reduced && PICTURES.includes(mediaType) && input && !others.length && verdict.outputs.length === 1
+    && ["uint8", "float32"].includes(input.type) && output.dtype === input.type
+    && output.shape.length === 4 && output.shape[0] === 1 && [1, 3, 4].includes(output.shape[1]));
+}
+
+/** The call with the picture as it is: the server decodes it, and answers with a picture. */
+export function pictureCurlOf(call, { name, mediaType }, type) {
+  const parameters = `layout=NCHW${type === "float32" ? "; dtype=float32" : ""}`;
+  const picture = { ...call, contentType: `${mediaType}; ${parameters}`, accept: "image/png" };
+  return curlOf(picture, { input: shellQuoted(name), output: "output.png" });
+}
+
 export function javascriptOf(call, names) {
   const headers = [`    "Content-Type": "${call.contentType}",`, `    Accept: "${call.accept}",`];
   if (hasKey()) headers.push("    Authorization: `Bearer ${process.env.TENSORPOST_API_KEY}`,");
@@ -46,7 +64,8 @@ export function pythonOf(call, names, verdict, { level, backend }) {
   const simple = verdict.op.type === "DML_OPERATOR_TILE";
   const lines = ["import numpy as np"];
   if (inputs > 1) lines.push("from safetensors.numpy import load_file");
-  lines.push(simple ? "from tensorpost import Client" : `from tensorpost import Client, ${onnx ? "OnnxNode" : "parse_operator"}`, "");
+  lines.push(simple || onnx ? "from tensorpost import Client" : "from tensorpost import Client, parse_operator");
+  lines.push(...(onnx ? ["from tensorpost.onnx import OnnxNode"] : []), "");
   if (inputs === 1) lines.push(`x = np.load("${names.input}")`);
   if (inputs > 1) lines.push(`tensors = load_file("${names.input}")`);
   if (!simple) lines.push(`operator = ${onnx ? "OnnxNode.from_json" : "parse_operator"}(${pythonValue(shorter(verdict.op))})`);

@@ -3,8 +3,8 @@
 Sources: the pages of DML_AVERAGE_POOLING and DML_AVERAGE_POOLING1, DML_MAX_POOLING to DML_MAX_POOLING2, DML_LP_POOLING
 and DML_LP_POOLING1, DML_QUANTIZED_LINEAR_AVERAGE_POOLING, DML_MAX_UNPOOLING, and of the gradients. A dilated window has
 the extent `(WindowSize - 1) * Dilations + 1`, which the pages' formula of sizes forgets. Outputs may be rounded up, as
-ONNX Runtime asks for with `ceil_mode`; what such windows reach beyond the padding is not there. DirectML has no gradient
-of MAX_POOLING for those.
+ONNX Runtime asks for with `ceil_mode`; what such windows reach beyond the padding is not there. MAX_POOLING_GRAD takes
+sizes rounded down only, as DirectML does.
 """
 
 from __future__ import annotations

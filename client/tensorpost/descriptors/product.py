@@ -1,8 +1,8 @@
 """Products of matrices, of floating-point numbers and of integers with scales and zero points.
 
 Sources: the DML_GEMM, DML_MATRIX_MULTIPLY_INTEGER, DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY and
-DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT pages. Parameters of one dimension are one value, or those of B's columns; DirectML refuses those of
-A's rows.
+DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT pages. Parameters of one dimension are one value, or those of B's columns; those of
+A's rows, which the pages have too, DirectML refuses.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -14,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from tensorpost.json_tensor import tensor_from_json
 from tensorpost.layout import Layout
-from tensorpost.operation import Operation
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.strings import StringCall, StringTable, has_strings, numbers_node
 from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded
 
 from ...engine import Stages, Worker
@@ -29,8 +31,9 @@ from ..observability.request_record import Observation
 from ..parse_call import MOST_VALUE_BYTES, AnnouncedTensor, ReadBody, RunOptions
 from ..parse_threads import INLINE_JSON_ELEMENTS, INLINE_TEXT_BYTES
 from ..request_body import RequestBody
-from ..responses import JSON_BYTES_PER_ELEMENT, backend_name, check_limits, slices_bytes
+from ..responses import JSON_BYTES_PER_ELEMENT, JSON_BYTES_PER_TEXT_BYTE, backend_name, check_limits, slices_bytes
 from ..service import Service
+from .byte_strings import decode_strings, encode_strings
 from .content_coding import Coding, compressed, decompressed, request_coding, response_coding
 from .infer_request import InferInput, InferRequest, RegionPart, read_infer_request, refuse
 from .infer_response import ResponseForm, json_data, response_form
@@ -41,6 +44,7 @@ from .translation import announced, operation_of, output_type, small_tensor_name
 __all__ = ["InferExecution", "InferFormat"]
 
 _INLINE_COPY_BYTES = 256 * 1024  # of shared memory, on the event loop's thread: some 50 microseconds
+_TEXT_BYTES = 160  # memory of a string and its places in lists and the table, beside its bytes
 _JSON_LENGTH = b"inference-header-content-length"
 
 
@@ -213,11 +217,12 @@ class InferExecution(Execution):
                     f"{MOST_VALUE_BYTES:,}"
                 )
         memory: dict[str, memoryview] = {}
-        if coded or small or any(tensor.binary_bytes is None for tensor in request.inputs):
-            memory = await self._read_tensors(request, body)
+        table = StringTable()
+        if coded or small or any(tensor.binary_bytes is None or _is_text(tensor) for tensor in request.inputs):
+            memory = await self._read_tensors(request, body, table)
         stages.done("head")
         prepared = await threads.run(
-            large, _prepare_inference, self._model, request, memory, small, format_.response_coding, settings
+            large, _prepare_inference, self._model, request, memory, small, table, format_.response_coding, settings
         )
         if head and not memory and len(key.query) + len(head) <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
@@ -234,8 +239,10 @@ class InferExecution(Execution):
         found.supply(plain)
         return found
 
-    async def _read_tensors(self, request: InferRequest, body: RequestBody) -> dict[str, memoryview]:
-        """The bytes of every input, from wherever they are."""
+    async def _read_tensors(
+        self, request: InferRequest, body: RequestBody, table: StringTable
+    ) -> dict[str, memoryview]:
+        """The bytes of every input, from wherever they are; of strings the numbers that stand for them."""
         sizes = {tensor.name: tensor.binary_bytes or 0 for tensor in request.inputs if tensor.binary_bytes is not None}
         ticket = self._reserve(sum(sizes.values()))
         memory = {name: ticket.memory(size) for name, size in sizes.items()}
@@ -248,7 +255,12 @@ class InferExecution(Execution):
                 large = len(block) > _INLINE_COPY_BYTES
                 await self._service.parsing.run(large, region.read_into, block, tensor.region.offset)
         for index, tensor in enumerate(request.inputs):
-            if tensor.data is not None:
+            if _is_text(tensor):
+                count = math.prod(tensor.shape)
+                ticket.grow(count * _TEXT_BYTES + len(memory.get(tensor.name, b"")))
+                raw = memory.get(tensor.name)
+                memory[tensor.name] = await self._service.parsing.run(True, _numbers_of, tensor, raw, index, table)
+            elif tensor.data is not None:
                 memory[tensor.name] = _from_json(tensor, index)
         return memory
 
@@ -281,7 +293,8 @@ class InferExecution(Execution):
             while left.nbytes:
                 output = form.outputs[index]
                 part, left = left[: output.size_in_bytes - at], left[output.size_in_bytes - at :]
-                if (region := targets[index]) is not None and output.region is not None:
+                region = targets[index]
+                if region is not None and output.region is not None and not output.is_text:
                     large = len(part) > _INLINE_COPY_BYTES
                     await self._service.parsing.run(large, region.write, part, output.region.offset + at)
                 elif output.wanted:
@@ -289,8 +302,32 @@ class InferExecution(Execution):
                 at += len(part)
                 if at == output.size_in_bytes:
                     index, at = index + 1, 0
+        if prepared.strings is not None:
+            await self._put_strings(form, prepared.strings.table, kept, targets)
         large = sum(map(len, kept)) > 1 << 20 or form.json_elements > INLINE_JSON_ELEMENTS
         await sender.whole(*await self._service.parsing.run(large, _whole_response, form, plan, worker, kept))
+
+    async def _put_strings(
+        self, form: ResponseForm, table: StringTable, kept: list[bytearray], targets: Sequence[Region | None]
+    ) -> None:
+        """Put strings in the place of the numbers in the outputs that were kept."""
+        for index, output in enumerate(form.outputs):
+            if not output.is_text or not output.wanted:
+                continue
+            numbers = np.frombuffer(kept[index], np.int64)
+            size = table.total_bytes(numbers) + 4 * numbers.size
+            most = self._service.settings.max_output_bytes
+            if size > most:
+                raise LimitExceeded.of("the output", size, most, "TENSORPOST_MAX_OUTPUT_BYTES")
+            self._reserve(JSON_BYTES_PER_TEXT_BYTE * size)
+            data = await self._service.parsing.run(True, _encoded, table, numbers)
+            region, part = targets[index], output.region
+            if region is not None and part is not None:
+                if size > part.size:
+                    refuse(("outputs", index), f"the region should be at least {size:,} bytes to hold the results")
+                region.write(memoryview(data), part.offset)
+            else:
+                kept[index] = bytearray(data)
 
     def _slices(
         self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
@@ -343,6 +380,28 @@ def _from_json(tensor: InferInput, index: int) -> memoryview:
     return array.reshape(-1).view(np.uint8).data  # memoryview has no bfloat16
 
 
+def _is_text(tensor: InferInput) -> bool:
+    return not tensor.data_type.item_size
+
+
+def _numbers_of(tensor: InferInput, raw: memoryview | None, index: int, table: StringTable) -> memoryview:
+    """The numbers that stand for the elements of a BYTES tensor."""
+    count = math.prod(tensor.shape)
+    if raw is not None:
+        elements = decode_strings(raw, count, tensor.name)
+    else:
+        leaves = _leaves(tensor.data)
+        if len(leaves) != count or not all(isinstance(leaf, str) for leaf in leaves):
+            message = f"has {len(leaves):,} elements; {count:,} texts were expected"
+            refuse(("inputs", index, "data"), message, None, f"{count:,} texts")
+        elements = [leaf.encode() for leaf in cast("list[str]", leaves)]
+    return table.numbers(elements).view(np.uint8).data
+
+
+def _encoded(table: StringTable, numbers: NDArray[np.int64]) -> bytes:
+    return encode_strings(table.strings(numbers))
+
+
 def _leaves(data: object) -> list[object]:
     """The elements in a row, however they nest."""
     found: list[object] = []
@@ -358,7 +417,7 @@ def _leaves(data: object) -> list[object]:
 
 def _prepare_inference(
     model: Model, request: InferRequest, memory: Mapping[str, memoryview], small: frozenset[str],
-    coding: Coding | None, settings: Settings,
+    table: StringTable, coding: Coding | None, settings: Settings,
 ) -> PreparedInference:  # fmt: skip
     """Translate and plan an inference.
 
@@ -370,23 +429,24 @@ def _prepare_inference(
     values = {tensor.name: _values(tensor, memory[tensor.name]) for tensor in request.inputs if tensor.name in small}
     tensors = [announced(model, tensor) for tensor in worked_on]
     operation, options = operation_of(model, request.parameters, tensors, values)
-    plan = make_plan(operation, settings.slice_bytes)
+    strings = StringCall(cast("OnnxNode", operation), table) if has_strings(operation) else None
+    plan = make_plan(operation if strings is None else numbers_node(strings.node), settings.slice_bytes)
     check_limits(plan, settings)
-    rows = [output_type(model, worked_on, slot.layout.data_type) for slot in plan.outputs]
+    rows = [output_type(model, worked_on, slot.layout.data_type) for slot in operation.outputs]
     form = response_form(model, request, plan.outputs, rows, coding, settings.max_json_elements)
-    return _prepared(operation, options, plan, form, tensors, bool(memory), request.timeout, settings)
+    return _prepared(options, plan, form, tensors, bool(memory), request.timeout, strings, settings)
 
 
 def _prepared(
-    operation: Operation, options: RunOptions, plan: Plan, form: ResponseForm, tensors: Sequence[AnnouncedTensor],
-    in_memory: bool, timeout: float | None, settings: Settings,
+    options: RunOptions, plan: Plan, form: ResponseForm, tensors: Sequence[AnnouncedTensor],
+    in_memory: bool, timeout: float | None, strings: StringCall | None, settings: Settings,
 ) -> PreparedInference:  # fmt: skip
     sizes = tuple([tensor.size_in_bytes for tensor in tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(tensors)}
     order = tuple([index_of[slot.name] for slot in plan.inputs])
     starts = [*itertools.accumulate(sizes, initial=0)]
     aligned = all(
-        starts[at] % slot.layout.data_type.item_size == 0 for at, slot in zip(order, operation.inputs, strict=False)
+        starts[at] % slot.layout.data_type.item_size == 0 for at, slot in zip(order, plan.inputs, strict=True)
     )
     memory_bytes = slices_bytes(plan, settings) + (0 if in_memory else sum(sizes))
     if not form.streams:
@@ -394,7 +454,7 @@ def _prepared(
         memory_bytes += form.json_elements * JSON_BYTES_PER_ELEMENT
         memory_bytes += plan.output_bytes if form.coding else 0
     return PreparedInference(
-        plan, options, form.id or None, sizes, order, aligned, memory_bytes, form=form, timeout=timeout
+        plan, options, form.id or None, sizes, order, aligned, memory_bytes, strings=strings, form=form, timeout=timeout
     )
 
 
@@ -436,7 +496,7 @@ def _whole_response(
         data.append(json_data(each, memoryview(own)) if as_json else None)
         if each.wanted and each.binary:
             binary.append(own)
-    body_head, json_bytes = form.head(data)
+    body_head, json_bytes = form.head(data, [len(own) for own in kept])
     parts = [body_head, *binary]
     body = b"".join(parts) if form.coding is None else compressed(parts, form.coding)
     return _head(form, plan, worker, b"", json_bytes, len(body), inline=False), body

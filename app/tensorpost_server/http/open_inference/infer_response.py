@@ -18,6 +18,7 @@ from tensorpost.layout import Layout
 from tensorpost.operation import Slot
 from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
+from .byte_strings import decode_strings
 from .content_coding import Coding
 from .infer_request import InferRequest, RegionPart, refuse
 from .models import VERSION, Model
@@ -51,6 +52,11 @@ class OutputForm:
     region: RegionPart | None
     wanted: bool
 
+    @property
+    def is_text(self) -> bool:
+        """Whether its elements are strings, whose bytes are known when they are computed."""
+        return not self.data_type.item_size
+
 
 @dataclass(frozen=True, slots=True)
 class ResponseForm:
@@ -71,7 +77,9 @@ class ResponseForm:
     @property
     def streams(self) -> bool:
         """Whether the outputs are the body after its head, so that they are sent while they are computed."""
-        return self.coding is None and all(output.wanted and output.binary for output in self.outputs)
+        return self.coding is None and all(
+            output.wanted and output.binary and not output.is_text for output in self.outputs
+        )
 
     @property
     def json_elements(self) -> int:
@@ -158,7 +166,7 @@ def response_form(
             raise InvalidParameter(
                 f"output {slot.name!r} is {row.open_inference}, which JSON has no numbers for; ask for binary data"
             )
-        if region is not None and slot.layout.size_in_bytes > region.size:
+        if region is not None and row.item_size and slot.layout.size_in_bytes > region.size:
             refuse(
                 ("outputs", names.index(slot.name)),
                 f"{region.size:,} bytes of the region {region.region!r} are for output {slot.name!r}; they should be "
@@ -177,6 +185,12 @@ def response_form(
 
 def json_data(output: OutputForm, data: memoryview) -> str:
     """The elements as JSON, flat and without brackets. NaN and infinities are Triton's words, which are no JSON."""
+    if output.is_text:
+        try:
+            texts = [element.decode() for element in decode_strings(data, math.prod(output.shape), output.name)]
+        except UnicodeDecodeError:
+            raise InvalidParameter(f"output {output.name!r} is no Unicode text; ask for binary data") from None
+        return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
     flat = Layout.row_major(output.data_type, output.shape).view(data).reshape(-1)
     if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
         return ",".join(map(json.dumps, [float(str(element)) for element in flat]))

@@ -52,7 +52,7 @@ def operation_of(
 
     Args:
         model: that it was sent to.
-        parameters: attributes and options; texts hold JSON, or are names.
+        parameters: attributes and options; texts hold JSON, or are names. `op` is a whole operator or node document.
         tensors: that are worked on.
         values: attributes that came as tensors.
 
@@ -69,7 +69,9 @@ def operation_of(
     by_value = {name: array for name, array in values.items() if name in parser.value_names}
     given |= {name: array.tolist() for name, array in values.items() if name not in by_value}
     document = None
-    if not model.is_onnx and any(name.endswith("_desc") for name in given):
+    if "op" in given:
+        document, given = _text(given["op"]), {name: value for name, value in given.items() if name != "op"}
+    elif not model.is_onnx and any(name.endswith("_desc") for name in given):
         document, given = _document(model, given)
     write = _onnx_text if model.is_onnx else _text
     query = urlencode({name: write(value) for name, value in given.items()})
