@@ -230,7 +230,7 @@ def busy(port: int, connections: int) -> None:
         thread.join()
 
 
-BUSY = SMALL[:-1]
+STOPPED = SMALL[:-1]
 BUSY_CONNECTIONS, SLOW_READERS = 1000, 256
 AHEAD = (request_bytes("GET", "/", headers=LOCAL | {"content-length": None}) * 24_000)[: 586 << 10]
 ATTACKS = (
@@ -270,7 +270,7 @@ ATTACKS = (
         for count in (4, 32)
     ),
     Attack("bodies that look like requests, beside Upgrade and white space", smuggled, still_answered),
-    Attack("256 uploads that stop after their heads", partial(hold, count=256, data=BUSY)),
+    Attack("256 uploads that stop after their heads", partial(hold, count=256, data=STOPPED)),
     Attack(
         f"{BUSY_CONNECTIONS:,} busy connections; the caller's requests on new ones, alone: beside them on kept ones",
         partial(busy, connections=BUSY_CONNECTIONS), new_connections=True,
