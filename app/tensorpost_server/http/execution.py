@@ -25,6 +25,7 @@ from .call_cache import (
 )
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
+from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
 from .headers import caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
@@ -189,7 +190,10 @@ class Execution:
     ) -> tuple[PreparedCall, list[memoryview] | None]:
         """The planned call, from the call cache if it is there; and the tensors' bytes if parsing it read them."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
-        parser = self._dialect(self._operator)  # refuses an unknown operator before anything of the body is read
+        threads = self._service.parsing
+        slow = takes_long(self._dialect, self._operator)
+        # Refuses an unknown operator before anything of the body is read.
+        parser = await threads.run(slow, self._dialect, self._operator)
         length, head = 0, b""
         if format_.request is not MediaType.JSON:
             begin = await body.peek()
@@ -200,8 +204,7 @@ class Execution:
                 body.skip(length)
                 stages.done("head")
                 return prepared, None
-        threads = self._service.parsing
-        large = (not length and body.length > INLINE_TEXT_BYTES) or len(key.query) > INLINE_QUERY_BYTES
+        large = slow or (not length and body.length > INLINE_TEXT_BYTES) or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
             body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
             head_has_arrived=length > 0, large=large,
