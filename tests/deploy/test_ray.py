@@ -5,6 +5,7 @@ Run where ray is installed (`make ray-test`); skipped elsewhere. The figures tha
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import statistics
@@ -60,10 +61,10 @@ def cluster() -> Iterator[Any]:
     for name in slow:
         os.environ.setdefault(name, "120")  # a busy machine starts a process in half a minute
     os.environ["TENSORPOST_ACCESS_LOG"] = "off"
-    from ray.cluster_utils import Cluster
+    new_cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
 
     head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-    nodes = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+    nodes = patiently(lambda: new_cluster(initialize_head=True, head_node_args=head))
     nodes.extra = [patiently(lambda: nodes.add_node(num_cpus=1, object_store_memory=STORE)) for _ in range(2)]
     ray.init(address=nodes.address, configure_logging=False, log_to_driver=False)
     yield nodes
