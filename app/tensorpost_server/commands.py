@@ -23,6 +23,7 @@ from .backends import CannotOpen
 from .backends.numba_ import library
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
 from .main import create_app, open_pool
+from .service_links import is_service_link
 from .serving import (
     GuardedApplication,
     Listener,
@@ -46,6 +47,7 @@ __all__ = [
     "serve",
     "unknown_variables",
     "warmup",
+    "warmup_cuda",
 ]
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -223,6 +225,26 @@ def warmup() -> dict[str, object]:
     return {"file": str(path), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
 
 
+def warmup_cuda() -> dict[str, object]:
+    """Compile the cuda backend's kernels for the common kinds of GPU, unless they are there. Needs no GPU.
+
+    Returns:
+        `folder`; `compiled`, how many were made now; `seconds` that it took.
+
+    Raises:
+        NoBackend: CuPy or NVRTC is not installed, or the folder cannot be written to.
+    """
+    # Only here: no other command needs it.
+    from .backends.cuda import kernel_files
+
+    begin = time.perf_counter()
+    try:
+        folder, made = kernel_files.build()
+    except CannotOpen as error:
+        raise NoBackend(f"the backend 'cuda' cannot be made ready: {error}") from None
+    return {"folder": str(folder), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
+
+
 def add_key(
     path: Path,
     name: str,
@@ -338,16 +360,22 @@ def config() -> list[dict[str, object]]:
 def unknown_variables() -> list[str]:
     """A sentence for each environment variable that starts like a setting and is none.
 
-    They are no error: Kubernetes, for one, sets such variables for a service of our name (`TENSORPOST_SERVICE_HOST`).
+    They are no error. Those that Kubernetes makes for a Service of our name have one sentence together.
     """
     variables = [*map(setting_variable, Settings.model_fields), *_NO_SETTINGS]
     known = [*variables, ENVIRONMENT_PREFIX + CONFIG_FILE, *[f"{name}_FILE" for name in variables]]
+    links = sorted(name for name, value in os.environ.items() if is_service_link(name, value))
     sentences: list[str] = []
-    for name in sorted(os.environ):
+    for name in sorted({*os.environ}.difference(links)):
         if name.upper().startswith(ENVIRONMENT_PREFIX) and name.upper() not in known:
             guess = nearest(name, variables)
             hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
             sentences.append(f"the environment variable {name[:80]} sets nothing; {hint}")
+    if links:
+        sentences.append(
+            f"{len(links)} variables of a Kubernetes Service are ignored, {links[0][:80]} for one; "
+            "enableServiceLinks: false in the pod leaves them out"
+        )
     return sentences
 
 

@@ -20,10 +20,11 @@ from . import machine
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, operator_routes
+from .http import examples, operator_routes, playground
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
 from .http.error_responses import (
+    REFUSALS,
     answer_disconnected,
     answer_error,
     answer_http_exception,
@@ -137,12 +138,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("tensorpost"),
         description=_DESCRIPTION,
         lifespan=lifespan,
-        redoc_url=None,
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
+        responses=REFUSALS,
     )
     app.state.service = service
-    for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint):
+    pages = (playground,) if settings.playground else ()
+    for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)

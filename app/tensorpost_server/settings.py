@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, Pydant
 from tensorpost.problems import InvalidParameter, nearest
 
 from . import machine
+from .service_links import is_service_link
 
 __all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Preset", "Settings", "origins", "setting_variable"]
 
@@ -75,7 +76,10 @@ class Settings(BaseSettings):
         """Arguments, variables, then files; see the module."""
         del dotenv_settings, file_secret_settings
         files = {name: value for name, (value, _) in _in_files(cls, getattr(env_settings, "env_prefix", "")).items()}
-        return init_settings, env_settings, InitSettingsSource(settings_cls, files)
+        variables = env_settings()
+        if is_service_link(setting_variable("port"), str(variables.get("port", ""))):
+            del variables["port"]
+        return init_settings, InitSettingsSource(settings_cls, variables), InitSettingsSource(settings_cls, files)
 
     host: str = Field(
         default="127.0.0.1",
@@ -154,6 +158,10 @@ class Settings(BaseSettings):
         default=True,
         description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
     )
+    playground: bool = Field(
+        default=True,
+        description="Whether GET / is a page on which operators can be tried in a browser.",
+    )
     traces: bool = Field(
         default=False,
         description="Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where "
@@ -223,6 +231,12 @@ class Settings(BaseSettings):
         default=65_536,
         ge=1,
         description="Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes.",
+    )
+    max_image_pixels: int = Field(
+        default=1 << 27,
+        ge=1,
+        description="Most pixels of a picture that is read or written. A file of a few KiB can announce any number, "
+        "and each may take 48 bytes of memory meanwhile.",
     )
     max_output_bytes: int = Field(
         default=16 * _GIB,
@@ -352,7 +366,10 @@ class Settings(BaseSettings):
         description="Longest wait for a caller to take a part of the answer, seconds; then the connection is closed.",
     )
     retry_after_seconds: int = Field(
-        default=1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."
+        default=1,
+        ge=0,
+        description="What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too "
+        "busy, they are told to come back a hundred in each second, at most 30 seconds later.",
     )
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
@@ -391,8 +408,8 @@ def origins(settings_class: type[BaseSettings] = Settings) -> Mapping[str, str]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Environment variables by their names in upper case, as pydantic-settings reads them."""
-    return {name.upper(): value for name, value in os.environ.items()}
+    """Environment variables by their names in upper case, as pydantic-settings reads them, without Kubernetes' own."""
+    return {name.upper(): value for name, value in os.environ.items() if not is_service_link(name, value)}
 
 
 def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tuple[Any, str]]:

@@ -27,6 +27,7 @@ from ._arrays import (
 )
 from ._checks import shown, text, whole_number
 from ._http1 import Request
+from ._many_servers import ManyServers
 from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
 from ._shared_calls import close_regions, compute_shared, model_of
 from ._transport import Transport
@@ -83,7 +84,7 @@ _NO_OPTIONS = RequestOptions()
 
 
 async def compute(
-    transport: Transport, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
 ) -> Result[Any]:
     """Run an operation and receive its outputs whole.
 
@@ -94,12 +95,12 @@ async def compute(
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
     template = request_template(operation)
-    regions = transport.regions
-    if regions is not None and options.progress is None and (model := model_of(template)) is not None:
-        document, memory = operation.to_document_text(), wire_inputs(template, inputs)
-        return await compute_shared(
-            transport, regions, model, template, document, memory, out, _query(template, options)
-        )
+    if isinstance(transport, Transport) and transport.regions is not None and options.progress is None:
+        model = model_of(template)
+        if model is not None:
+            document, memory = operation.to_document_text(), wire_inputs(template, inputs)
+            query = _query(template, options)
+            return await compute_shared(transport, transport.regions, model, template, document, memory, out, query)
     request = _request(template, inputs, options)
     given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
@@ -114,7 +115,7 @@ async def compute(
 
 
 async def _compute_strings(
-    transport: Transport, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions
+    transport: Transport | ManyServers, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions
 ) -> Result[Any]:
     """Run a node on the numbers of its strings; the strings stay here.
 
@@ -138,7 +139,7 @@ async def _compute_strings(
 
 
 def stream(
-    transport: Transport, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     """An operation's outputs block by block. The request is sent when the first block is asked for.
 
@@ -150,7 +151,7 @@ def stream(
 
 
 async def _blocks(
-    transport: Transport, request: Request, template: RequestTemplate, block_bytes: int
+    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
     async with await transport.ask(request) as response:
@@ -167,14 +168,14 @@ async def _blocks(
         await response.finish()
 
 
-async def close(transport: Transport) -> None:
+async def close(transport: Transport | ManyServers) -> None:
     """Close all connections, and give shared memory back."""
-    if transport.regions is not None:
+    if isinstance(transport, Transport) and transport.regions is not None:
         await close_regions(transport, transport.regions)
     await transport.close()
 
 
-async def document(transport: Transport, path: str, *segments: str) -> Any:
+async def document(transport: Transport | ManyServers, path: str, *segments: str) -> Any:
     """GET a JSON document. `segments` are appended to the path, percent-encoded.
 
     Raises:
@@ -187,7 +188,7 @@ async def document(transport: Transport, path: str, *segments: str) -> Any:
         return await response.json()
 
 
-async def health(transport: Transport, path: str) -> bool:
+async def health(transport: Transport | ManyServers, path: str) -> bool:
     """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
     try:
         async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
@@ -198,7 +199,9 @@ async def health(transport: Transport, path: str) -> bool:
 
 
 async def validate(
-    transport: Transport, operation: Operation | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
+    transport: Transport | ManyServers,
+    operation: Operation | Mapping[str, Any],
+    feature_level: str | int | FeatureLevel | None,
 ) -> Validation:
     """Ask a server whether it would accept a descriptor."""
     if isinstance(operation, Mapping):

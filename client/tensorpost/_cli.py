@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from typer.core import TyperGroup
 
 from ._api_key import find_api_key
-from ._arrays import tile_descriptor
+from ._arrays import tile_call
 from ._files import (
     check_destination,
     check_picture,
     destination,
     format_of,
-    picture_bytes,
     read_array,
     standard_input,
     write_blocks,
@@ -39,7 +38,9 @@ from ._terminal import gib, place_of, print_json, print_table, progress_bar, sho
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
+from .images import encode_image
 from .onnx import OnnxNode, lower
+from .operation import Operation
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
 from .resampling import Mode, mode_of, resampling, simplest_ratio
 from .strict_json import read_json
@@ -118,9 +119,9 @@ Level = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Computation:
-    """What a command computes: a descriptor, its input, and the shape of the result."""
+    """What a command computes: an operation, its input, and the shape of the result."""
 
-    desc: OperatorDesc
+    operation: Operation
     array: NDArray[Any]
     shape: tuple[int, ...]
     backend: str | None
@@ -138,10 +139,10 @@ def _output_format(output: str) -> str | None:
 
 def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
     """Run it and write its result."""
-    (tensor,) = (getattr(computation.desc, field) for field in computation.desc.fields_of_kind("output"))
+    (slot,) = computation.operation.outputs
     if out_format != "npy":
-        check_picture(tensor.dtype, computation.shape, out_format)
-    total = computation.array.nbytes + tensor.data_size_in_bytes
+        check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
+    total = computation.array.nbytes + slot.layout.size_in_bytes
     options: dict[str, Any] = {
         "backend": computation.backend,
         "device": computation.device,
@@ -150,15 +151,15 @@ def _compute(client: Client, computation: _Computation, output: str, out_format:
     with progress_bar(total, quiet=quiet) as progress:
         if out_format == "npy":
             # Never whole in our memory: mapped in, streamed out.
-            head = encode_npy_head(tensor.data_type.row, computation.shape)
-            blocks = client.stream(computation.desc, computation.array, progress=progress, **options)
+            head = encode_npy_head(slot.layout.data_type, computation.shape)
+            blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
             with destination(output) as file:
                 write_blocks(file, head, blocks)
         else:
-            array = client.run(computation.desc, computation.array, progress=progress, **options).reshape(
+            array = client.run(computation.operation, computation.array, progress=progress, **options).reshape(
                 computation.shape
             )
-            content = picture_bytes(array, out_format)
+            content = encode_image(array, out_format)
             with destination(output) as file:
                 file.write(content)
 
@@ -244,8 +245,8 @@ def tile(
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
-    desc = tile_descriptor(read.array, copies)
-    computation = _Computation(desc, read.array, desc.output_tensor.sizes, backend, device, level)
+    call = tile_call(read.array, copies, directml=level is not None)
+    computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
     with client:
         _compute(client, computation, output, wanted or read.format, quiet=quiet)
 
@@ -434,16 +435,27 @@ def probe_directml(
 
 
 @app.command(epilog="Example: NUMBA_CACHE_DIR=/var/cache/tensorpost tensorpost warmup")
-def warmup(*, as_json: AsJson = False) -> None:
+def warmup(
+    *,
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="The cuda backend's kernels instead, for the common GPUs; needs no GPU.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
     commands = server_commands()
-    typer.echo("compiling the numba backend's loops, unless they are there: half a minute to a minute", err=True)
-    row: Mapping[str, object] = commands.warmup()
+    what, time = (
+        ("cuda backend's kernels", "some minutes") if cuda else ("numba backend's loops", "half a minute to a minute")
+    )
+    typer.echo(f"compiling the {what}, unless they are there: {time}", err=True)
+    row: Mapping[str, object] = commands.warmup_cuda() if cuda else commands.warmup()
     if as_json:
         print_json(row)
-        return
-    made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
-    typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
+    elif cuda:
+        typer.echo(f"{row['compiled']} kernels compiled in {row['seconds']} s, in {row['folder']}")
+    else:
+        made = f"compiled in {row['seconds']} s" if row["compiled"] else "compiled already"
+        typer.echo(f"the numba backend is ready: {made}, in {row['file']}")
 
 
 @app.command(epilog="Example: tensorpost healthcheck --url http://127.0.0.1:8000")

@@ -108,6 +108,8 @@ class AsyncioRuntime:
                 loop.add_writer(number, settle, WRITE)
             return await ready
         except NotImplementedError:  # the loop of Windows
+            if timer is not None:
+                timer.cancel()  # a future that it settles says below that the loop watches the socket
             return await self._wait_in_thread(sock, events, seconds)
         finally:
             self._suspended_at = time.monotonic()

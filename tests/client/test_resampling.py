@@ -81,14 +81,13 @@ def test_antialias_is_resample3() -> None:
     desc = resample_desc(np.zeros((8, 8), np.float32), sizes=2, axes=(0, 1), antialias=True)
     assert isinstance(desc, Resample3OperatorDesc)
     assert desc.antialiased
-    assert desc.approximation is not None
     assert desc.scales == (0.25, 0.25)
 
 
 def test_antialiased_numbers_by_hand() -> None:
-    # x = 1.5 and 5.5 with half-width 4: (1 - 0.5 / 4) * 8 / 4 = 1.75, and 1 - 3.5 / 4 of it is 0.25
+    # 8 to 4 to 2, the means of pairs
     x = np.array([0, 0, 8, 0, 0, 0, 0, 0], np.float32)
-    assert resampled(x, scales=(0.25,), antialias=True).tolist() == [1.75, 0.25]
+    assert resampled(x, scales=(0.25,), antialias=True).tolist() == [2, 0]
     assert resampled(x, scales=(0.25,)).tolist() == [4, 0]
 
 
@@ -315,15 +314,15 @@ X = np.zeros((4, 6), np.float32)
         (X, {"sizes": (1, 1), "scales": (1, 1)}, "but both are"),
         (X, {"scales": 2}, "name them, as in axes=(-2, -1)"),
         (X, {"sizes": 3}, "sizes is a single number"),
-        (X, {"sizes": (1,)}, "sizes has 1 entries but x has 2 dimensions"),
-        (X, {"sizes": (1, 2), "axes": (0,)}, "sizes has 2 entries but axes names 1 dimensions"),
+        (X, {"sizes": (1,)}, "sizes has 1 entry but x has 2 dimensions"),
+        (X, {"sizes": (1, 2), "axes": (0,)}, "sizes has 2 entries but axes names 1 dimension"),
         (X, {"sizes": (1, 2), "axes": (0, 2)}, "axes[1] is 2, but x has 2 dimensions"),
         (X, {"sizes": (1, 2), "axes": (1, -1)}, "axes[1] is -1, an axis that was named before"),
-        (X, {"sizes": (1, 2), "axes": (0.0, 1)}, "axes[0] is '0.0'; it must be a whole number"),
+        (X, {"sizes": (1, 2), "axes": (0.0, 1)}, "axes[0] is 0.0; it must be a whole number"),
         (X, {"sizes": (0, 2)}, "sizes[0] is 0; a result has at least 1 element"),
-        (X, {"sizes": (2.0, 2)}, "sizes[0] is '2.0'; it must be a whole number"),
-        (X, {"sizes": (True, 2)}, "sizes[0] is 'True'"),
-        (X, {"sizes": "22"}, "sizes has 1 entries"),
+        (X, {"sizes": (2.0, 2)}, "sizes[0] is 2.0; it must be a whole number"),
+        (X, {"sizes": (True, 2)}, "sizes[0] is True"),
+        (X, {"sizes": "22"}, "sizes has 1 entry"),
         (X, {"scales": (0.1, 1)}, "scales[0] is 0.1, which leaves nothing of the 4 elements of axis 0"),
         (X, {"scales": (0, 1)}, "scales[0] is 0.0; it must be a number above 0"),
         (X, {"scales": (-1, 1)}, "scales[0] is -1.0"),

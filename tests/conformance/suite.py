@@ -170,7 +170,10 @@ _ENTRY = re.compile(r"(?P<case>test_\w+|[\w/]+ \[.+\]): (?P<reason>\S.{9,})")
 
 
 def known_failures(backend: str) -> Mapping[str, str]:
-    """The entries of the backend's list `<backend>-xfails.txt`, if it has one; those of Wine only where Wine is."""
+    """The entries of the backend's list `<backend>-xfails.txt`, if it has one; those of Wine only where Wine is.
+
+    What fails "at times" is expected neither to fail nor to pass.
+    """
     path = HERE / f"{backend}-xfails.txt"
     entries = expected_failures(path.read_text("utf-8")) if path.is_file() else {}
     return {entry: reason for entry, reason in entries.items() if WINE or not reason.startswith("under Wine")}

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.directml_device.differences import difference_of
+from functools import cache
+
+from tests.directml_device.differences import DIFFERENCES, Difference, difference_of
 from tests.directml_device.validation import Judged, kept, ours
+from tests.support.batches import each
 
 JUDGED = kept()
 OPERATORS = sorted({item.operator for item in JUDGED})
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@cache
+def differing(operator: str) -> list[tuple[Judged, Difference | None]]:
+    """The descriptors on which the verdicts differ, each with the known difference that it is of."""
+    found = [(item, ours(item.operator, item.fields)) for item in JUDGED if item.operator == operator]
+    return [(item, difference_of(item, codes)) for item, codes in found if item.accepted == bool(codes)]
+
+
+@each("operator", OPERATORS)
 def test_what_directml_accepts_is_accepted_and_nothing_else(operator: str) -> None:
-    unexplained: list[Judged] = []
-    for item in JUDGED:
-        if item.operator == operator:
-            codes = ours(item.operator, item.fields)
-            if item.accepted == bool(codes) and difference_of(item, codes) is None:
-                unexplained.append(item)
+    unexplained = [item for item, known in differing(operator) if known is None]
     assert not unexplained, f"{len(unexplained)}, the first: {unexplained[0]} {ours(operator, unexplained[0].fields)}"
 
 
@@ -25,3 +29,8 @@ def test_every_operator_has_both_kinds() -> None:
     assert len(OPERATORS) >= 34
     for operator in OPERATORS:
         assert {item.accepted for item in JUDGED if item.operator == operator} == {True, False}
+
+
+def test_every_known_difference_is_seen() -> None:
+    seen = {known for operator in OPERATORS for _, known in differing(operator)}
+    assert [known.what for known in DIFFERENCES if known not in seen] == []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .validation import Judged
 
@@ -13,26 +12,22 @@ __all__ = ["DIFFERENCES", "Difference", "difference_of"]
 
 @dataclass(frozen=True)
 class Difference:
-    """Descriptors that one of the two accepts and the other refuses.
+    """Descriptors that DirectML accepts and tensorpost refuses; none are known of the other kind.
 
     Attributes:
         what: the descriptors, in a few words.
-        rules: our codes, where tensorpost refuses; what breaks others too is another matter.
-        reason: why tensorpost refuses them, or what DirectML does.
+        rules: our codes; what breaks others too is another matter.
+        reason: why tensorpost refuses them.
         operators: those that it is for; empty for all.
-        refused: for what DirectML refuses and tensorpost does not, whether a descriptor's fields are such.
     """
 
     what: str
     rules: frozenset[str]
     reason: str
     operators: tuple[str, ...] = ()
-    refused: Callable[[dict[str, Any]], bool] | None = None
 
     def covers(self, item: Judged, codes: Sequence[str]) -> bool:
         """Whether this is a descriptor of that kind."""
-        if self.refused is not None:
-            return not item.accepted and not codes and item.operator in self.operators and self.refused(item.fields)
         broken = {code.partition("@")[0] for code in codes}
         return (
             item.accepted
@@ -40,24 +35,6 @@ class Difference:
             and broken <= self.rules
             and (not self.operators or item.operator in self.operators)
         )
-
-
-def _row_parameters(fields: dict[str, Any]) -> bool:
-    """A scale or zero point of A has one dimension, of several elements."""
-    tensors = [fields.get(name) for name in ("AZeroPointTensor", "AScaleTensor")]
-    return any(tensor and len(tensor["Sizes"]) == 1 and tensor["Sizes"][0] > 1 for tensor in tensors)
-
-
-def _past_or_ranks(fields: dict[str, Any]) -> bool:
-    """There is a past, or a tensor of another rank than others have."""
-    ranks = {len(fields[name]["Sizes"]) for name in ("QueryTensor", "KeyTensor", "ValueTensor") if fields[name]}
-    return fields["PastKeyTensor"] is not None or len(ranks) > 1
-
-
-def _rank_of_parameters(fields: dict[str, Any]) -> bool:
-    """A scale or zero point has neither one dimension nor the input's."""
-    ranks = [len(t["Sizes"]) for n, t in fields.items() if t and n.endswith(("ScaleTensor", "ZeroPointTensor"))]
-    return any(rank not in (1, len(fields["InputTensor"]["Sizes"])) for rank in ranks)
 
 
 _WINDOWED = (
@@ -92,10 +69,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         "what the entries then stand for is said nowhere", _WINDOWED,
     ),
     Difference(
-        "an output of 2^31 elements and more where IndexDimensions is 0", frozenset({"output-sizes"}),
-        "it does not have the input's sizes; smaller ones are refused by DirectML too", ("GATHER",),
-    ),
-    Difference(
         "no Axes, or more than 8, so that one is there twice", frozenset({"dimension-count", "array-length"}),
         "no array of a document is empty or has more than 8 entries",
         ("REDUCE", "ARGMIN", "ARGMAX", "ACTIVATION_SOFTMAX1", "ACTIVATION_LOG_SOFTMAX1", "ACTIVATION_HARDMAX1",
@@ -125,44 +98,11 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1", "RNN", "GRU", "LSTM"),
     ),
     Difference(
-        "a scale or zero point of A with one dimension, for its rows", frozenset(),
-        "DirectML refuses it, and takes that of B's columns; its page has both",
-        ("MATRIX_MULTIPLY_INTEGER", "MATRIX_MULTIPLY_INTEGER_TO_FLOAT"), _row_parameters,
-    ),
-    Difference(
-        "columns in a tensor of more than three dimensions", frozenset(), "DirectML refuses it, images may have more",
-        ("FOLD",),
-        lambda fields: len(fields["InputTensor"]["Sizes"]) > 3
-        or len(fields["OutputTensor"]["Sizes"]) > 2 + fields["DimensionCount"],
-    ),
-    Difference(
-        "columns in a tensor of more than three dimensions", frozenset(), "DirectML refuses it, images may have more",
-        ("UNFOLD",), lambda fields: len(fields["OutputTensor"]["Sizes"]) > 3,
-    ),
-    Difference(
-        "INT8 from UINT8, or the other way", frozenset(), "DirectML refuses it, its page's table has both types",
-        ("QUANTIZED_LINEAR_AVERAGE_POOLING",),
-        lambda fields: fields["InputTensor"]["DataType"] != fields["OutputTensor"]["DataType"],
-    ),
-    Difference(
-        "a scale or zero point with neither one dimension nor the input's", frozenset(), "DirectML refuses it",
-        ("QUANTIZED_LINEAR_CONVOLUTION",), _rank_of_parameters,
-    ),
-    Difference(
-        "a past without new keys or with stacked ones; tensors of different ranks", frozenset(),
-        "DirectML refuses it; its page has the past, and leading dimensions of 1",
-        ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"), _past_or_ranks,
-    ),
-    Difference(
         "a negative ClipThreshold", frozenset({"clip-threshold"}), "it is a magnitude", ("LSTM",),
     ),
     Difference(
         "A and B of different types", frozenset({"data-types-differ"}), "its page has one type for both",
         ("MATRIX_MULTIPLY_INTEGER_TO_FLOAT",),
-    ),
-    Difference(
-        "a last window that reaches beyond the end", frozenset(), "DirectML refuses some of them",
-        ("MAX_POOLING_GRAD",), bool,
     ),
 )  # fmt: skip
 

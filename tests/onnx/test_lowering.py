@@ -144,8 +144,8 @@ def test_a_lowered_tile_is_the_same_bytes(data: st.DataObject) -> None:
         ({"sizes": [8], "coordinate_transformation_mode": "asymmetric"}, 2.0, 0.0, 0.0),
         ({"sizes": [8], "opset": 11, "coordinate_transformation_mode": "tf_half_pixel_for_nn"}, 2.0, 0.0, -0.5),
         ({"scales": [0.6], "coordinate_transformation_mode": "half_pixel_symmetric"}, np.float32(0.6), 1 / 6, -0.5),
-        ({"sizes": [4], "coordinate_transformation_mode": CROP, "roi": [0.25, 0.75]}, 2.0, -0.75, 0.0),
-        ({"sizes": [1], "coordinate_transformation_mode": CROP, "roi": [0.25, 0.75]}, 1.0, -1.5, 0.0),
+        ({"sizes": [4], "coordinate_transformation_mode": CROP, "roi": [0.25, 0.75]}, 2.0, 0.0, -1.5),
+        ({"sizes": [1], "coordinate_transformation_mode": CROP, "roi": [0.25, 0.75]}, 1.0, 0.0, -1.5),
         ({"sizes": [4], "coordinate_transformation_mode": "half_pixel"}, 1.0, 0.5, -0.5),
     ],
 )

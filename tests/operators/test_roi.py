@@ -50,14 +50,19 @@ def test_averages_are_onnx_runtimes(ratio: int, scale: float) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def sampled(x: Array, y_at: float, x_at: float, nearest: bool, outside: float) -> float:
-    """One sample, as the page and ONNX say."""
+def is_inside(at: float, size: int, corners: bool) -> bool:
+    """As DirectML answers it: with corners no sample beyond the outer elements counts."""
+    return 0 <= at <= size - 1 if corners else -1 < at <= size
+
+
+def sampled(x: Array, y_at: float, x_at: float, nearest: bool, outside: float, corners: bool) -> float:
+    """One sample, as the page, ONNX and DirectML say."""
     height, width = x.shape
-    if not (-1 <= y_at <= height and -1 <= x_at <= width):
+    if not (is_inside(y_at, height, corners) and is_inside(x_at, width, corners)):
         return outside
     y_at, x_at = min(max(y_at, 0), height - 1), min(max(x_at, 0), width - 1)
     if nearest:
-        return float(x[math.ceil(y_at - 0.5), math.ceil(x_at - 0.5)])
+        return float(x[math.floor(y_at + 0.5), math.floor(x_at + 0.5)])
     top, left = math.floor(y_at), math.floor(x_at)
     bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
     down, across = y_at - top, x_at - left
@@ -89,7 +94,7 @@ def test_samples_are_those_of_loops(function: str, mode: str) -> None:
             step = size / (cells * count - corners)
             places.append([(cell * count + s - offsets[1]) * step + begin - offsets[0] for s in range(count)])
         image = x[indices[region], channel]
-        values = [sampled(image, a, b, mode != "LINEAR", 0.5) for a in places[0] for b in places[1]]
+        values = [sampled(image, a, b, mode != "LINEAR", 0.5, corners) for a in places[0] for b in places[1]]
         expected = max(values) if function == "MAX" else math.fsum(values) / len(values)
         assert math.isclose(value, expected, rel_tol=1e-4, abs_tol=1e-5), (region, channel, row, column)
 
@@ -112,8 +117,14 @@ def test_the_gradient_of_the_image_is_the_adjoint(function: str, mode: str) -> N
     assert math.isclose(np.vdot(aligned, g), np.vdot(x, back), rel_tol=1e-4)
 
 
-def test_the_gradient_of_the_regions_is_the_pages_formula() -> None:
-    """One sample for each cell, loops over the printed lines."""
+def around(at: float, size: int) -> tuple[int, int, float]:
+    """The elements on both sides and the place; one that is moved to the first element has only that."""
+    left = min(max(math.floor(at), 0), size - 1)
+    return left, left if at < 0 else min(left + 1, size - 1), min(max(at, 0.0), size - 1.0)
+
+
+def test_the_gradient_of_the_regions_is_directmls() -> None:
+    """One sample for each cell: the page's slopes, each end's share of them, times the image's sizes of 11 and 9."""
     x, rois, indices = drawn(9)
     g = np.random.default_rng(8).standard_normal((12, 3, 2, 3)).astype(np.float32)
     expected = np.zeros((12, 4))
@@ -121,15 +132,14 @@ def test_the_gradient_of_the_regions_is_the_pages_formula() -> None:
         x1, y1, x2, y2 = rois[region].astype(float)
         in_x = (px + 0.5) * (x2 - x1) / 3 + x1 - 0.5
         in_y = (py + 0.5) * (y2 - y1) / 2 + y1 - 0.5
-        if not (-1 <= in_y <= 9 and -1 <= in_x <= 11):
+        if not (-1 < in_y <= 9 and -1 < in_x <= 11):
             continue
-        in_x, in_y = min(max(in_x, 0), 10), min(max(in_y, 0), 8)
-        fx, cx, fy, cy = math.floor(in_x), math.ceil(in_x), math.floor(in_y), math.ceil(in_y)
+        (fx, cx, in_x), (fy, cy, in_y) = around(in_x, 11), around(in_y, 9)
         lx, ly, image = in_x - fx, in_y - fy, x[indices[region], channel]
         tl, tr, bl, br = image[fy, fx], image[fy, cx], image[cy, fx], image[cy, cx]
         g_y = w * ((1 - lx) * (bl - tl) + lx * (br - tr))
         g_x = w * ((1 - ly) * (tr - tl) + ly * (br - bl))
-        expected[region] += [g_x * (3 - px), g_y * (2 - py), g_x * px, g_y * py]
+        expected[region] += [g_x * (1 - px / 3) * 11, g_y * (1 - py / 2) * 9, g_x * px / 3 * 11, g_y * py / 2 * 9]
     desc = completed(
         "ROI_ALIGN_GRAD", InputTensor=tensor(x), InputGradientTensor=tensor(g), ROITensor=tensor(rois),
         BatchIndicesTensor={"DataType": "UINT32", "Sizes": [12]}, OutputROIGradientTensor=tensor(rois),

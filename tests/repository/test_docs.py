@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.batches import each
 from tests.support.live_server import live_server
 
 ROOT = Path(__file__).parents[2]
@@ -199,12 +200,12 @@ def unwanted(text: str) -> list[str]:
     return ABSOLUTE.findall(text) + hosts
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each("page", PAGES, ids=page_id)
 def test_pages_hold_no_paths_of_one_machine_and_no_registry_hosts(page: Path) -> None:
     assert unwanted(page.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
+@each("path", MODULES, ids=module_name)
 def test_sources_hold_no_paths_of_one_machine_and_no_registry_hosts(path: Path) -> None:
     assert unwanted(path.read_text("utf-8")) == []
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tensorpost_server.forms import Box, Copies, Copy, Form, Loop, Pointwise
 from tensorpost_server.forms.axes import AxisMap, Taps
 from tensorpost_server.forms.expression import FUNCTIONS, Expression, call, operand, where
-from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
+from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis, PyramidAxis
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.tile import tile
 
@@ -453,7 +453,7 @@ def _axis(draw: st.DrawFn, kind: str, size: int) -> AxisMap:
         case "linear":
             return LinearAxis(*forward)
         case "antialias":
-            return TriangleAxis(*forward) if scale < 0.5 else LinearAxis(*forward)
+            return PyramidAxis(*forward) if scale < 0.5 else LinearAxis(*forward)
         case "linear gradient":
             return AdjointAxis(LinearAxis(*backward))
         case "nearest gradient":

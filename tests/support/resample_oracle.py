@@ -23,7 +23,7 @@ Tap = tuple[int, float]
 
 @dataclass(frozen=True)
 class OracleAxis:
-    """One axis. `how` is half-up, floor, ceil, linear or triangle."""
+    """One axis. `how` is half-up, floor, ceil, linear, linear gradient or pyramid."""
 
     size: int
     output_size: int
@@ -33,18 +33,48 @@ class OracleAxis:
     how: str
 
 
-def coordinate(axis: OracleAxis, o: int) -> float:
-    """(o - output offset) / scale - input offset, each step rounded to float32; float64 for axes beyond 2^24."""
+def coordinates(axis: OracleAxis, o: int) -> tuple[float, float]:
+    """y = (o - output offset) / scale and y - input offset, rounded to float32; float64 for axes beyond 2^24."""
     real: Any = np.float32 if max(axis.size, axis.output_size) <= 2**24 else np.float64
     with np.errstate(over="ignore"):
         shifted = real(o) - real(axis.output_offset)
         scaled = shifted / real(axis.scale)
-        return float(scaled - real(axis.input_offset))
+        return float(scaled), float(scaled - real(axis.input_offset))
+
+
+def between(axis: OracleAxis, y: float, x: float) -> list[Tap]:
+    """DirectML's linear taps: one is at y, the other on the side of x, however far x is from both."""
+    near = math.floor(y)
+    lower = near if x >= near else near - 1
+    if axis.scale == 1 and axis.input_offset + axis.output_offset == 0:
+        return [(lower, 1.0)]
+    if lower < 0 or lower >= axis.size - 1:
+        return [(lower, 1.0)]  # both are one element
+    return [(lower, 1.0 - (x - lower)), (lower + 1, x - lower)]
+
+
+def pyramid(axis: OracleAxis, o: int) -> list[Tap]:
+    """Linear steps from the output back to the input, each of all taps of the step before."""
+    sizes = [axis.output_size]
+    if axis.size > 2 * axis.output_size:
+        sizes += [2**n for n in range(40) if axis.output_size < 2**n < axis.size]
+    else:
+        sizes.append(axis.output_size)
+    found: list[Tap] = [(o, 1.0)]
+    for target, size in itertools.pairwise([*sizes, axis.size]):
+        ratio = float(np.float32(target / size))
+        step = OracleAxis(size, target, ratio, axis.input_offset, axis.output_offset, "linear")
+        found = [(i, weight * share) for index, weight in found for i, share in taps(step, index)]
+    return found
 
 
 def taps(axis: OracleAxis, o: int) -> list[Tap]:
     """Which input elements the output reads, and with which weights; no element twice."""
-    x = coordinate(axis, o)
+    y, x = coordinates(axis, o)
+    if axis.how == "pyramid":
+        return merged(axis, pyramid(axis, o))
+    if math.isinf(y):
+        return [(axis.size - 1 if y > 0 else 0, 1.0)]
     if math.isinf(x):
         return [(axis.size - 1 if x > 0 else 0, 1.0)]
     if axis.how in ("half-up", "floor", "ceil"):
@@ -55,19 +85,20 @@ def taps(axis: OracleAxis, o: int) -> list[Tap]:
             nearest = math.floor(x) if axis.how == "floor" else math.ceil(x)
         raw = [(nearest, 1.0)]
     elif axis.how == "linear":
+        raw = between(axis, y, x)
+    else:
         floor = math.floor(x)
         raw = [(floor, 1.0 - (x - floor)), (floor + 1, x - floor)]
-    else:
-        radius = 1.0 / axis.scale
-        near = range(math.floor(x - radius), math.ceil(x + radius) + 1)
-        raw = [(i, 1.0 - abs(i - x) * axis.scale) for i in near if abs(i - x) < radius]
-        total = math.fsum(weight for _, weight in raw)
-        raw = [(i, weight / total) for i, weight in raw]
-    merged: dict[int, float] = {}
+    return merged(axis, raw)
+
+
+def merged(axis: OracleAxis, raw: Sequence[Tap]) -> list[Tap]:
+    """Indices inside the axis, each once, without weights of 0."""
+    found: dict[int, float] = {}
     for i, weight in raw:
         inside = min(max(i, 0), axis.size - 1)
-        merged[inside] = merged.get(inside, 0.0) + weight
-    return [(i, weight) for i, weight in merged.items() if weight != 0.0]
+        found[inside] = found.get(inside, 0.0) + weight
+    return [(i, weight) for i, weight in found.items() if weight != 0.0]
 
 
 def resample(axes: Sequence[OracleAxis], x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -122,7 +153,8 @@ def axes_of(desc: OperatorDesc) -> list[OracleAxis]:
     if backward:  # each offset is of the gradient operator's own tensor
         inputs, outputs = outputs, inputs
     if fields["InterpolationMode"] == "LINEAR":
-        how = ["triangle" if fields.get("Antialiased") and np.float32(s) < 0.5 else "linear" for s in scales]
+        plain = "linear gradient" if backward else "linear"
+        how = ["pyramid" if fields.get("Antialiased") and np.float32(s) < 0.5 else plain for s in scales]
     else:
         eight = desc.outputs[0].layout.data_type.item_size == 1  # DirectML reads the element below
         rule = {None: "floor" if eight else "half-up", "DECREASING": "floor", "INCREASING": "ceil"}[

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .base import Box, BoxForm, Reads, blocks, extents, go_on
+from .float16 import widen
 
 __all__ = ["Array", "BoxFunction", "Lines", "cut_by_lines"]
 
@@ -114,6 +115,8 @@ class Lines(BoxForm):
         lines, *others = [
             x[tuple([slice(*span) for span in read or ()])] for x, read in zip(inputs, self.reads(box), strict=True)
         ]
+        if xp is np and lines.dtype == np.float16:
+            lines = widen(np, lines)  # which NumPy takes several times as long for; functions compute in float32 anyway
         sizes = self.outputs[output]
         wanted = [(0, sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]
         parameters = dict(self.parameters[output])

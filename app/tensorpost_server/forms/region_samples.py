@@ -42,26 +42,28 @@ class Sampling:
         """Those of a region's cells inside a span, on the host."""
         begin, extent = low * self.scale, high * self.scale - low * self.scale
         if not math.isfinite(begin) or not math.isfinite(extent):
-            none = np.zeros(0)
-            return Samples(1, none.astype(int), none.astype(int), none.astype(int), none)
+            none = np.zeros(0, int)
+            return Samples(1, none, none, none, np.zeros(0), 1, 0)
         count = min(max(math.ceil(abs(extent) / self.cells), self.least), self.most)
         steps = self.cells * count - self.corners
         step = extent / steps if steps else 0.0
-        offset = begin - self.offsets[0] - self.offsets[1] * step
+        # One sample alone, of all cells, lies in the middle of its region if samples lie on the corners.
+        offset = begin - self.offsets[0] + (extent / 2 if not steps else -self.offsets[1] * step)
+        lowest, highest = (0, self.size - 1) if self.corners else (-1, self.size)
         first, last = span[0] * count, span[1] * count
         if step:
             # One more on both sides; what is outside is left out below.
-            ends = sorted([(-1 - offset) / step, (self.size - offset) / step])
+            ends = sorted([(lowest - offset) / step, (highest - offset) / step])
             first, last = max(first, math.floor(ends[0]) - 1), min(last, math.ceil(ends[1]) + 2)
         index = np.arange(first, max(first, last))
-        at = (index - self.offsets[1]) * step + begin - self.offsets[0]
-        inside = (at >= -1) & (at <= self.size)
-        cell, at = index[inside] // count - span[0], np.clip(at[inside], 0, self.size - 1)
-        if self.nearest:
-            near = np.ceil(at - 0.5).astype(int)
-            return Samples(count, cell, near, near, np.zeros(len(at)))
-        left = np.floor(at).astype(int)
-        return Samples(count, cell, left, np.ceil(at).astype(int), at - left)
+        # Rounded, so that a sample on a corner, or halfway between elements, is just there.
+        at = (index * step + offset).astype(np.float32)
+        inside = ((at >= lowest) if self.corners else (at > lowest)) & (at <= highest)
+        before, cell, at = at[inside] < 0, index[inside] // count - span[0], np.clip(at[inside], 0, self.size - 1)
+        left = np.floor(at + 0.5 * self.nearest).astype(int)
+        right = left if self.nearest else np.where(before, left, np.minimum(left + 1, self.size - 1))
+        weight = np.zeros(len(at)) if self.nearest else at - left
+        return Samples(count, cell, left, right, weight, steps, self.size - self.corners)
 
     def most_samples(self, cells: int) -> int:
         """At most so many samples of a region's cells lie inside the image."""
@@ -76,8 +78,10 @@ class Samples:
         count: samples of each cell, those outside as well.
         cell: the cell of each sample, counted from the first of the span.
         left: an element.
-        right: the next one, or the same where the sample lies on it.
+        right: the next one; the same at the last element, and where the sample was moved to the first.
         weight: of `right`.
+        steps: distances between samples in the region.
+        extent: of the image, in elements, or from the first to the last with AlignRegionsToCorners.
     """
 
     count: int
@@ -85,6 +89,12 @@ class Samples:
     left: Any
     right: Any
     weight: Any
+    steps: int
+    extent: int
+
+    def pull(self, cell: Any) -> Any:
+        """How a cell follows the region's high end, from 0 to 1, as DirectML has it: cells by samples."""
+        return cell / self.steps if self.steps else 0.5 + 0 * cell
 
     def averages(self, xp: ModuleType, cells: int) -> Iterator[tuple[int, Any, Any]]:
         """For each cell with samples an index of the elements that it reads, and the weight of each as float32.

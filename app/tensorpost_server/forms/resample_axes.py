@@ -2,13 +2,13 @@
 
 All coordinates come from one formula, `x = (o - OutputPixelOffset) / Scale - InputPixelOffset` (the page of
 DML_RESAMPLE2_OPERATOR_DESC, solved for the input), evaluated in IEEE float32 in this order with a true division, as a
-shader would. An axis longer than 2^24 has indices that float32 cannot hold, and a filter stretched beyond float32's
-largest number has ends that it cannot hold: both are evaluated in float64.
+shader would. An axis longer than 2^24 has indices that float32 cannot hold, and is evaluated in float64.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from .axes import Taps
 
-__all__ = ["AdjointAxis", "LinearAxis", "Nearest", "NearestAxis", "ScaledAxis", "TriangleAxis"]
+__all__ = [
+    "AdjointAxis",
+    "LinearAxis",
+    "Nearest",
+    "NearestAxis",
+    "OffsetLinearAxis",
+    "PyramidAxis",
+    "ScaledAxis",
+    "linear_axis",
+]
 
 LARGEST_FLOAT32_AXIS = 1 << 24  # beyond it float32 skips whole numbers
 
@@ -54,18 +63,12 @@ class ScaledAxis:
     input_offset: float
     output_offset: float
 
-    def coordinates(self, outputs: Indices, margin: float = 0.0) -> NDArray[np.floating[Any]]:
-        """The x of these outputs, limited to what can still matter.
-
-        Args:
-            outputs: output indices.
-            margin: how far past the ends coordinates differ in what they read; beyond it all read the end alone.
-        """
-        # A margin that float32 cannot hold would make infinities of the limits.
-        real = self._real if margin <= float(np.finfo(np.float32).max) else np.float64
+    def coordinates(self, outputs: Indices) -> NDArray[np.floating[Any]]:
+        """The x of these outputs, limited to what can still matter."""
+        real = self._real
         with np.errstate(over="ignore"):  # a tiny scale sends x to infinity; the limits below take it back
             x = (outputs.astype(real) - real(self.output_offset)) / real(self.scale) - real(self.input_offset)
-            return np.clip(x, real(-1 - margin), real(self.input_size + margin))
+            return np.clip(x, real(-1), real(self.input_size))
 
     @property
     def _real(self) -> type[np.float32] | type[np.float64]:
@@ -142,65 +145,125 @@ class LinearAxis(ScaledAxis):
 
 
 @dataclass(frozen=True, slots=True)
-class TriangleAxis(ScaledAxis):
-    """Antialiased shrinking: taps i with `|i - x| < 1 / scale`, weights `1 - |i - x| * scale`, normalized and clamped.
+class OffsetLinearAxis(LinearAxis):
+    """Linear where InputPixelOffset is not from 0 to 1, as DirectML answers it: weights go beyond 0 and 1.
 
-    All taps past an end read the end's element, so they are one tap here, with the sum of their weights. Weights are
-    computed in float64 from the coordinate x.
+    With `y = (o - output_offset) / scale` the taps are `floor(y)` and its neighbour on the side of `x = y -
+    input_offset`, however far x lies from both. Where scale and offsets leave `x = o`, only the lower one is read.
+    """
+
+    def taps_of(self, outputs: Indices) -> Taps:
+        """The two neighbours; past the ends, where both are one element, the first alone with weight 1."""
+        real = self._real
+        with np.errstate(over="ignore"):
+            y = np.clip((outputs.astype(real) - real(self.output_offset)) / real(self.scale), -2, self.input_size + 1)
+        floor, x = np.floor(y), y - real(self.input_offset)
+        lower = floor - (x < floor)
+        first = lower.astype(np.int64)
+        index = np.clip(np.stack([first, first + 1]), 0, self.input_size - 1)
+        alone = (index[0] == index[1]) | (self.scale == 1 and self.input_offset + self.output_offset == 0)
+        weight = np.where(alone, real(0), x - lower)
+        return index, np.stack([1 - weight, weight])
+
+
+def linear_axis(size: int, output_size: int, scale: float, input_offset: float, output_offset: float) -> LinearAxis:
+    """The map of DirectML's linear interpolation along one axis."""
+    kind = LinearAxis if 0 <= input_offset <= 1 else OffsetLinearAxis
+    return kind(size, output_size, scale, input_offset, output_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class PyramidAxis(ScaledAxis):
+    """Antialiased shrinking as DirectML answers it: linear steps by way of the powers of two between the sizes.
+
+    Each step's scale is the ratio of its sizes, whatever the descriptor's is, and its offsets are the descriptor's.
+    Where the output has at least half of the input's entries, a second step keeps the size. The weights of all steps
+    are multiplied in float64.
     """
 
     def most_taps(self, start: int, stop: int) -> int:  # noqa: ARG002  # a bound for every range
         """See `AxisMap.most_taps`."""
         return self.widest()
 
+    @property
+    def steps(self) -> tuple[LinearAxis, ...]:
+        """From the input to the output; a step that changes nothing is left out."""
+        size, target = self.input_size, self.output_size
+        sizes = [1 << power for power in range(size.bit_length(), -1, -1) if target < 1 << power < size]
+        sizes = [size, *(sizes if size > 2 * target else [target]), target]
+        found: list[LinearAxis] = []
+        for source, made in itertools.pairwise(sizes):
+            scale = float(np.float32(made / source))
+            step = linear_axis(source, made, scale, self.input_offset, self.output_offset)
+            copies = source == made and self.input_offset + self.output_offset == 0
+            if not copies or isinstance(step, OffsetLinearAxis):
+                found.append(step)
+        return tuple(found) or (LinearAxis(size, target, 1, 0, 0),)
+
     def widest(self) -> int:
         """See `Windowed.widest`."""
-        return min(self.input_size, math.ceil(2 / self.scale) + 1)
+        taps = 1
+        for step in reversed(self.steps):
+            taps = min(step.input_size, math.ceil((taps - 1) / step.scale) + 3)
+        return taps
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
-        """See `Windowed.reach`: from the first output's window to the last one's."""
-        _, left, _, right = self._windows(np.array([start, stop - 1]))
-        low, high = np.clip([left[0], right[1]], 0, self.input_size - 1)
-        return int(low), int(high) + 1
+        """See `Windowed.reach`: from the first output's first tap to the last one's last."""
+        ends = np.array([start, stop - 1])
+        for step in reversed(self.steps):
+            index, _ = step.taps_of(ends)
+            ends = np.array([index[0, 0], index[1, 1]])
+        return int(ends[0]), int(ends[1]) + 1
 
-    def readers(self, low: int, high: int) -> tuple[int, int]:  # noqa: ARG002  # windows overlap, most outputs read
+    def readers(self, low: int, high: int) -> tuple[int, int]:
         """See `Windowed.readers`."""
-        return 0, self.output_size
+        return self._ranges(low, high)[-1]
 
     def taps_of(self, outputs: Indices) -> Taps:
-        """The window around x, what is past the ends folded into the end elements."""
+        """The window of all steps together."""
         return self._taps_of(outputs, 0, self.input_size)
 
     def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
         """See `Windowed.taps_within`."""
         return self._taps_of(np.arange(start, stop), low, high)
 
-    def _windows(self, outputs: Indices) -> tuple[NDArray[np.float64], ...]:
-        """The coordinates, and the first tap, the last one before the peak and the last one of all, ends ignored."""
-        x = self.coordinates(outputs, margin=1 / self.scale).astype(np.float64)
-        return x, np.floor(x - 1 / self.scale) + 1, np.floor(x), np.ceil(x + 1 / self.scale) - 1
+    def _ranges(self, low: int, high: int) -> list[tuple[int, int]]:
+        """The entries of the input, and of each step's output, that can have to do with [low, high)."""
+        found = [(low, high)]
+        for step in self.steps:
+            # One of the taps is floor(y), the other beside it.
+            slack = math.ceil(step.slack) + 1
+            first = math.floor((low - 2) * step.scale + step.output_offset) - slack if low else 0
+            last = math.ceil((high + 2) * step.scale + step.output_offset) + slack
+            last = last if high < step.input_size else step.output_size
+            low, high = (min(max(0, end), step.output_size) for end in (first, last))
+            found.append((low, high))
+        return found
 
     def _taps_of(self, outputs: Indices, low: int, high: int) -> Taps:
-        scale, last = self.scale, self.input_size - 1
-        x, left, peak, right = self._windows(outputs)
+        """Step after step, from the outputs back: windows from `first` to before `end`, and their weights."""
+        first, end = outputs, outputs + 1
+        weight = np.ones((1, *outputs.shape))
+        for step, (least, most) in zip(reversed(self.steps), reversed(self._ranges(low, high)[:-1]), strict=True):
+            between = first + _upwards(len(weight), first)
+            index, share = step.taps_of(np.minimum(between, step.output_size - 1))
+            assert share is not None
+            last = step.taps_of(np.clip(end - 1, 0, step.output_size - 1))[0][1]
+            first = np.maximum(index[0, 0], least)
+            end = np.maximum(np.minimum(last + 1, most), first)
+            count = max(1, int((end - first).max()))
+            # Sums at (tap, output) of what comes from both neighbours; what lies outside the window is not counted.
+            place = np.where((index >= first) & (index < end), index - first, count)
+            flat = place * outputs.size + np.arange(outputs.size).reshape(outputs.shape)
+            sums = np.bincount(flat.ravel(), (share * weight).ravel(), (count + 1) * outputs.size)
+            weight = sums[: count * outputs.size].reshape((count, *outputs.shape))
+        index = first + _upwards(len(weight), first)
+        return np.minimum(index, self.input_size - 1), weight
 
-        def weight_up_to(n: NDArray[np.float64]) -> NDArray[np.float64]:
-            """Sum of the weights of all taps i <= n: two arithmetic series, rising up to floor(x), then falling."""
-            rise_end, fall_end = np.minimum(n, peak), np.minimum(n, right)
-            rising, falling = np.maximum(rise_end - left + 1, 0), np.maximum(fall_end - peak, 0)
-            rise = rising * (1 - scale * (x - (left + rise_end) / 2))
-            return rise + falling * (1 - scale * ((peak + 1 + fall_end) / 2 - x))
 
-        first = np.maximum(np.clip(left, 0, last).astype(np.int64), low)
-        end = np.minimum(np.clip(right, 0, last).astype(np.int64) + 1, high)
-        count = max(1, int((end - first).max()))
-        index: Indices = first + np.arange(count).reshape((-1, *(1,) * x.ndim))
-        total = weight_up_to(right)
-        weight = np.maximum(1 - scale * np.abs(index - x), 0)
-        weight = np.where(index == 0, weight_up_to(np.zeros_like(x)), weight)
-        weight = np.where(index == last, total - (weight_up_to(np.full_like(x, last - 1)) if last else 0), weight)
-        weight = np.where(index < end, weight / total, 0)
-        return np.minimum(index, last), weight
+def _upwards(count: int, like: Indices) -> Indices:
+    """0, 1, 2 and so on along a new first axis."""
+    return np.arange(count).reshape((-1, *(1,) * like.ndim))
 
 
 @dataclass(frozen=True, slots=True)

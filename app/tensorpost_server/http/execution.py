@@ -28,22 +28,23 @@ from .call_cache import (
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import caller_of, content_length, wait_seconds
+from .headers import caller_of, content_length, is_chunked, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
-from .parse_call import Dialect, ReadCall, read_call
+from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .request_body import ClientDisconnected, RequestBody
+from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .responses import (
-    JSON_BYTES_PER_ELEMENT,
     JSON_BYTES_PER_TEXT_BYTE,
+    WHOLE_FORMS,
     ResponseSender,
     check_output,
     json_elements,
-    json_response,
     response_head,
     slices_bytes,
     text_bytes,
+    whole_response,
+    whole_response_bytes,
 )
 from .service import Service
 
@@ -136,7 +137,15 @@ class Execution:
         settings, fields = service.settings, self._fields
         self._observation.stages = stages.milliseconds
         pool = service.workers()
-        length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+        chunks: bytearray | None = None
+        if is_chunked(fields):
+            self._format_of(settings.max_body_bytes)  # refuses what is not read here, before any of it is received
+            chunks = await receive_chunked(
+                receive, settings.max_body_bytes, settings.receive_timeout_seconds, self._reserve
+            )
+            length = len(chunks)
+        else:
+            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
         format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
@@ -145,11 +154,13 @@ class Execution:
         body = self._body = RequestBody(
             receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
         )
-        if self._whole is not None:
+        if chunks is not None:
+            body.supply(memoryview(chunks).toreadonly())
+        elif self._whole is not None:
             body.supply(self._whole.receive())
-        prepared, memory = await self._prepare(key, body, stages, watch)
+        prepared, read = await self._prepare(key, body, stages, watch)
         # A trace context is another one in each request, so no later head would be the same.
-        if self._whole is not None and format_.may_replay and b"traceparent" not in fields:
+        if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operation.name
@@ -159,6 +170,10 @@ class Execution:
         stages.done("plan")
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
         stages.done("admit")
+        memory = read.memory
+        if read.encoded is not None:
+            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
+            await service.image_threads.run(True, read.encoded.decode_into, memory)
         if memory is None:
             complete = body.complete if prepared.aligned and worker.is_small(plan) else None
             memory = None if complete is None else tensors_in_place(complete, prepared.sizes)
@@ -194,13 +209,13 @@ class Execution:
 
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
-    ) -> tuple[PreparedCall, list[memoryview] | None]:
-        """The planned call, from the call cache if it is there; and the tensors' bytes if parsing it read them."""
+    ) -> tuple[PreparedCall, ReadBody]:
+        """The planned call, from the call cache if it is there; and what parsing it read of the body."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
         assert isinstance(format_, RequestFormat)
         parser = self._dialect(self._operator)  # refuses an unknown operator before anything of the body is read
         length, head = 0, b""
-        if format_.request is not MediaType.JSON:
+        if format_.may_replay:
             begin = await body.peek()
             length = format_.head_length(begin)
             head = bytes(begin[:length])
@@ -208,18 +223,19 @@ class Execution:
             if prepared is not None:
                 body.skip(length)
                 stages.done("head")
-                return prepared, None
+                return prepared, ReadBody()
         threads = self._service.parsing
-        large = (not length and body.length > INLINE_TEXT_BYTES) or len(key.query) > INLINE_QUERY_BYTES
+        has_long_head = not length and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
+        large = has_long_head or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
-            body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
+            body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
             head_has_arrived=length > 0, large=large,
         )  # fmt: skip
         stages.done("head")
-        prepared = await threads.run(large, _plan, read, format_.response, settings)
+        prepared = await threads.run(large, _plan, read, format_, settings)
         if length and read.memory is None and len(key.query) + length <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
-        return prepared, read.memory
+        return prepared, ReadBody(read.memory, read.encoded)
 
     async def _respond(
         self, prepared: PreparedCall, format_: CallFormat, worker: Worker, inputs: Sequence[memoryview]
@@ -228,13 +244,19 @@ class Execution:
         plan, sender = prepared.plan, self.sender
         assert sender is not None
         assert isinstance(format_, RequestFormat)
-        if format_.response is MediaType.JSON:
+        if format_.response in WHOLE_FORMS:
             # `check_output` has limited it, so it fits in memory.
             output = await self._whole_output(prepared, worker, inputs)
-            large = json_elements(plan) > INLINE_JSON_ELEMENTS
+            is_text = format_.response is MediaType.JSON
+            threads = self._service.parsing if is_text else self._service.image_threads
+            large = not is_text or json_elements(plan) > INLINE_JSON_ELEMENTS
             if prepared.strings is not None:
                 self._reserve(JSON_BYTES_PER_TEXT_BYTE * text_bytes(prepared, output))
-            await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
+            whole, body = await threads.run(large, whole_response, prepared, format_, worker, output)
+            if len(body) <= self._service.settings.slice_bytes:
+                await sender.whole(whole, body)
+            else:
+                await sender.stream(whole, _pieces(body, self._service.settings.slice_bytes))
             return
         head = prepared.heads.get(worker)
         if head is None:
@@ -306,25 +328,37 @@ class Execution:
             before.release()
 
 
-def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCall:
+"""Forms of a body whose head the call cache knows."""
+
+
+async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]:
+    """The body in pieces, so that no caller has to take all of it in the time for one."""
+    whole = memoryview(body)
+    for at in range(0, len(whole), size_in_bytes):
+        yield whole[at : at + size_in_bytes]
+
+
+def _plan(read: ReadCall, format_: RequestFormat, settings: Settings) -> PreparedCall:
     """Plan a call.
 
     Raises:
         LimitExceeded: the plan is above a limit.
-        NotAcceptable: the response's media type cannot hold the output.
+        NotAcceptable: the response's media type cannot hold the output, or Accept names none that is written here.
     """
     operation = read.operation if read.strings is None else numbers_node(read.strings.node)
     plan = make_plan(operation, settings.slice_bytes)
     slots = plan.inputs
-    if read.strings is not None and response is not MediaType.JSON and has_string_outputs(read.strings.node):
-        raise NotAcceptable(f"{response.value} holds no strings; accept {MediaType.JSON.value}")
-    check_output(plan, response, settings)
+    if format_.unacceptable is not None:
+        raise NotAcceptable(format_.unacceptable)
+    if read.strings is not None and format_.response is not MediaType.JSON and has_string_outputs(read.strings.node):
+        raise NotAcceptable(f"{format_.response.value} holds no strings; accept {MediaType.JSON.value}")
+    check_output(plan, format_, settings)
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
     memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
-    if response is MediaType.JSON:
-        memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
+    memory_bytes += whole_response_bytes(plan, format_.response)
+    memory_bytes += 0 if read.encoded is None else read.encoded.working_bytes
     order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
     misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]

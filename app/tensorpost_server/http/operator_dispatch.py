@@ -17,9 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
 
 from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
+from .access.cross_origin import is_preflight, preflight_response, send_for_origin
 from .call_cache import whole_messages
 from .dialects import DIALECTS
-from .error_responses import STATUS, answer_error, answer_http_exception, route_path
+from .error_responses import STATUS, allowed_methods, answer_error, answer_http_exception, answer_options, route_path
 from .execution import Execution
 from .headers import header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
@@ -93,16 +94,30 @@ class OperatorDispatch:
         except HTTPException as error:
             await answer_http_exception(request, error)(scope, receive, send_observed)
             return
+        origin = self._browsers.foreign_origin(fields)
+        if origin is not None:
+            send = send_for_origin(send, origin)
+            if is_preflight(scope["method"], fields):
+                methods = ", ".join(allowed_methods(request)) or "GET, HEAD, OPTIONS"
+                await preflight_response(fields, methods)(scope, receive, send_observed)
+                return
         path = route_path(scope)
         try:
             send = self._service.access.admit(scope, fields, path, send)
         except TensorpostError as error:
             await answer_error(request, error)(scope, receive, send_observed)
             return
+        if scope["method"] == "OPTIONS":
+            try:
+                await answer_options(request)(scope, receive, send_observed)
+            except HTTPException as error:
+                await answer_http_exception(request, error)(scope, receive, send_observed)
+            return
         if scope["method"] == "POST":
             begin, _, name = path.rpartition("/")
             service, dialect = self._service, DIALECTS.get(begin)
-            whole = whole_messages(scope) if service.replays else None
+            # Responses for pages of other origins have header fields that no other response has.
+            whole = whole_messages(scope) if service.replays and origin is None else None
             if dialect is not None and name:
                 execution = Execution(service, scope, fields, dialect, name, whole, observation)
                 observation.operator = operator_name(name)
@@ -126,7 +141,22 @@ class OperatorDispatch:
                 headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
             await send_observed(message)
 
-        await self._app(scope, receive, send_with_page_policy(send_with_id))
+        inner = send_with_page_policy(send_with_id)
+        if scope["method"] == "HEAD":  # is a GET whose answer has no body (RFC 9110, section 9.3.2)
+            await self._app({**scope, "method": "GET"}, receive, send_head(inner))
+            return
+        await self._app(scope, receive, inner)
+
+
+def send_head(send: Send) -> Send:
+    """Send, without the body."""
+
+    async def send_without_body(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_without_body
 
 
 async def _run(

@@ -1,4 +1,4 @@
-"""A request body of known length: its head is fed to a reader, its tensors are received into memory made for them."""
+"""A request body: its head is fed to a reader, its tensors are received into memory made for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 from .connection.receive_into import ReceiveInto
 from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
 
-__all__ = ["ClientDisconnected", "HeadCollector", "RequestBody"]
+__all__ = ["ClientDisconnected", "RequestBody", "receive_chunked"]
 
 _HEAD_BLOCK = 4096  # bytes; the head of a frame has a few hundred
 _LONG_HEAD_BLOCK = 64 * 1024  # bytes; memory that is taken before they have come
@@ -46,6 +46,34 @@ class HeadCollector(Protocol):
     def feed(self, data: bytes | memoryview) -> int:
         """Take bytes from the front; returns how many were taken."""
         ...
+
+
+async def receive_chunked(receive: Receive, limit: int, timeout: float, reserve: Callable[[int], object]) -> bytearray:
+    """Receive a body of unknown length whole, within the limit of any body. Memory is reserved as it grows.
+
+    Args:
+        receive: the ASGI channel.
+        limit: the setting `max_body_bytes`.
+        timeout: longest pause between two parts, seconds.
+        reserve: reserves so many bytes more for the request.
+
+    Raises:
+        LimitExceeded: it is longer than the limit, or than the memory budget.
+        TooBusy: the memory is not there now.
+        ClientDisconnected: the connection closed before the end.
+        ReceiveTimeout: nothing came for too long.
+    """
+    body, reserved = bytearray(), 0
+    source = RequestBody(receive, 0, timeout)
+    while part := await source.next_part():
+        if len(body) + len(part) > limit:
+            raise LimitExceeded.of("the request body", len(body) + len(part), limit, "TENSORPOST_MAX_BODY_BYTES")
+        if len(body) + len(part) > reserved:
+            more = max(len(part), len(body), _LONG_HEAD_BLOCK)  # twice as much as before
+            reserve(more)
+            reserved += more
+        body += part
+    return body
 
 
 class RequestBody:
@@ -81,7 +109,7 @@ class RequestBody:
         """Bytes that have arrived: those received, and those on their way to memory."""
         return self.received if self._arrived is None else self._arrived()
 
-    def supply(self, body: bytes | None) -> None:
+    def supply(self, body: bytes | memoryview | None) -> None:
         """Take the whole body from the server, if it has arrived; before anything else is received."""
         if body is not None:
             self._buffered, self._more, self.received = memoryview(body), False, len(body)
@@ -141,7 +169,7 @@ class RequestBody:
             self._buffered = _EMPTY
             await self._receive_with(self._extension, writer.left(), missing)
             return
-        while part := await self._next_part():
+        while part := await self.next_part():
             writer.feed(part)
         writer.finish()
 
@@ -155,13 +183,13 @@ class RequestBody:
         if self.length > limit:
             raise LimitExceeded.of("the JSON body", self.length, limit, setting)
         data = bytearray()
-        while part := await self._next_part():
+        while part := await self.next_part():
             data += part
         if len(data) != self.length:
             raise BodyMismatch(f"Content-Length is {self.length} but the body has {len(data)} bytes")
         return bytes(data)
 
-    async def _next_part(self) -> memoryview:
+    async def next_part(self) -> memoryview:
         """The next bytes, which are read then; empty at the end of the body."""
         if not self._buffered:
             await self._receive_part()

@@ -19,7 +19,7 @@ from tensorpost.descriptors import (
 
 from ..forms import Separable
 from ..forms.axes import AxisMap
-from ..forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis, TriangleAxis
+from ..forms.resample_axes import AdjointAxis, LinearAxis, Nearest, NearestAxis, PyramidAxis, linear_axis
 from ..forms.separable import Rounding
 from .registry import form_of_class
 
@@ -73,12 +73,13 @@ def resample_form(desc: ResampleDesc) -> Separable:
     axes: list[AxisMap | None] = []
     for numbers in zip(sizes, output_sizes, scales, input_offsets, output_offsets, strict=True):
         size, output_size, scale, input_offset, output_offset = numbers
-        if size == output_size and scale == 1 and input_offset + output_offset == 0:
-            axes.append(None)  # x = o
+        copies = size == output_size and scale == 1 and input_offset + output_offset == 0  # x = o
+        if copies and (gradient or not linear or 0 <= input_offset <= 1):
+            axes.append(None)
         elif gradient:
             axes.append(AdjointAxis(LinearAxis(*numbers) if linear else NearestAxis(*numbers, rule)))
         elif linear:
-            axes.append(TriangleAxis(*numbers) if antialiased and scale < 0.5 else LinearAxis(*numbers))
+            axes.append(PyramidAxis(*numbers) if antialiased and scale < 0.5 else linear_axis(*numbers))
         else:
             axes.append(NearestAxis(*numbers, rule))
     if gradient:

@@ -1,17 +1,19 @@
 """Regions of interest: pooled, resampled, and the gradient.
 
-Choices where the pages are silent. ROI_POOLING rounds halves away from zero, an empty cell is 0, and a region that is
-turned round has one row or column, all as Caffe. ROI_ALIGN rounds the samples of a cell up to a whole number; a sample
-is outside more than 1 before the first element or beyond the size, and else reads the nearest place inside, as in ONNX;
-nearest neighbours round halves down, which the gradient page's example needs; a region that is turned round has as many
+Where the pages are silent DirectML was asked (docs/directml.md). ROI_POOLING rounds halves to even; an empty cell is 0,
+and a region that is turned round has one row or column, as in Caffe. ROI_ALIGN rounds the samples of a cell up to a
+whole number; a sample is outside from 1 before the first element on or beyond the size, and else reads the nearest
+place inside, almost as in ONNX; with AlignRegionsToCorners it is outside beyond the outer elements, and one sample
+alone lies in the middle of its region. Nearest neighbours round halves up; a region that is turned round has as many
 samples as it would have otherwise. Regions of an infinite or undefined place are outside. A batch index outside the
-batch is the nearest inside, as in GATHER. Places are computed in float64, sums in float32.
+batch is the nearest inside, as in GATHER. Places are computed in float64 and rounded to float32, sums in float32.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -62,7 +64,7 @@ def _pool(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, scale: floa
 def _rounded(value: float) -> int:
     if not math.isfinite(value):
         return 0 if math.isnan(value) else int(math.copysign(2**31, value))
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+    return round(value)
 
 
 def _nearest(index: float, count: int) -> int:
@@ -177,10 +179,10 @@ def _largest(xp: ModuleType, x: Any, down: Samples, across: Samples, out: Any, o
 
 @form_of_class(dml.RoiAlignGradOperatorDesc)
 def gradient_form(desc: dml.RoiAlignGradOperatorDesc) -> Array:
-    """The adjoint of ROI_ALIGN1, and the page's formula of the regions' gradient with each sample in the place of one.
+    """The adjoint of ROI_ALIGN1, and the regions' gradient as DirectML answers it, where its page has another formula.
 
-    `roi[0] += gX * (width - px)` and so on take the grid's sizes for width and height, and the cell's coordinates for
-    px and py; nearest neighbours have no slope. A sample outside the image gives nothing, and is never the largest.
+    That is the slope between the elements around each sample, of nearest neighbours too, times the image's extent and
+    `Samples.pull`. A sample outside the image gives nothing, and is never the largest.
     """
     grid = desc.input_gradient_tensor.sizes
     image = desc.input_tensor or desc.output_gradient_tensor
@@ -211,8 +213,12 @@ def _align_gradients(
     step = max(1, BLOCK // (3 * _held(rows, columns, largest or wanted[1])))
     corners, indices = rois.reshape(-1, 4).astype("float64").tolist(), named["batch_indices"].reshape(-1).tolist()
     spans = ((0, rows.cells), (0, columns.cells))
+    axes = (rows, columns, replace(rows, nearest=False), replace(columns, nearest=False))
     for place, ((x1, y1, x2, y2), index) in enumerate(zip(corners, indices, strict=True)):
-        down, across = rows.samples(y1, y2, spans[0]), columns.samples(x1, x2, spans[1])
+        down, across, *between = [
+            axis.samples(*ends, span)
+            for axis, ends, span in zip(axes, ((y1, y2), (x1, x2)) * 2, spans * 2, strict=True)
+        ]
         image = _nearest(index, sizes[0])
         for low in range(0, sizes[1], step):
             go_on()
@@ -220,12 +226,12 @@ def _align_gradients(
             part, target = gradient[place, channels].astype("float32"), images[image, channels]
             source = None if x is None else x[image, channels].astype("float32")
             if largest:
-                _largest_gradients(xp, source, part, down, across, target, regions[place], wanted)
+                _largest_gradients(xp, source, part, (down, across), between, target, regions[place], wanted)
                 continue
             if wanted[0]:
                 _spread(xp, part, down, across, target)
             if wanted[1]:
-                _slopes(xp, source, part, down, across, regions[place])
+                _slopes(xp, source, part, *between, regions[place])
     return tuple([made for made, asked in ((images, wanted[0]), (regions.reshape(rois.shape), wanted[1])) if asked])
 
 
@@ -241,7 +247,7 @@ def _spread(xp: ModuleType, gradient: Any, down: Samples, across: Samples, targe
 
 def _slopes(xp: ModuleType, x: Any, gradient: Any, down: Samples, across: Samples, region: Any) -> None:
     """Add the gradient of a region whose cells are averages."""
-    _, height, width = gradient.shape
+    height = gradient.shape[1]
     cells = xp.asarray(across.cell)
     for row, (top, bottom) in enumerate(down.bounds(height)):
         go_on()
@@ -252,23 +258,24 @@ def _slopes(xp: ModuleType, x: Any, gradient: Any, down: Samples, across: Sample
         lines = down.taken(xp, x, 1, part)
         left, right = (xp.take(lines, xp.asarray(index), axis=2) for index in (across.left, across.right))
         horizontal = xp.sum((right - left) * share, axis=(0, 1))
-        _add_slopes(xp, region, horizontal, vertical, cells, row, (height, width))
+        _add_slopes(xp, region, horizontal, vertical, across, cells, down, row)
 
 
 def _add_slopes(
-    xp: ModuleType, region: Any, horizontal: Any, vertical: Any, column: Any, row: int, grid: tuple[int, int]
+    xp: ModuleType, region: Any, horizontal: Any, vertical: Any, across: Samples, column: Any, down: Samples, row: int
 ) -> None:
-    region[0] += xp.sum(horizontal * (grid[1] - column))
-    region[1] += xp.sum(vertical) * (grid[0] - row)
-    region[2] += xp.sum(horizontal * column)
-    region[3] += xp.sum(vertical) * row
+    for first, slope, axis, cell in ((0, horizontal, across, column), (1, vertical, down, row)):
+        pull = axis.pull(cell)
+        region[first] += xp.sum(slope * (1 - pull)) * axis.extent
+        region[first + 2] += xp.sum(slope * pull) * axis.extent
 
 
 def _largest_gradients(
-    xp: ModuleType, x: Any, gradient: Any, down: Samples, across: Samples, target: Any, region: Any,
-    wanted: tuple[bool, bool],
+    xp: ModuleType, x: Any, gradient: Any, read: Sequence[Samples], between: Sequence[Samples], target: Any,
+    region: Any, wanted: tuple[bool, bool],
 ) -> None:  # fmt: skip
     """Add the gradients of cells that are their largest sample: the first one, in row-major order."""
+    down, across = read
     channels, height, width = gradient.shape
     channel = xp.arange(channels)
     for row, (top, bottom) in enumerate(down.bounds(height)):
@@ -282,11 +289,8 @@ def _largest_gradients(
             winner = xp.argmax(samples[:, :, begin:end].reshape(channels, -1), axis=1)
             part = gradient[:, row, column]
             rows, columns = winner // (end - begin) + top, winner % (end - begin) + begin
-            (y0, y1, y), (x0, x1, at) = (
-                [xp.asarray(array)[index] for array in (axis.left, axis.right, axis.weight.astype(np.float32))]
-                for axis, index in ((down, rows), (across, columns))
-            )
             if wanted[0]:
+                (y0, y1, y), (x0, x1, at) = _neighbours(xp, read, rows, columns)
                 for i, j, weight in (
                     (y0, x0, (1 - y) * (1 - at)),
                     (y0, x1, (1 - y) * at),
@@ -295,7 +299,14 @@ def _largest_gradients(
                 ):
                     target[channel, i, j] += part * weight
             if wanted[1]:
+                (y0, y1, y), (x0, x1, at) = _neighbours(xp, between, rows, columns)
                 tl, tr, bl, br = (x[channel, i, j] for i in (y0, y1) for j in (x0, x1))
                 vertical = part * ((1 - at) * (bl - tl) + at * (br - tr))
                 horizontal = part * ((1 - y) * (tr - tl) + y * (br - bl))
-                _add_slopes(xp, region, horizontal, vertical, column, row, (height, width))
+                _add_slopes(xp, region, horizontal, vertical, across, column, down, row)
+
+
+def _neighbours(xp: ModuleType, axes: Sequence[Samples], rows: Any, columns: Any) -> Iterator[tuple[Any, ...]]:
+    """Indices and weights of the elements around these samples, of rows and of columns."""
+    for axis, index in zip(axes, (rows, columns), strict=True):
+        yield tuple([xp.asarray(array)[index] for array in (axis.left, axis.right, axis.weight.astype(np.float32))])

@@ -79,6 +79,13 @@ class WithFusedActivation(OperatorDesc):
         """See `OperatorDesc.level_rules`."""
         yield from newer_activations(self, self.fused_activation, level, "FusedActivation")
 
+    def fused_rules(self) -> Iterator[Violation]:
+        """What is fused changes nothing on its way in, which DirectML refuses."""
+        scale_bias = getattr(self.fused_activation, "scale_bias", None)
+        if scale_bias is not None and (scale_bias.scale, scale_bias.bias) != (1, 0):
+            message, found = "a fused operator has no ScaleBias", scale_bias.model_dump(by_alias=True)
+            yield self.broken("fused-activation", ("FusedActivation", "ScaleBias"), message, found, "no ScaleBias")
+
 
 def newer_activations(
     desc: OperatorDesc, fused: OperatorDesc | None, level: FeatureLevel, *path: str | int

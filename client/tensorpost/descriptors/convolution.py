@@ -163,6 +163,11 @@ class ConvolutionOperatorDesc(Convolving, WithFusedActivation):
     group_count: UInt
     fused_activation: FusedIntoConvolution | None = None
 
+    def type_rules(self) -> Iterator[Violation]:
+        """See `Convolving`; what is fused has no ScaleBias."""
+        yield from super().type_rules()
+        yield from self.fused_rules()
+
 
 class QuantizedConvolution(Convolving, Quantized):
     """Base of forward convolutions of 8-bit tensors, with zero points of one value or of one per output channel."""
@@ -173,6 +178,8 @@ class QuantizedConvolution(Convolving, Quantized):
         for name in ("input", "filter", "output"):
             yield from self.same_data_type(f"{name}_tensor", f"{name}_zero_point_tensor")
             parameters = (f"{name}_scale_tensor", f"{name}_zero_point_tensor")
+            if getattr(self, parameters[0], None) is not None:
+                yield from self.same_dimension_count(*parameters)
             channels = self.filter_tensor.sizes[0] if name == "filter" else 1
             yield from self.one_value_or(channels, 1, "output channel", *parameters)
 

@@ -3,7 +3,8 @@
 Sources: the pages of DML_AVERAGE_POOLING and DML_AVERAGE_POOLING1, DML_MAX_POOLING to DML_MAX_POOLING2, DML_LP_POOLING
 and DML_LP_POOLING1, DML_QUANTIZED_LINEAR_AVERAGE_POOLING, DML_MAX_UNPOOLING, and of the gradients. A dilated window has
 the extent `(WindowSize - 1) * Dilations + 1`, which the pages' formula of sizes forgets. Outputs may be rounded up, as
-ONNX Runtime asks for with `ceil_mode`; what such windows reach beyond the padding is not there.
+ONNX Runtime asks for with `ceil_mode`; what such windows reach beyond the padding is not there. MAX_POOLING_GRAD takes
+sizes rounded down only, as DirectML does.
 """
 
 from __future__ import annotations
@@ -70,9 +71,11 @@ class Pooling(SlidingWindow):
         start_padding: entries before each spatial dimension.
         end_padding: entries after it.
         forward_tensors: the names of the fields for the forward operator's input and output.
+        rounded_up: whether sizes may be rounded up.
     """
 
     forward_tensors: ClassVar[tuple[str, str]] = ("input_tensor", "output_tensor")
+    rounded_up: ClassVar[bool] = True
 
     strides: UIntArray
     dimension_count: UInt = count_of("strides")
@@ -116,10 +119,12 @@ class Pooling(SlidingWindow):
             message = f"the output would have the spatial sizes {sizes}: the window is larger than the padded input"
             yield self.broken("window", ("WindowSize",), message, list(self.window_size), "a smaller window")
             return
-        longer = {**arrays, "end_padding": [n + s - 1 for n, s in zip(self.end_padding, self.strides, strict=True)]}
-        rounded_up = spatial_sizes(source[2:], self.window_size, longer)
-        sizes = [up if out == up else down for out, up, down in zip(target[2:], rounded_up, sizes, strict=True)]
-        why = "batch, channels and what windows, strides and padding leave, rounded down or up"
+        why = "batch, channels and what windows, strides and padding leave, rounded down"
+        if self.rounded_up:
+            longer = {**arrays, "end_padding": [n + s - 1 for n, s in zip(self.end_padding, self.strides, strict=True)]}
+            larger = spatial_sizes(source[2:], self.window_size, longer)
+            sizes = [up if out == up else down for out, up, down in zip(target[2:], larger, sizes, strict=True)]
+            why += " or up"
         yield from self.sizes_are([*source[:2], *sizes], why, self.forward_tensors[1])
         yield from self.sizes_are(target, "those of OutputTensor", "output_indices_tensor")
         if getattr(self, "p", 1) == 0:
@@ -211,7 +216,7 @@ class QuantizedPooled(Quantized):
         input_zero_point_tensor: as its scales, of the input's DataType; absent for 0.
         output_scale_tensor: one value or one for each channel.
         output_zero_point_tensor: as its scales, of the output's DataType; absent for 0.
-        output_tensor: N x C x spatial, INT8 or UINT8.
+        output_tensor: N x C x spatial, of the input's DataType.
     """
 
     input_tensor: BufferTensorDesc
@@ -234,13 +239,14 @@ class QuantizedLinearAveragePoolingOperatorDesc(DilatedPooling, QuantizedPooled)
     include_padding: Bool
 
     def type_rules(self) -> Iterator[Violation]:
-        """Input and output agree in rank, each with its zero point in type; parameters have their sizes."""
+        """Input and output agree in type and rank, and with their zero points in type; parameters have their sizes."""
+        yield from self.same_data_type("input_tensor", "output_tensor")
         yield from self.same_dimension_count("input_tensor", "output_tensor")
         channels = (*self.input_tensor.sizes, 1, 1)[1]
         for name in ("input", "output"):
             yield from self.same_data_type(f"{name}_tensor", f"{name}_zero_point_tensor")
             parameters = (f"{name}_scale_tensor", f"{name}_zero_point_tensor")
-            yield from self.one_value_or(channels, 1, "channel", *parameters)
+            yield from self.one_value_or(channels, 1, "channel", *parameters, flat=True)
 
 
 class AveragePoolingGradients(OperatorDesc):
@@ -286,6 +292,7 @@ class MaxPoolingGradOperatorDesc(DilatedPooling, MaxPoolingGradients):
     """`DML_OPERATOR_MAX_POOLING_GRAD`: the largest element of each window of MAX_POOLING2 gets the gradient."""
 
     operator_type = "MAX_POOLING_GRAD"
+    rounded_up = False
     forward_tensors = ("input_tensor", "input_gradient_tensor")
 
     @classmethod

@@ -1,12 +1,14 @@
 """Products of matrices, of floating-point numbers and of integers with scales and zero points.
 
 Sources: the DML_GEMM, DML_MATRIX_MULTIPLY_INTEGER, DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY and
-DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT pages. Parameters of one dimension are those of the rows (A) or columns (B).
+DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT pages. Parameters of one dimension are one value, or those of B's columns; those of
+A's rows, which the pages have too, DirectML refuses.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -110,7 +112,8 @@ class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
         trans_b: NONE or TRANSPOSE.
         alpha: factor of the product.
         beta: factor of C.
-        fused_activation: applied to the result; absent for none. ACTIVATION_SOFTMAX is along the rows.
+        fused_activation: applied to the result; absent for none. ACTIVATION_SOFTMAX is along the rows
+            of a single matrix.
     """
 
     operator_type = "GEMM"
@@ -126,12 +129,17 @@ class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
     fused_activation: FusedIntoGemm | None = None
 
     def type_rules(self) -> Iterator[Violation]:
-        """All tensors agree in type and rank; the axes of a fused ACTIVATION_SOFTMAX1 are the output's."""
+        """All tensors agree in type and rank; a fused softmax is along axes that the output has."""
         yield from self.same_type_and_rank()
+        yield from self.fused_rules()
         rank, activation = len(self.output_tensor.sizes), self.fused_activation
         if isinstance(activation, ActivationSoftmax1OperatorDesc) and max(activation.axes) >= rank:
             message, found = f"has axes beyond the {rank} dimensions of the output", list(activation.axes)
             yield self.broken("axis", ("FusedActivation",), message, found, f"axes up to {rank - 1}")
+        leading = self.output_tensor.sizes[:-2]
+        if isinstance(activation, ActivationSoftmaxOperatorDesc) and math.prod(leading) != 1:
+            message = "is along the rows of one matrix; a fused ACTIVATION_SOFTMAX1 says along which axes it is"
+            yield self.broken("fused-activation", ("FusedActivation",), message, list(leading), "leading sizes of 1")
 
 
 class IntegerProduct(MatrixProduct, Quantized):

@@ -14,18 +14,19 @@ __all__ = ["Quantized"]
 class Quantized(OperatorDesc):
     """Base of operators with scales and zero points, which may have fewer dimensions than what they scale."""
 
-    def one_value_or(self, count: int, axis: int, each: str, *fields: str) -> Iterator[Violation]:
-        """Parameters must be one value, or one for each entry along an axis; those of one dimension are along it.
+    def one_value_or(self, count: int, axis: int, each: str, *fields: str, flat: bool = False) -> Iterator[Violation]:
+        """Parameters must be one value, or one for each entry along an axis; those that have it not are one value.
 
         Args:
             count: entries along the axis.
             axis: from the first dimension on, or from the last one if it is negative.
             each: what an entry is, for the message.
             fields: the parameters; those that are absent are passed over.
+            flat: whether a parameter of one dimension has it along the axis.
         """
         for (name, *_), tensor in self.tensors("input"):
             rank = len(tensor.sizes)
-            at = max(0, rank + axis) if axis < 0 else min(axis, rank - 1)
+            at = 0 if flat and rank == 1 else rank + axis if axis < 0 else axis
             wanted = [count if dimension == at else 1 for dimension in range(rank)]
             if name in fields and list(tensor.sizes) not in ([1] * rank, wanted):
                 message = f"must be one value, or one for each {each}: sizes of 1, or {wanted}"

@@ -302,9 +302,10 @@ class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
 class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     """`DML_OPERATOR_RESAMPLE3`: RESAMPLE2 that can filter while it shrinks.
 
-    With Antialiased TRUE and LINEAR, an axis with Scale < 0.5 is filtered by a triangle of half-width 1 / Scale, its
-    weights normalized and the edge repeated; every other axis is plain LINEAR. This is the page's formula read axis by
-    axis. DirectML itself is reported to halve in steps, so its numbers differ.
+    With Antialiased TRUE and LINEAR, an axis with Scale < 0.5 is shrunk as DirectML answers it: by linear steps over
+    the powers of two between its sizes (20 to 6 by way of 16 and 8), each with the ratio of its sizes for a scale,
+    whatever Scale is, and the descriptor's offsets; where at least half of the elements remain, by one step and another
+    one that keeps the size. Every other axis is plain LINEAR.
 
     Attributes:
         antialiased: default FALSE; NEAREST_NEIGHBOR ignores it.
@@ -314,9 +315,6 @@ class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     """
 
     operator_type = "RESAMPLE3"
-    summary: ClassVar[str] = "As RESAMPLE2, with an optional triangle filter against aliasing when shrinking."
-    approximation: ClassVar[str | None] = (
-        "with Antialiased TRUE: DirectML's own steps are not published; ours is the documented filter"
-    )
+    summary: ClassVar[str] = "As RESAMPLE2, optionally in steps of halves against aliasing when shrinking."
 
     antialiased: Bool = False

@@ -211,7 +211,6 @@ class RoiAlignGradOperatorDesc(RoiAligning):
     """
 
     operator_type = "ROI_ALIGN_GRAD"
-    approximation = "the page's formula of the regions' gradient is incomplete"
     image_tensors = ("input_tensor", "output_gradient_tensor")
     grid_tensor = "input_gradient_tensor"
 

@@ -277,6 +277,15 @@ def _place(axis: ResizeAxis, coordinates: str) -> _LoweredAxis:
             return _LoweredAxis(axis, scale, 0.0, 0.0)
 
 
+def _with_near_offsets(placed: Sequence[_LoweredAxis]) -> list[_LoweredAxis]:
+    """The same x with InputPixelOffsets from 0 to 1, where DirectML's linear neighbours are those of x."""
+    found: list[_LoweredAxis] = []
+    for p in placed:
+        output = Fraction(p.output_offset) + Fraction(p.input_offset) * Fraction(p.scale)
+        found.append(p if 0 <= p.input_offset <= 1 else _LoweredAxis(p.axis, p.scale, 0.0, _float32(output)))
+    return found
+
+
 def _to_resample2(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
     direction, add = {
         "round_prefer_ceil": (AxisDirection.DECREASING, -0.5),
@@ -285,7 +294,7 @@ def _to_resample2(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: 
         "ceil": (AxisDirection.INCREASING, 0.0),
     }[_one_rounding(placed)]
     if meaning.mode == "linear":
-        direction, add = AxisDirection.DECREASING, 0.0
+        direction, add, placed = AxisDirection.DECREASING, 0.0, _with_near_offsets(placed)
     moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
     descriptor = Resample2OperatorDesc(
         **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), rounding_direction=direction,
@@ -298,7 +307,7 @@ def _to_resample2(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: 
 def _to_resample1(placed: Sequence[_LoweredAxis], meaning: Resizing, data_type: TensorDataType) -> Lowering:
     add = {"round_prefer_ceil": 0.0, "round_prefer_floor": 0.0, "floor": 0.5, "ceil": -0.5}[_one_rounding(placed)]
     if meaning.mode == "linear":
-        add = 0.0
+        add, placed = 0.0, _with_near_offsets(placed)
     moved = [_LoweredAxis(p.axis, p.scale, p.input_offset + add, p.output_offset) for p in placed]
     descriptor = Resample1OperatorDesc(
         **_tensors(placed, data_type), interpolation_mode=_interpolation(meaning), **_arrays(moved)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..datatypes import DATA_TYPES
+from ..problems import entry_count
 from .given_node import GivenNode, Inferred, Shape
 
 __all__ = ["MOVEMENT", "type_of_code"]
@@ -154,7 +155,9 @@ def _padded(given: GivenNode) -> Inferred:
     pads, axes = given.integers(name) or (), given.axes("axes", len(shape))
     axes = tuple(range(len(shape))) if axes is None else axes
     if len(pads) != 2 * len(axes):
-        message = f"{name} has {len(pads)} entries; it needs a start for each of {len(axes)} axes, then an end for each"
+        message = (
+            f"{name} has {entry_count(len(pads))}; it needs a start for each of {len(axes)} axes, then an end for each"
+        )
         given.refuse("array-length", given.place(name), message, list(pads), f"{2 * len(axes)} entries")
     before, after = [0] * len(shape), [0] * len(shape)
     for axis, low, high in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):

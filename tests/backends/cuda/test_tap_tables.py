@@ -8,7 +8,7 @@ import pytest
 
 from tensorpost_server.backends.cuda.tap_tables import Span, taps_of
 from tensorpost_server.forms.axes import AxisMap
-from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, TriangleAxis
+from tensorpost_server.forms.resample_axes import AdjointAxis, LinearAxis, PyramidAxis
 
 WIDE = 1 << 22
 
@@ -17,7 +17,7 @@ WIDE = 1 << 22
     "axis",
     [
         AdjointAxis(LinearAxis(1, WIDE, 1.0, 0.5, -0.5)),  # all outputs read the one element
-        TriangleAxis(WIDE, 1, 1e-9, 0.5, -0.5),
+        PyramidAxis(WIDE, 1, 1e-9, 0.5, -0.5),
     ],
     ids=["gradient", "antialiased"],
 )

@@ -321,7 +321,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         3, "the arithmetic of antialiasing", "0 0 8 0 0 0 0 0, Scale 0.25: 1.75 0.25 triangle, 2 0 halved in steps",
-        "triangle", _OneOf((("triangle", [1.75, 0.25]), ("halved in steps", [2, 0]))), ask=_filter,
+        "halved in steps", _OneOf((("triangle", [1.75, 0.25]), ("halved in steps", [2, 0]))), ask=_filter,
     ),
     Probe(
         4, "whether antialiasing filters at exactly 0.5, and whether per axis or for the whole operator",

@@ -28,7 +28,7 @@ from ..caller_watch import CallerWatch
 from ..dialects import DIALECTS
 from ..execution import Execution
 from ..observability.request_record import Observation
-from ..parse_call import MOST_VALUE_BYTES, AnnouncedTensor, RunOptions
+from ..parse_call import MOST_VALUE_BYTES, AnnouncedTensor, ReadBody, RunOptions
 from ..parse_threads import INLINE_JSON_ELEMENTS, INLINE_TEXT_BYTES
 from ..request_body import RequestBody
 from ..responses import JSON_BYTES_PER_ELEMENT, JSON_BYTES_PER_TEXT_BYTE, backend_name, check_limits, slices_bytes
@@ -170,7 +170,7 @@ class InferExecution(Execution):
 
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
-    ) -> tuple[PreparedCall, list[memoryview] | None]:
+    ) -> tuple[PreparedCall, ReadBody]:
         del watch  # the tensors of most requests come after this
         format_ = cast("InferFormat", key.format)
         calls, settings, threads = self._service.calls, self._service.settings, self._service.parsing
@@ -199,7 +199,7 @@ class InferExecution(Execution):
                     body.skip(length)
                     stages.done("head")
                     self._limit_wait(cast("PreparedInference", prepared).timeout)
-                    return prepared, None
+                    return prepared, ReadBody()
             self._reserve(json_bytes)
             part = _JsonPart(json_bytes)
             await body.feed(part, threads)
@@ -227,7 +227,7 @@ class InferExecution(Execution):
         if head and not memory and len(key.query) + len(head) <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
         found = [memory[tensor.name] for tensor in request.inputs if tensor.name not in small] if memory else None
-        return prepared, found
+        return prepared, ReadBody(found)
 
     async def _plain_body(self, body: RequestBody, coding: Coding) -> RequestBody:
         """The body without its coding."""
