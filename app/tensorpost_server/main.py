@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
@@ -39,6 +41,7 @@ from .http.observability.traces import Traces
 from .http.open_inference import routes as inference_routes
 from .http.open_inference.grpc_service import GrpcServer
 from .http.open_inference.inference_service import InferenceService
+from .http.openapi import expanded
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -84,6 +87,11 @@ def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], objec
         retry_after_seconds=settings.retry_after_seconds,
         when_lost=when_lost,
     )
+
+
+def _operation_id(route: APIRoute) -> str:
+    """The name of the function, which is what generated clients call."""
+    return route.name
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -139,10 +147,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        swagger_ui_parameters={"docExpansion": "none"},
         telemetry=_NO_TELEMETRY,
         responses=REFUSALS,
     )
     app.state.service = service
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        """The document, made when it is first asked for."""
+        if not hasattr(app.state, "openapi"):
+            app.state.openapi = expanded(plain())
+        return app.state.openapi
+
+    app.openapi = openapi
     pages = (playground,) if settings.playground else ()
     for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
         app.include_router(module.router)

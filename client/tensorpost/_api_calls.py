@@ -95,12 +95,16 @@ async def compute(
     if has_strings(operation):
         return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
     template = request_template(operation)
-    if isinstance(transport, Transport) and transport.regions is not None and options.progress is None:
-        model = model_of(template)
-        if model is not None:
-            document, memory = operation.to_document_text(), wire_inputs(template, inputs)
-            query = _query(template, options)
-            return await compute_shared(transport, transport.regions, model, template, document, memory, out, query)
+    if (
+        isinstance(transport, Transport)
+        and (regions := transport.regions) is not None
+        and options.progress is None
+        and (model := model_of(template)) is not None
+    ):
+        document, memory = operation.to_document_text(), wire_inputs(template, inputs)
+        return await compute_shared(
+            transport, regions, model, template, document, memory, out, _query(template, options)
+        )
     request = _request(template, inputs, options)
     given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}

@@ -35,7 +35,6 @@ def new_transport(
     base_url: str | Sequence[str],
     make: Callable[[str, str | None], Transport],
     uds: str | None,
-    *,
     shared_memory: bool = False,
 ) -> Transport | ManyServers:
     """A client's way to the server of a URL, to those of several, or to every address of a `dns+http` URL's name.
@@ -54,7 +53,7 @@ def new_transport(
     if uds is not None:
         raise InvalidParameter("a Unix socket leads to one server; leave out uds, or give one URL")
     if shared_memory:
-        raise InvalidParameter("shared memory is between a client and one server; leave it out, or give one URL")
+        raise InvalidParameter("shared memory is of one server on this host; leave out shared_memory, or give one URL")
     if isinstance(base_url, str):
         url = base_url.removeprefix(DNS_PREFIX)
         return ManyServers([], lambda address: make(url, address), make(url, None))

@@ -90,9 +90,9 @@ class AsyncClient(NumpyCalls):
         def transport(url: str, address: str | None) -> Transport:
             return Transport(
                 runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
-            )  # fmt: skip
+            )
 
-        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory=shared_memory)
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"

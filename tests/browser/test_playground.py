@@ -112,7 +112,7 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
     Image.fromarray(picture).save(file, "png")
     drop = """([data, name]) => {
         const transfer = new DataTransfer();
-        transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name));
+        transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name, {type: "image/png"}));
         document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
     }"""
     tensor = np.moveaxis(picture, -1, 0)[None]
@@ -142,6 +142,10 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
             (tmp_path / "output.npy").unlink(missing_ok=True)
             subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=30)
             assert (tmp_path / "output.npy").read_bytes() == output, text
+
+        (tmp_path / "noise.png").write_bytes(file.getvalue())
+        subprocess.run(["sh", "-c", copied(page, "picture")], cwd=tmp_path, check=True, timeout=30)
+        assert np.array_equal(np.asarray(Image.open(tmp_path / "output.png")), np.tile(picture, (2, 3, 1)))
 
         changed_by(page, lambda: page.check("[name=kind][value='onnx:Resize']", force=True))
         text, output = copied(page, "python"), saved(page, "#output")

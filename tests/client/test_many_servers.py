@@ -208,6 +208,7 @@ def test_every_address_of_a_name_is_a_server(monkeypatch: pytest.MonkeyPatch) ->
         (["http://a", "http://a"], {}, "a URL, or several that differ"),
         (["http://a", "dns+http://b"], {}, "give it alone"),
         (["http://a", "http://b"], {"uds": "/x"}, "leads to one server"),
+        (["http://a", "http://b"], {"shared_memory": True}, "is of one server on this host"),
         (["http://a", "ftp://b"], {}, "no http or https URL"),
         ("dns+ftp://b", {}, "no http or https URL"),
         (["http://a", 3], {}, "base_url"),

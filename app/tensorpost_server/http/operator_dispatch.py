@@ -141,6 +141,8 @@ class OperatorDispatch:
                 headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
             await send_observed(message)
 
+        if path == request.app.openapi_url:
+            await asyncio.to_thread(request.app.openapi)  # takes a second, once
         inner = send_with_page_policy(send_with_id)
         if scope["method"] == "HEAD":  # is a GET whose answer has no body (RFC 9110, section 9.3.2)
             await self._app({**scope, "method": "GET"}, receive, send_head(inner))

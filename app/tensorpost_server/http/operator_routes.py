@@ -110,7 +110,7 @@ def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> di
     summary="Run an operator",
     tags=["operators"],
     response_class=Response,
-    openapi_extra=examples.run_operator_openapi(),
+    openapi_extra={"parameters": [_OPERATOR]},
 )
 async def run_operator() -> Response:
     """Post an operator and its tensors; the result comes back as raw bytes, streamed while it is made.
@@ -133,7 +133,7 @@ async def list_onnx_operators() -> JSONResponse:
     summary="Run an ONNX node",
     tags=["onnx"],
     response_class=Response,
-    openapi_extra=examples.run_onnx_openapi(),
+    openapi_extra={"parameters": [{**_OPERATOR, "name": "op_type", "example": "Resize"}]},
 )
 async def run_onnx() -> Response:
     """Post an ONNX node and its tensors; the result comes back as raw bytes, streamed while it is made.
@@ -148,7 +148,7 @@ _VALIDATE_OPENAPI = {
     "parameters": [
         {
             "name": "feature_level", "in": "query", "required": False, "schema": {"type": "string"},
-            "description": "DirectML feature level, 1_0 to 6_4; default the newest", "example": "2_1",
+            "description": "DirectML feature level, 1_0 to 6_4; default the newest",
         }
     ],
     "requestBody": {

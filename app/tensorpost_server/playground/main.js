@@ -6,7 +6,7 @@ import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
 import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, suggest, tapProbe } from "./operators.js";
 import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "./pictures.js";
-import { curlOf, fileNames, javascriptOf, jsonOf, pythonOf, structsOf } from "./snippets.js";
+import { curlOf, fileNames, javascriptOf, jsonOf, pictureCurlOf, pythonOf, structsOf, takesPicture } from "./snippets.js";
 import { MOST_INPUTS, drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
 import { DATA_TYPES, bytesText, byProperty, shapeText, tensorOf } from "./tensor.js";
 import { View, Viewer } from "./viewer.js";
@@ -306,6 +306,7 @@ async function showTaps(signal) {
 const LANGUAGES = {
   json: ["Descriptor", () => jsonOf(state.verdict.op)],
   curl: ["curl", (names) => curlOf(state.call, names)],
+  picture: ["curl, picture", () => pictureCurlOf(state.call, state.source, state.tensor.type)],
   python: ["Python", (names) => pythonOf(state.call, names, state.verdict, { level: $("#level").value, backend: $("#backend").value })],
   javascript: ["JavaScript", (names) => javascriptOf(state.call, names)],
   c: ["DirectML, C++", () => structsOf(state.verdict)],
@@ -313,6 +314,8 @@ const LANGUAGES = {
 
 async function showCode() {
   if (!state.call) return;
+  $("#tab-picture").hidden = !takesPicture(state.source, state.tensors, state.verdict);
+  if (state.language === "picture" && $("#tab-picture").hidden) return chooseTab("curl");
   const [, write] = LANGUAGES[state.language];
   const text = await write(fileNames(state.call, Object.keys(state.tensors).length));
   $("#code code").textContent = text;
@@ -320,7 +323,7 @@ async function showCode() {
 
 function showTabs() {
   const tabs = Object.entries(LANGUAGES).map(([id, [text]]) => element("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "code",
-    "aria-selected": String(id === state.language), tabindex: id === state.language ? "0" : "-1", onclick: () => chooseTab(id) }, text));
+    "aria-selected": String(id === state.language), hidden: id === "picture", tabindex: id === state.language ? "0" : "-1", onclick: () => chooseTab(id) }, text));
   $(".tabs").replaceChildren(...tabs);
 }
 
@@ -426,7 +429,7 @@ function listen() {
   $("#output .save").addEventListener("click", () => save(state.answer.bytes, fileNames(state.call, 1).output));
   $("#copy").addEventListener("click", copyCode);
   $(".tabs").addEventListener("keydown", (event) => {
-    const ids = Object.keys(LANGUAGES), step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const ids = Object.keys(LANGUAGES).filter((id) => !$(`#tab-${id}`).hidden), step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const next = step ? ids[(ids.indexOf(state.language) + step + ids.length) % ids.length] : { Home: ids[0], End: ids.at(-1) }[event.key];
     if (!next) return;
     event.preventDefault();
