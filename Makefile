@@ -13,7 +13,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image image-check helm-test docs requirements
+	soak sbom audit serve image image-check helm-test ray-test docs requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -36,7 +36,7 @@ soak: .venv/.dev build/soak-tools/.made  ## what the service promises, tried: lo
 	$(RUN)tensorpost warmup
 	$(RUN)python -m benchmarks.soak --seconds $(SECONDS)
 
-build/soak-tools/.made:  ## schemathesis and atheris, in an environment of their own
+build/soak-tools/.made:  # schemathesis and atheris, in an environment of their own
 	$(PYTHON) -m venv build/soak-tools
 	build/soak-tools/bin/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4" "atheris>=3"
 	touch $@
@@ -97,17 +97,17 @@ image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest
 image-%:
 	$(DOCKER) build --target $* --tag tensorpost:$* $(if $(filter cpu,$*),--tag tensorpost) .
 
-image-soak: .venv/.dev build/soak-tools/.made  ## what the service promises, tried: load, attacks, ends, lacks; make soak SECONDS=3600
-	$(RUN)tensorpost warmup
-	$(RUN)python -m benchmarks.soak --seconds $(SECONDS)
-
-build/soak-tools/.made:  ## schemathesis and atheris, in an environment of their own
-	$(PYTHON) -m venv build/soak-tools
-	build/soak-tools/bin/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4" "atheris>=3"
-	touch $@
-
-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
+image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
 	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
+
+ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster of several nodes, all of this machine; minutes
+	PYTHONPATH=client:app:. build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray.py
+
+build/ray: requirements/server.txt  ## 600 MB
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --require-hashes --requirement requirements/server.txt --requirement requirements/build.txt
+	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis
+	$@/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
 helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas
 	$(RUN)python -m pytest -n 0 tests/deploy/test_kubernetes.py
@@ -129,10 +129,10 @@ LIKE_DEV = --constraint requirements/dev.txt
 
 requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
-	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --group dev --output-file requirements/dev.txt
+	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --extra grpc --group dev --output-file requirements/dev.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
-	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc $(LIKE_DEV) --output-file requirements/server.txt
 	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
-	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
-	$(PIN) --group pyproject.toml:docs --output-file requirements/docs.txt
+	$(PIN) --group pyproject.toml:docs $(LIKE_DEV) --output-file requirements/docs.txt

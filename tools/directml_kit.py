@@ -28,7 +28,7 @@ def main(kit: Path) -> None:
         zipfile.ZipFile(wheel).extractall(kit / "site")  # noqa: S202 # what pip would do
     about = kit / "site" / "tensorpost-0.dist-info"  # the tree is used in place, and asks for its own version
     about.mkdir(exist_ok=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorpost\nVersion: 0\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorpost\nVersion: 0.0.0\n")
 
 
 def older(kit: Path) -> None:

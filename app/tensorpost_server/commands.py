@@ -6,6 +6,7 @@ it lives, imports no server code.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -46,6 +47,7 @@ __all__ = [
     "probe_directml",
     "revoke_key",
     "serve",
+    "serve_on_ray",
     "unknown_variables",
     "warmup",
     "warmup_cuda",
@@ -107,6 +109,31 @@ def serve(
             page = f"page: {address}/   " if settings.playground else ""
             sys.stderr.write(f"{page}documentation: {address}/docs   stop: Ctrl+C\n")
         server.run_until_stopped(listener)
+
+
+def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:
+    """Run so many replicas of the server on Ray Serve until told to stop; see `tensorpost_server.ray`.
+
+    Args:
+        replicas: processes, each with devices of its own.
+        host: address that Serve's proxy listens on. Default: the setting `host`.
+        port: its TCP port. Default: the setting `port`.
+        log_level: as for `serve`.
+
+    Raises:
+        InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
+        ModuleNotFoundError: Ray is not installed; the message names the extra.
+    """
+    _log_to_standard_error(log_level)
+    chosen = {"host": host, "port": port}
+    settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
+    for sentence in unknown_variables():
+        _log.warning(sentence)
+    host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host_in_url}:{settings.port}"
+    if settings.host != "localhost" and not is_loopback(address):
+        _check_access_from_outside(settings, address)
+    importlib.import_module(".ray", __package__).run(settings, replicas)
 
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:

@@ -23,11 +23,11 @@ from .suites import access_suites, attack_suites
 ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
     "mixed": (200, mixed),
     "overload": (30, overload),
-    "attacks": (180, attacks),
+    "attacks": (150, attacks),
     "lifecycle": (40, lifecycle),
-    "attack suites": (90, attack_suites),
-    "parsers": (120, parsers),
-    "limits": (40, limits),
+    "attack suites": (60, attack_suites),
+    "parsers": (60, parsers),
+    "limits": (30, limits),
     "access": (30, access_suites),
 }
 """Each row with its part of ten minutes, in seconds."""

@@ -50,6 +50,7 @@ __all__ = [
     "compat",
     "datatypes",
     "descriptors",
+    "distributed",
     "four_bits",
     "frame",
     "npy",

@@ -128,6 +128,12 @@ def serve(
         ),
     ] = "info",
     workers: Annotated[int, typer.Option(help="Must be 1: a process owns its devices and its memory budget.")] = 1,
+    ray: Annotated[
+        int | None,
+        typer.Option(
+            "--ray", min=1, metavar="REPLICAS", help="On Ray Serve, with so many processes; see docs/deploy.md."
+        ),
+    ] = None,
 ) -> None:
     """Run the server until it is told to stop. Other settings are environment variables: see `tensorpost config`."""
     commands = server_commands()
@@ -140,7 +146,12 @@ def serve(
             "server for each port or container instead, behind a load balancer",
             param_hint="--workers",
         )
-    commands.serve(host=host, port=port, uds=uds, log_level=log_level)
+    if ray is not None and uds is not None:
+        raise typer.BadParameter("Ray Serve listens on a port; leave out --uds or --ray", param_hint="--ray")
+    if ray is not None:
+        commands.serve_on_ray(ray, host=host, port=port, log_level=log_level)
+    else:
+        commands.serve(host=host, port=port, uds=uds, log_level=log_level)
 
 
 app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")(tile)

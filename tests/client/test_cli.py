@@ -288,6 +288,7 @@ def test_where_nothing_can_be_written_nothing_is_asked(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(os.name != "posix", reason="sh closes the streams")
 @pytest.mark.parametrize(
     ("args", "closing", "said"),
     [
@@ -337,6 +338,7 @@ def test_a_failed_call_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names in folders")
 def test_a_pipe_with_a_name_is_written_to_and_not_replaced(url: str, tmp_path: Path) -> None:
     fifo = tmp_path / "y.npy"
     os.mkfifo(fifo)
@@ -575,6 +577,7 @@ def test_a_setting_that_cannot_be_right_is_one_block(monkeypatch: pytest.MonkeyP
     assert found.stderr.startswith("error: TENSORPOST_PORT is 'many'")
 
 
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has no Unix sockets on Windows")
 @pytest.mark.parametrize(
     ("args", "answer", "said"),
     [

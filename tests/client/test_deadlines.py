@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.client.conftest import WAYS
 from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost import BufferTensorDesc, Limits, TileOperatorDesc, Timeout, problems
+from tensorpost._runtime import READ, AsyncioRuntime
 
 Connect = Callable[..., Any]
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -185,3 +187,21 @@ def test_without_an_end_nothing_is_told(connect: Connect) -> None:
     (head,) = heads_of(connect, Timeout())
 
     assert b"prefer" not in head.lower()
+
+
+def test_on_a_loop_that_watches_no_sockets_a_wait_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such is Windows' own; it can stop watching none either."""
+
+    async def wait() -> list[int]:
+        def refuse(*_: Any) -> None:
+            raise NotImplementedError
+
+        loop, runtime, (near, far) = asyncio.get_running_loop(), AsyncioRuntime(), socket.socketpair()
+        monkeypatch.setattr(loop, "add_reader", refuse)
+        monkeypatch.setattr(loop, "remove_reader", refuse)
+        with near, far:
+            found = [await runtime.wait(near, READ, 0.05)]
+            far.send(b"x")
+            return [*found, await runtime.wait(near, READ, 5)]
+
+    assert asyncio.run(wait()) == [0, READ]

@@ -89,6 +89,7 @@ def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
     assert not found.flags.writeable
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names in folders")
 def test_a_named_pipe_is_read_as_the_pipe_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
     writer = threading.Thread(target=(tmp_path / "x").write_bytes, args=(saved(X),), daemon=True)
@@ -234,6 +235,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         check_destination(str(tmp_path))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 def test_what_is_read_only_is_found_before_any_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the bits, and not by what may be done: root may do everything."""
     monkeypatch.setattr(os, "access", lambda path, _: bool(Path(path).stat().st_mode & 0o200))
@@ -250,6 +252,7 @@ def test_what_is_read_only_is_found_before_any_work(monkeypatch: pytest.MonkeyPa
     tmp_path.chmod(0o755)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links need a privilege on Windows")
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path: Path, there: bool) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -265,6 +268,7 @@ def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path: Path, there
     assert [path.name for path in real.parent.iterdir()] == ["real.npy"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
 def test_a_file_that_is_written_again_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "y.npy"

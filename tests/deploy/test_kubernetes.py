@@ -3,6 +3,7 @@ follows Kubernetes' schemas (`make helm-test`, which installs Helm's library and
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -79,6 +80,20 @@ def test_the_variables_of_chart_and_kserve_are_settings() -> None:
     assert {entry["name"] for entry in container["env"]} <= known
     assert set(re.findall(r"path: (/v2/[a-z/]+)", TEMPLATES)) == {"/v2/health/live", "/v2/health/ready"}
     assert {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness")} == {"/v2/health/ready"}
+
+
+def test_the_ray_service_says_what_the_application_takes() -> None:
+    service = yaml.safe_load((ROOT / "deploy/ray/rayservice.yaml").read_text())
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    source = (ROOT / "app/tensorpost_server/ray.py").read_text()  # Ray, which it imports, may not be installed
+    (arguments,) = [
+        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Arguments"
+    ]
+    known = {str(ast.unparse(field.target)) for field in arguments.body if isinstance(field, ast.AnnAssign)}
+
+    assert application["import_path"] == "tensorpost_server.ray:application"
+    assert set(application["args"]) <= known
+    assert set(application["args"]["settings"]) <= set(Settings.model_fields)
 
 
 @helm

@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +28,7 @@ from tests.support.http_app import (
 )
 
 from tensorpost.problems import InvalidParameter
+from tensorpost_server import commands
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Preset, Settings
@@ -415,3 +417,16 @@ def test_the_tree_works_under_a_mount():
         assert called["outputs"][0]["data"] == [1.0, 1.0]
         assert "error" in unknown
         assert app.service.inference.statistics.to_json("tile")["model_stats"][0]["inference_count"] <= 1
+
+
+def test_keys_are_wanted_at_every_path_but_health(tmp_path: Path):
+    file = tmp_path / "keys"
+    key = commands.add_key(file, "anna")
+    call = json.dumps({"inputs": [tensor("input", "FP32", [1.0])], "parameters": {"repeats": [2]}}).encode()
+    with http_app(keys_file=file) as app:
+        for answer in (app.get("/v2"), app.get("/v2/models/tile"), app.post("/v2/models/tile/infer", call, {})):
+            assert (answer.status_code, answer.headers["content-type"]) == (401, "application/json")
+            assert "API key" in answer.json()["error"]
+        let_in = app.post("/v2/models/tile/infer", call, {"authorization": f"Bearer {key}"})
+        assert let_in.json()["outputs"][0]["data"] == [1.0, 1.0]
+        assert app.get("/v2/health/ready").status_code == 200

@@ -17,11 +17,15 @@ from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its code was generated for another major version of protobuf
-    grpc = pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
-    aio = pytest.importorskip("tritonclient.grpc.aio", reason="tritonclient[grpc] is not installed")
-    service_pb2 = pytest.importorskip("tritonclient.grpc.service_pb2", reason="tritonclient[grpc] is not installed")
-    utils = pytest.importorskip("tritonclient.utils", reason="tritonclient[grpc] is not installed")
-    memory = pytest.importorskip("tritonclient.utils.shared_memory", reason="tritonclient[grpc] is not installed")
+    grpc = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed; group clients has it")
+    aio = pytest.importorskip("tritonclient.grpc.aio", reason="tritonclient is not installed; group clients has it")
+    service_pb2 = pytest.importorskip(
+        "tritonclient.grpc.service_pb2", reason="tritonclient is not installed; group clients has it"
+    )
+    utils = pytest.importorskip("tritonclient.utils", reason="tritonclient is not installed; group clients has it")
+    memory = pytest.importorskip(
+        "tritonclient.utils.shared_memory", reason="tritonclient is not installed; group clients has it"
+    )
 
 RNG = np.random.default_rng(14)
 PRESETS = {"tile.2x2": {"operator": "tile", "attributes": {"repeats": [2, 2]}, "shape": [2, 3]}}

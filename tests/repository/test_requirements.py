@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 PINNED = {
-    "dev.txt": (["server", "images", "numba", "otel", "jwt"], ["dev"]),
+    "dev.txt": (["server", "images", "numba", "otel", "jwt", "grpc"], ["dev"]),
     "demo.txt": (["server", "images", "numba"], ["demo", "build"]),
-    "server.txt": (["server", "numba", "otel", "jwt"], []),
+    "server.txt": (["server", "numba", "otel", "jwt", "grpc"], []),
     "slim.txt": (["server", "otel", "jwt"], []),
-    "cuda.txt": (["server", "numba", "otel", "jwt", "cuda12"], []),
+    "cuda.txt": (["server", "numba", "otel", "jwt", "grpc", "cuda12"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
 
@@ -95,7 +95,7 @@ def test_installations_that_are_named_exist_and_need_no_index() -> None:
         assert not re.search(r"install[^\n]{0,20}tensorpost\[", text), path
         for extras in re.findall(r"""['"`]\.\[([a-z0-9,]+)\]""", text):
             named |= set(extras.split(","))
-        for extra in re.findall(r"""install_command\(['"]([a-z0-9]+)['"]\)""", text):
-            named.add(extra)
+        for arguments in re.findall(r"install_command\(([^)]*)\)", text):
+            named |= set(re.findall(r"""['"]([a-z0-9]+)['"]""", arguments))
     assert named <= EXTRAS.keys()
     assert {"server", "cuda13", "onnx", "numba", "images"} <= named

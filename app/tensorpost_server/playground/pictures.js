@@ -19,7 +19,8 @@ export async function readFile(file, longestSide) {
   } catch {
     throw new Error(`${file.name} is neither an npy file nor a picture that this browser can read.`);
   }
-  return { name: file.name, pixels: pixelsOf(bitmap, longestSide) };
+  const pixels = pixelsOf(bitmap, longestSide);
+  return { name: file.name, pixels, mediaType: file.type, reduced: pixels.width < bitmap.width };
 }
 
 function pixelsOf(picture, longestSide) {

@@ -19,6 +19,24 @@ export function curlOf(call, names) {
   return lines.join(" \\\n  ");
 }
 
+/** Media types of pictures that the server reads and writes. */
+const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/avif"];
+
+/** Whether the picture's own bytes make the same call: one picture in, one out, in a type that pictures can have. */
+export function takesPicture({ file, mediaType, reduced }, tensors, verdict) {
+  const [input, ...others] = Object.values(tensors), [output] = verdict.outputs;
+  return Boolean(file && !reduced && PICTURES.includes(mediaType) && input && !others.length && verdict.outputs.length === 1
+    && ["uint8", "float32"].includes(input.type) && output.dtype === input.type
+    && output.shape.length === 4 && output.shape[0] === 1 && [1, 3, 4].includes(output.shape[1]));
+}
+
+/** The call with the picture as it is: the server decodes it, and answers with a picture. */
+export function pictureCurlOf(call, { name, mediaType }, type) {
+  const parameters = `layout=NCHW${type === "float32" ? "; dtype=float32" : ""}`;
+  const picture = { ...call, contentType: `${mediaType}; ${parameters}`, accept: "image/png" };
+  return curlOf(picture, { input: shellQuoted(name), output: "output.png" });
+}
+
 export function javascriptOf(call, names) {
   const headers = [`    "Content-Type": "${call.contentType}",`, `    Accept: "${call.accept}",`];
   if (hasKey()) headers.push("    Authorization: `Bearer ${process.env.TENSORPOST_API_KEY}`,");

@@ -36,7 +36,7 @@ MOST_UNIT = 16 << 10  # bytes; 8 blocks of one multiprocessor have room for them
 LEAST_PERIOD = 1 << 10  # bytes; a shorter unit is laid several times, as what is written from it wraps around
 LEAST_RUN = 512  # bytes; below it most of a run's vectors would be at its ends
 SEGMENT = 4096  # vectors of a run that a block writes before it looks for the next job
-REUSE = 64  # bytes that a block writes for each item of the unit that it lays, if there is so much work
+REUSE = 16  # bytes that a block writes for each byte of the unit that it lays, if there is so much work
 COPY = np.dtype(
     [
         ("count", "<u4"), ("axes", "<u4"), ("walk", "<u4"), ("copies", "<u4"), ("fill", "<u4", (4,)), ("stride", "<i8"),
@@ -230,9 +230,9 @@ def _units(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
     units = math.prod(loop.extent for loop in moving)
     segments = -(-((VECTOR - 1 + run + VECTOR - 1) // VECTOR) // SEGMENT)
     jobs = segments * math.prod(loop.extent for loop in repeating)
-    # Laying an item takes as long as writing a word, so of small items fewer blocks lay the same unit.
-    enough = ENOUGH_BLOCKS if item >= 4 else ENOUGH_BLOCKS * 3 // 4
-    share = min(jobs, max(1, min(REUSE // item * period * segments // run, units * jobs // enough)))
+    # Laying an item takes as long whatever its size, so of small items each block writes more of what it has laid.
+    reuse, enough = (REUSE, ENOUGH_BLOCKS) if item >= 4 else (2 * REUSE, 3 * ENOUGH_BLOCKS // 4)
+    share = min(jobs, max(1, min(reuse * period * segments // run, units * jobs // enough)))
     blocks = -(-jobs // share)
     loops = [*inner, *moving, *repeating]
     parameters = structure(

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tensorpost.extras import install_command
+
 from ..base import CannotOpen
 from .variants import VARIANTS, Variant
 
@@ -77,9 +79,7 @@ def build(architectures: Iterable[int] = ARCHITECTURES) -> tuple[Path, int]:
             for making in [threads.submit(_make, nvrtc, *pair) for pair in missing]:
                 making.result()
     except ImportError as error:
-        raise CannotOpen(
-            f"CuPy is not installed: {error}; pip install 'tensorpost[cuda13]' or 'tensorpost[cuda12]'"
-        ) from None
+        raise CannotOpen(f"CuPy is not installed: {error}; {install_command('cuda13')}, or with cuda12") from None
     except OSError as error:
         raise CannotOpen(f"the kernels cannot be kept in {folder()}: {error.strerror}; set CUPY_CACHE_DIR") from None
     return folder(), len(missing)

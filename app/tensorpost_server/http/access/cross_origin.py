@@ -17,8 +17,8 @@ from starlette.types import Message, Send
 __all__ = ["is_preflight", "preflight_response", "send_for_origin"]
 
 _EXPOSED = (
-    "Content-Length, Retry-After, Server-Timing, Tensorpost-Backend, Tensorpost-Device, Tensorpost-Dtype, "
-    "Tensorpost-Shape, X-Request-ID"
+    "Content-Length, Inference-Header-Content-Length, Retry-After, Server-Timing, Tensorpost-Backend, "
+    "Tensorpost-Device, Tensorpost-Dtype, Tensorpost-Shape, X-Request-ID"
 )
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,1000}")
 _MAX_AGE = "600"  # seconds for which a browser need not ask again; most keep no answer for longer

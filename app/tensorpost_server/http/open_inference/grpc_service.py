@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from starlette.types import ASGIApp, Message
 
+from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
@@ -84,7 +85,7 @@ class GrpcServer:
         except ModuleNotFoundError as missing:
             raise InvalidParameter(
                 f"{setting_variable('grpc_port')} needs the package {missing.name}: "
-                "pip install 'tensorpost[server,grpc]'"
+                + install_command("server", "grpc")
             ) from None
         self._server: Any = None
         self.port = 0

@@ -104,7 +104,9 @@ async def repository_index(request: Request) -> JSONResponse:
     return JSONResponse([{"name": name, "version": VERSION, "state": "READY", "reason": ""} for name in names])
 
 
-@router.post("/v2/repository/models/{model}/load", summary="Load a model", openapi_extra=_MODEL, response_class=Response)
+@router.post(
+    "/v2/repository/models/{model}/load", summary="Load a model", openapi_extra=_MODEL, response_class=Response
+)
 async def load_model(request: Request) -> Response:
     """Operators are always loaded: 200, or 404 for one that there is not."""
     _model(request)
@@ -113,7 +115,9 @@ async def load_model(request: Request) -> Response:
     return Response()
 
 
-@router.post("/v2/repository/models/{model}/unload", summary="Unload a model", openapi_extra=_MODEL, response_class=Response)
+@router.post(
+    "/v2/repository/models/{model}/unload", summary="Unload a model", openapi_extra=_MODEL, response_class=Response
+)
 async def unload_model(request: Request) -> Response:
     """Always refused: operators cannot be unloaded."""
     _model(request)
@@ -139,7 +143,12 @@ async def region_status(request: Request) -> JSONResponse:
     return JSONResponse(regions.status(name, _region_owner(request)))
 
 
-@router.post("/v2/systemsharedmemory/region/{region}/register", summary="Register a region", openapi_extra=_REGION, response_class=Response)
+@router.post(
+    "/v2/systemsharedmemory/region/{region}/register",
+    summary="Register a region",
+    openapi_extra=_REGION,
+    response_class=Response,
+)
 async def register_region(request: Request) -> Response:
     """`{"key": "/name", "offset": 0, "byte_size": 1024}`: a shared memory object, and the part of it to use."""
     owner, document = _region_owner(request), await _body(request)

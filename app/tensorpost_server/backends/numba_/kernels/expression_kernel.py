@@ -32,7 +32,7 @@ INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
 INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 
 BLOCK = 1024  # elements of a register
-PART = 512  # elements
+PART = 2048  # elements of a long row between two looks at what comes next; with the result, half of a first-level cache
 PITCH = 4 * BLOCK + 192  # bytes from one register to the next; a power of two would have them share cache sets
 REGISTERS = 64
 LINE = 64  # bytes of a cache line
