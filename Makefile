@@ -6,11 +6,17 @@ DOCKER ?= docker
 # Test processes: more than two cores, since many tests wait for timeouts and for other processes.
 JOBS ?= 3
 ROUNDS ?= 10
+SECONDS ?= 600
 PEERS ?= build/peers
+IMAGES ?= cpu slim cuda
+RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:8000 --env TENSORPOST_ALLOW_ANONYMOUS=1
 RUN := .venv/bin/
 
-.PHONY: demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	sbom audit serve image requirements
+.PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
+	soak sbom audit serve image image-check helm-test ray-test docs requirements
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 demo: .venv/.demo  ## start the server, send it a photograph, show what comes back
 	$(RUN)tensorpost warmup
@@ -25,6 +31,15 @@ test-kernels: .venv/.dev  ## the numba backend's kernels in the cache that the t
 
 fuzz: .venv/.dev  ## the property tests again and again, each time with new cases: make fuzz ROUNDS=50
 	for round in $$(seq $(ROUNDS)); do $(RUN)python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=new || exit 1; done
+
+soak: .venv/.dev build/soak-tools/.made  ## what the service promises, tried: load, attacks, ends, lacks; make soak SECONDS=3600
+	$(RUN)tensorpost warmup
+	$(RUN)python -m benchmarks.soak --seconds $(SECONDS)
+
+build/soak-tools/.made:  # schemathesis and atheris, in an environment of their own
+	$(PYTHON) -m venv build/soak-tools
+	build/soak-tools/bin/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4" "atheris>=3"
+	touch $@
 
 check: .venv/.dev  ## style, types and the direction of imports
 	$(RUN)ruff check
@@ -69,8 +84,37 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost warmup
 	$(RUN)tensorpost serve
 
-image:  ## the container image tensorpost:latest
-	$(DOCKER) build --tag tensorpost .
+docs: build/docs-environment/.made  ## the documentation as a site: build/docs/index.html
+	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build
+
+build/docs-environment/.made: requirements/docs.txt
+	$(PYTHON) -m venv build/docs-environment
+	build/docs-environment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
+	touch $@
+
+image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest), :slim and :cuda; one alone: make image-slim
+
+image-%:
+	$(DOCKER) build --target $* --tag tensorpost:$* $(if $(filter cpu,$*),--tag tensorpost) .
+
+image-check: .venv/.dev  ## start each image, read-only, and send it a request; their sizes: docker images tensorpost
+	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
+
+ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster of several nodes, all of this machine; minutes
+	PYTHONPATH=client:app:. build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray.py
+
+build/ray: requirements/server.txt  ## 600 MB
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --require-hashes --requirement requirements/server.txt --requirement requirements/build.txt
+	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis
+	$@/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+
+helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas
+	$(RUN)python -m pytest -n 0 tests/deploy/test_kubernetes.py
+
+build/helm:  # its metadata ask for Python 3.12; of Python there is little in it
+	$(RUN)python -m pip install --quiet --no-compile --no-deps --only-binary=:all: --ignore-requires-python --target $@ \
+	  helm-sdkpy==0.1.32 kubernetes-validate==1.37.0 importlib-resources==6.5.2
 
 # Not compiled at the installation: Python compiles what is imported, and all of it takes a quarter of a minute more.
 .venv/.%: requirements/%.txt pyproject.toml
@@ -85,7 +129,10 @@ LIKE_DEV = --constraint requirements/dev.txt
 
 requirements: .venv/.dev  ## pin the newest versions anew: requirements/*.txt
 	$(RUN)python -m pip install --quiet --disable-pip-version-check uv
-	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --group dev --output-file requirements/dev.txt
+	$(PIN) pyproject.toml --extra server --extra images --extra numba --extra otel --extra jwt --extra grpc --group dev --output-file requirements/dev.txt
 	$(PIN) pyproject.toml --extra server --extra images --extra numba --group demo --group build $(LIKE_DEV) --output-file requirements/demo.txt
-	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc $(LIKE_DEV) --output-file requirements/server.txt
+	$(PIN) pyproject.toml --extra server --extra otel --extra jwt $(LIKE_DEV) --output-file requirements/slim.txt
+	$(PIN) pyproject.toml --extra server --extra numba --extra otel --extra jwt --extra grpc --extra cuda12 $(LIKE_DEV) --output-file requirements/cuda.txt
 	$(PIN) --group pyproject.toml:build $(LIKE_DEV) --output-file requirements/build.txt
+	$(PIN) --group pyproject.toml:docs $(LIKE_DEV) --output-file requirements/docs.txt

@@ -33,7 +33,7 @@ from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.base import whole_box
 from tensorpost_server.forms.expression import operand
 from tensorpost_server.forms.resample_axes import LinearAxis, Nearest, NearestAxis
-from tensorpost_server.forms.separable import Separable
+from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.tile import tile as tile_form
 
@@ -135,14 +135,15 @@ def resample(
     mapped = sum(axis is not None for axis in axes)
     modes = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}.get(mapped), "nearest": "nearest-exact"}
     peer: Callable[[Any], Any] | None = None
-    if modes[mode] is not None and mapped == len(shape) - 2:
+    if modes[mode] is not None and mapped == len(shape) - 2 and dtype != "uint8":  # which torch has on the CPU only
         peer = _functional("interpolate", size=sizes[2:], mode=modes[mode])
     x = layout(dtype, shape)
     # Nearest reads whole rows, but only those that some output asks for.
     reads = int(x.size_in_bytes * min(1.0, sizes[-2] / shape[-2])) if mode == "nearest" else x.size_in_bytes
     tolerance = 0.0 if mode == "nearest" else {"float32": 2e-6, "float16": 1e-3, "uint8": 1.0}[dtype]
     name = f"{shape} to {sizes[-mapped:]}".replace(", ", ",")
-    form, out = Separable(tuple(axes)), layout(dtype, sizes)
+    rounding = Rounding.TRUNCATE if dtype == "uint8" and mode == "linear" else Rounding.NONE  # as RESAMPLE has it
+    form, out = Separable(tuple(axes), rounding=rounding), layout(dtype, sizes)
     return Job(mode, name, form, (x,), out, target, ratio, peer, None, reads, tolerance, resampled=True)
 
 
@@ -152,7 +153,7 @@ def operator(
     desc: OperatorDesc,
     target: float,
     torch: Callable[..., Any],
-    cupy: Callable[..., Any],
+    cupy: Callable[..., Any] | None,
     tolerance: float = 0.0,
 ) -> Job:
     """A row by its descriptor; of an input that is larger than the output, as much as that counts as read."""
@@ -229,6 +230,12 @@ def copies(dtype: str) -> Iterator[Job]:
             "copies", name, desc, 0.85, lambda *x, axis=axis: _torch("cat", axis)(x),
             lambda *x, axis=axis: _cupy("concatenate", axis)(x),
         )  # fmt: skip
+    for name, cls, image in (
+        ("unshuffle", dml.SpaceToDepth1OperatorDesc, packed(16, 16 // item, 1024, 1024)),
+        ("shuffle", dml.DepthToSpace1OperatorDesc, packed(16, 64 // item, 512, 512)),
+    ):
+        desc = cls.completed({"InputTensor": image, "BlockSize": 2, "Order": "COLUMN_ROW_DEPTH"})
+        yield operator("copies", f"pixel {name} by 2", desc, 0.7, _functional(f"pixel_{name}", 2), None)
     for pads in ((1, 1), (16, 64)):
         x = packed(8, 3, 1024, 8192 // item)
         given = {"PaddingMode": "CONSTANT", "PaddingValueDataType": x.data_type.name, "PaddingValue": 0}
@@ -260,9 +267,9 @@ def jobs() -> Iterator[Job]:
     for dtype in ("float32", "float16"):
         for mib in (64, 256):
             yield from pointwise(dtype, mib)
-    for dtype in ("float32", "float16"):
+    for dtype in ("float32", "float16", "uint8"):
         yield from copies(dtype)
-    for dtype, target in (("float32", 0.80), ("float16", 0.70)):
+    for dtype, target in (("float32", 0.80), ("float16", 0.70), ("uint8", 0.60)):
         yield resample("linear", (8, 3, 1080, 1920), (8, 3, 2160, 3840), dtype, target)
         yield resample("linear", (8, 3, 1080, 1920), (8, 3, 1836, 3264), dtype, target)
         yield resample("linear", (8, 3, 2160, 3840), (8, 3, 1080, 1920), dtype, target)

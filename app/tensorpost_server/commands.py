@@ -6,8 +6,10 @@ it lives, imports no server code.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,6 +25,7 @@ from .backends import CannotOpen
 from .backends.numba_ import library
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
 from .main import create_app, open_pool
+from .service_links import is_service_link
 from .serving import (
     GuardedApplication,
     Listener,
@@ -44,8 +47,10 @@ __all__ = [
     "probe_directml",
     "revoke_key",
     "serve",
+    "serve_on_ray",
     "unknown_variables",
     "warmup",
+    "warmup_cuda",
 ]
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -100,7 +105,35 @@ def serve(
             _check_access_from_outside(settings, address)
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
+        if sys.stderr.isatty() and not address.startswith("unix:"):
+            page = f"page: {address}/   " if settings.playground else ""
+            sys.stderr.write(f"{page}documentation: {address}/docs   stop: Ctrl+C\n")
         server.run_until_stopped(listener)
+
+
+def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:
+    """Run so many replicas of the server on Ray Serve until told to stop; see `tensorpost_server.ray`.
+
+    Args:
+        replicas: processes, each with devices of its own.
+        host: address that Serve's proxy listens on. Default: the setting `host`.
+        port: its TCP port. Default: the setting `port`.
+        log_level: as for `serve`.
+
+    Raises:
+        InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
+        ModuleNotFoundError: Ray is not installed; the message names the extra.
+    """
+    _log_to_standard_error(log_level)
+    chosen = {"host": host, "port": port}
+    settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
+    for sentence in unknown_variables():
+        _log.warning(sentence)
+    host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host_in_url}:{settings.port}"
+    if settings.host != "localhost" and not is_loopback(address):
+        _check_access_from_outside(settings, address)
+    importlib.import_module(".ray", __package__).run(settings, replicas)
 
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:
@@ -223,6 +256,26 @@ def warmup() -> dict[str, object]:
     return {"file": str(path), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
 
 
+def warmup_cuda() -> dict[str, object]:
+    """Compile the cuda backend's kernels for the common kinds of GPU, unless they are there. Needs no GPU.
+
+    Returns:
+        `folder`; `compiled`, how many were made now; `seconds` that it took.
+
+    Raises:
+        NoBackend: CuPy or NVRTC is not installed, or the folder cannot be written to.
+    """
+    # Only here: no other command needs it.
+    from .backends.cuda import kernel_files
+
+    begin = time.perf_counter()
+    try:
+        folder, made = kernel_files.build()
+    except CannotOpen as error:
+        raise NoBackend(f"the backend 'cuda' cannot be made ready: {error}") from None
+    return {"folder": str(folder), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
+
+
 def add_key(
     path: Path,
     name: str,
@@ -338,16 +391,22 @@ def config() -> list[dict[str, object]]:
 def unknown_variables() -> list[str]:
     """A sentence for each environment variable that starts like a setting and is none.
 
-    They are no error: Kubernetes, for one, sets such variables for a service of our name (`TENSORPOST_SERVICE_HOST`).
+    They are no error. Those that Kubernetes makes for a Service of our name have one sentence together.
     """
     variables = [*map(setting_variable, Settings.model_fields), *_NO_SETTINGS]
     known = [*variables, ENVIRONMENT_PREFIX + CONFIG_FILE, *[f"{name}_FILE" for name in variables]]
+    links = sorted(name for name, value in os.environ.items() if is_service_link(name, value))
     sentences: list[str] = []
-    for name in sorted(os.environ):
+    for name in sorted({*os.environ}.difference(links)):
         if name.upper().startswith(ENVIRONMENT_PREFIX) and name.upper() not in known:
             guess = nearest(name, variables)
             hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
             sentences.append(f"the environment variable {name[:80]} sets nothing; {hint}")
+    if links:
+        sentences.append(
+            f"{len(links)} variables of a Kubernetes Service are ignored, {links[0][:80]} for one; "
+            "enableServiceLinks: false in the pod leaves them out"
+        )
     return sentences
 
 

@@ -9,8 +9,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
@@ -20,10 +22,11 @@ from . import machine
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, operator_routes
+from .http import examples, operator_routes, playground
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
 from .http.error_responses import (
+    REFUSALS,
     answer_disconnected,
     answer_error,
     answer_http_exception,
@@ -35,6 +38,10 @@ from .http.observability.access_log import AccessLog, console_line, json_line
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
+from .http.open_inference import routes as inference_routes
+from .http.open_inference.grpc_service import GrpcServer
+from .http.open_inference.inference_service import InferenceService
+from .http.openapi import expanded
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -82,6 +89,11 @@ def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], objec
     )
 
 
+def _operation_id(route: APIRoute) -> str:
+    """The name of the function, which is what generated clients call."""
+    return route.name
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the application. Opens nothing: no device, no socket, no file.
 
@@ -98,12 +110,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
-    service = Service(settings, admission, AccessControl(settings), metrics=metrics)
+    service = Service(settings, admission, AccessControl(settings), InferenceService(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         service.replays = len(app.user_middleware) == ours  # middleware that was added may want to see every response
         service.access.open()
+        grpc_server = None if settings.grpc_port is None else GrpcServer(app, settings)
         traces = Traces.open() if settings.traces else None
         loop = asyncio.get_running_loop()
         service.pool = open_pool(settings, settings.backend, partial(loop.call_soon_threadsafe, service.device_lost))
@@ -111,13 +124,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             worker.inline = InlineLimits(settings.inline_bytes, settings.inline_work)
             worker.costs.max_seconds = settings.max_seconds
         service.observe_by(_access_log(settings), traces)
-        trimming = asyncio.ensure_future(_trim(admission))
+        trimming = asyncio.ensure_future(_trim(admission, service.inference.regions.sweep))
         try:
+            if grpc_server is not None:
+                await grpc_server.start()
+                app.state.grpc_port = grpc_server.port
             yield {OBSERVE_REFUSAL: service.observe_refusal}
         finally:
             service.draining = True
+            if grpc_server is not None:
+                await grpc_server.stop()
             trimming.cancel()
             buffers.trim(0)
+            service.inference.regions.close()
             service.pool.close()
             service.pool = None
             service.observe_by(None)
@@ -127,12 +146,24 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("tensorpost"),
         description=_DESCRIPTION,
         lifespan=lifespan,
-        redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        swagger_ui_parameters={"docExpansion": "none"},
         telemetry=_NO_TELEMETRY,
+        responses=REFUSALS,
     )
     app.state.service = service
-    for module in (operator_routes, examples, service_routes, metrics_endpoint):
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        """The document, made when it is first asked for."""
+        if not hasattr(app.state, "openapi"):
+            app.state.openapi = expanded(plain())
+        return app.state.openapi
+
+    app.openapi = openapi
+    pages = (playground,) if settings.playground else ()
+    for module in (operator_routes, examples, service_routes, inference_routes, metrics_endpoint, *pages):
         app.include_router(module.router)
     app.add_exception_handler(TensorpostError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -159,12 +190,13 @@ def _access_log(settings: Settings) -> AccessLog | None:
     return AccessLog(console_line if choice == "console" else json_line, write)
 
 
-async def _trim(admission: Admission, seconds: float = KEEP_SECONDS / 4) -> None:
+async def _trim(admission: Admission, sweep: Callable[[], object], seconds: float = KEEP_SECONDS / 4) -> None:
     """Give unused memory back, for as long as the application runs; the C library's only while nothing is in flight."""
     before = machine.resident_memory() or 0
     while True:
         await asyncio.sleep(seconds)
         admission.buffers.trim()
+        sweep()
         if not admission.requests_in_flight and (machine.resident_memory() or 0) > before + _WORTH_FREEING:
             with suppress(RuntimeError, MemoryError):  # no memory for a thread; the next turn tries again
                 await asyncio.to_thread(machine.free_unused_memory)

@@ -6,25 +6,31 @@ A value comes from the first of these that has one: an argument; the variable `T
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tensorpost.problems import InvalidParameter, nearest
 
 from . import machine
+from .service_links import is_service_link
 
-__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Settings", "origins", "setting_variable"]
+__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Preset", "Settings", "origins", "setting_variable"]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 CONFIG_FILE = "CONFIG_FILE"
 """Name, after the prefix, of the variable that names a TOML file with settings."""
 _FILE = "_FILE"
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)[ ]?([kmgt]i?b)", re.IGNORECASE)
+_UNITS = {f"{letter}{i}b": (1024 if i else 1000) ** (at + 1) for at, letter in enumerate("kmgt") for i in ("", "i")}
 _MIB = 1 << 20
 _GIB = 1 << 30
 
@@ -32,6 +38,24 @@ _GIB = 1 << 30
 def setting_variable(name: str) -> str:
     """The environment variable that sets a setting: `TENSORPOST_PORT` for `port`."""
     return ENVIRONMENT_PREFIX + name.upper()
+
+
+class Preset(BaseModel):
+    """An operator with its attributes fixed, which appears as a model of its own.
+
+    Attributes:
+        operator: the model that it is made of: `tile`, `onnx.resize`.
+        attributes: by name, as JSON values.
+        datatype: of the first input, by the Open Inference Protocol's name; FP32 by default.
+        shape: of the first input; -1 for a free size. Default: all are free.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: str
+    attributes: Mapping[str, Any] = {}
+    datatype: str = "FP32"
+    shape: tuple[int, ...] | None = None
 
 
 class Settings(BaseSettings):
@@ -43,6 +67,14 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_sizes(cls, value: object, info: ValidationInfo) -> object:
+        """Sizes as people write them: `1GB` is 10^9 bytes, `1GiB` 2^30."""
+        if "_bytes" in str(info.field_name) and isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+            return int(Fraction(found[1]) * _UNITS[found[2].lower()])
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -56,7 +88,10 @@ class Settings(BaseSettings):
         """Arguments, variables, then files; see the module."""
         del dotenv_settings, file_secret_settings
         files = {name: value for name, (value, _) in _in_files(cls, getattr(env_settings, "env_prefix", "")).items()}
-        return init_settings, env_settings, InitSettingsSource(settings_cls, files)
+        variables = env_settings()
+        if is_service_link(setting_variable("port"), str(variables.get("port", ""))):
+            del variables["port"]
+        return init_settings, InitSettingsSource(settings_cls, variables), InitSettingsSource(settings_cls, files)
 
     host: str = Field(
         default="127.0.0.1",
@@ -135,6 +170,10 @@ class Settings(BaseSettings):
         default=True,
         description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
     )
+    playground: bool = Field(
+        default=True,
+        description="Whether GET / is a page on which operators can be tried in a browser.",
+    )
     traces: bool = Field(
         default=False,
         description="Whether spans of requests are sent by OpenTelemetry (OTLP over HTTP) to where "
@@ -205,6 +244,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Largest output, in elements, that is written as JSON numbers; larger ones travel as bytes.",
     )
+    max_image_pixels: int = Field(
+        default=1 << 27,
+        ge=1,
+        description="Most pixels of a picture that is read or written. A file of a few KiB can announce any number, "
+        "and each may take 48 bytes of memory meanwhile.",
+    )
     max_output_bytes: int = Field(
         default=16 * _GIB,
         ge=1,
@@ -265,6 +310,27 @@ class Settings(BaseSettings):
         description="The same for the connections of one caller's address. Default: half of max_connections. Behind a "
         "proxy, all callers have its address.",
     )
+    presets: Annotated[Mapping[str, Preset], NoDecode] = Field(
+        default={},
+        description="Models of /v2 by name, each an operator with its attributes fixed: operator (tile, onnx.resize), "
+        "attributes, datatype and shape of the first input. A table in the TOML file, JSON in the variable.",
+    )
+    grpc_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="TCP port for the Open Inference Protocol over gRPC, at the same host and with the same "
+        "certificates; 0 picks a free one. Default: no gRPC. Needs the extra grpc.",
+    )
+    shared_memory: bool = Field(
+        default=False,
+        description="Whether callers on the same host may have tensors read from and written to shared memory that "
+        "they name (/v2/systemsharedmemory; Linux). Objects of the server's own user only; not for callers behind a "
+        "proxy.",
+    )
+    shared_memory_prefix: str = Field(
+        default="", description="What the names of shared memory objects must begin with to be registered."
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,
@@ -312,7 +378,10 @@ class Settings(BaseSettings):
         description="Longest wait for a caller to take a part of the answer, seconds; then the connection is closed.",
     )
     retry_after_seconds: int = Field(
-        default=1, ge=0, description="What a caller refused with 429 or 503 is told to wait, seconds."
+        default=1,
+        ge=0,
+        description="What a caller refused with 429 or 503 is told to wait, seconds. When many are refused as too "
+        "busy, they are told to come back a hundred in each second, at most 30 seconds later.",
     )
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="How long an idle connection stays open, seconds. Above the usual proxies' 60."
@@ -324,6 +393,12 @@ class Settings(BaseSettings):
         "waits before it kills. Up to half of it, while there are such requests, the port stays open and "
         "/v2/health/ready answers 503.",
     )
+
+    @field_validator("presets", mode="before")
+    @classmethod
+    def _presets_of_text(cls, value: object) -> object:
+        """Read JSON, in which a variable has them."""
+        return json.loads(value) if isinstance(value, str) else value
 
     def threads_by_backend(self) -> dict[str, int]:
         """How many slices each backend computes at the same time; 1 for a backend that is not named."""
@@ -345,8 +420,8 @@ def origins(settings_class: type[BaseSettings] = Settings) -> Mapping[str, str]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Environment variables by their names in upper case, as pydantic-settings reads them."""
-    return {name.upper(): value for name, value in os.environ.items()}
+    """Environment variables by their names in upper case, as pydantic-settings reads them, without Kubernetes' own."""
+    return {name.upper(): value for name, value in os.environ.items() if not is_service_link(name, value)}
 
 
 def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tuple[Any, str]]:

@@ -11,8 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from . import compat, datatypes, descriptors, four_bits, frame, npy, onnx, problems, resampling
     from ._options import Limits, Timeout
+    from ._progress_bar import ProgressBar
     from ._results import Progress, Result, TensorBlock, Validation
     from .async_client import AsyncClient
     from .client import Client
@@ -35,6 +37,7 @@ __all__ = [
     "Limits",
     "OperatorDesc",
     "Progress",
+    "ProgressBar",
     "Result",
     "TensorBlock",
     "TensorDataType",
@@ -47,6 +50,7 @@ __all__ = [
     "compat",
     "datatypes",
     "descriptors",
+    "distributed",
     "four_bits",
     "frame",
     "npy",
@@ -59,6 +63,7 @@ __all__ = [
 _NAMES_BY_MODULE = {
     "_results": ("Progress", "Result", "TensorBlock", "Validation"),
     "_options": ("Limits", "Timeout"),
+    "_progress_bar": ("ProgressBar",),
     "async_client": ("AsyncClient",),
     "client": ("Client",),
     "datatypes": ("TensorDataType",),
@@ -76,7 +81,9 @@ _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name == "__version__":
+        found = _version()
+    elif name in _HOMES:
         found = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     elif name in __all__:
         found = importlib.import_module(f".{name}", __name__)
@@ -86,5 +93,15 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def _version() -> str:
+    """The installed package's version; `0` where it runs from a folder that was not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tensorpost")
+    except PackageNotFoundError:
+        return "0"
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__doc__", "__file__", "__name__", "__path__", "__version__"]

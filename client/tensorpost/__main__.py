@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from .extras import install_command
+
 __all__ = ["main"]
 
 
@@ -17,8 +19,8 @@ def main() -> None:
             raise
         sys.exit(
             f"error: the command line needs the package {package}, which is not installed\n"
-            "  install it with: pip install 'tensorpost[cli]'\n"
-            "  or with the server: pip install 'tensorpost[server]'"
+            f"  install it with: {install_command('cli')}\n"
+            f"  or with the server: {install_command('server')}"
         )
     _cli.app(prog_name="tensorpost")
 

@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._arrays import Inputs, Outputs, RequestTemplate, check_out, output_memory, request_template, wire_inputs
+from ._arrays import (
+    Inputs,
+    Outputs,
+    RequestTemplate,
+    arrays_by_name,
+    check_out,
+    output_memory,
+    request_template,
+    wire_inputs,
+)
 from ._checks import shown, text, whole_number
 from ._http1 import Request
+from ._many_servers import ManyServers
 from ._results import Progress, Result, ServerTiming, TensorBlock, Validation
+from ._shared_calls import close_regions, compute_shared, model_of
 from ._transport import Transport
 from .descriptors import FeatureLevel
 from .frame import MEDIA_TYPE
+from .onnx.node import OnnxNode
+from .onnx.strings import StringTable, has_strings, numbers_node
 from .operation import Operation
 from .problems import ConnectionProblem, InvalidParameter, Unavailable
 
-__all__ = ["RequestOptions", "compute", "document", "health", "stream", "validate"]
+__all__ = ["RequestOptions", "close", "compute", "document", "health", "stream", "validate"]
 
 _ACCEPT_JSON = (("accept", "application/json"),)
 _SEND_JSON = (("content-type", "application/json"), *_ACCEPT_JSON)
@@ -44,7 +58,16 @@ def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions)
     body = (memoryview(template.head), *wire_inputs(template, inputs))
     if options == _NO_OPTIONS:
         return Request("POST", template.endpoint, _FRAME, body)
-    backend, device, feature_level, progress = options
+    query, progress = _query(template, options), options.progress
+    if progress is not None and not callable(progress):
+        raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
+    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
+    return Request("POST", target, _FRAME, body, progress)
+
+
+def _query(template: RequestTemplate, options: RequestOptions) -> dict[str, str]:
+    """The options as parameters."""
+    backend, device, feature_level, _ = options
     query: dict[str, str] = {}
     if backend is not None:
         query["backend"] = text("backend", backend, "the name of one, as devices() lists them, or 'auto'")
@@ -54,17 +77,14 @@ def _request(template: RequestTemplate, inputs: Inputs, options: RequestOptions)
         if template.endpoint.startswith("/v1/onnx/"):
             raise InvalidParameter("feature levels are DirectML's; an ONNX node has an opset instead")
         query["feature_level"] = str(FeatureLevel.parse(feature_level))
-    if progress is not None and not callable(progress):
-        raise InvalidParameter(f"progress is {shown(progress)}; it must be a function that takes a Progress")
-    target = template.endpoint + (f"?{urlencode(query)}" if query else "")
-    return Request("POST", target, _FRAME, body, progress)
+    return query
 
 
 _NO_OPTIONS = RequestOptions()
 
 
 async def compute(
-    transport: Transport, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, out: Outputs, options: RequestOptions
 ) -> Result[Any]:
     """Run an operation and receive its outputs whole.
 
@@ -72,7 +92,19 @@ async def compute(
         InvalidParameter: an argument is wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
+    if has_strings(operation):
+        return await _compute_strings(transport, cast("OnnxNode", operation), inputs, out, options)
     template = request_template(operation)
+    if (
+        isinstance(transport, Transport)
+        and (regions := transport.regions) is not None
+        and options.progress is None
+        and (model := model_of(template)) is not None
+    ):
+        document, memory = operation.to_document_text(), wire_inputs(template, inputs)
+        return await compute_shared(
+            transport, regions, model, template, document, memory, out, _query(template, options)
+        )
     request = _request(template, inputs, options)
     given = check_out(template.outputs, out)
     arrays: dict[str, NDArray[Any]] = {}
@@ -86,8 +118,32 @@ async def compute(
     return Result(arrays, metadata.get("backend", ""), metadata.get("device", ""), timing, response.request_id)
 
 
+async def _compute_strings(
+    transport: Transport | ManyServers, node: OnnxNode, inputs: Inputs, out: Outputs, options: RequestOptions
+) -> Result[Any]:
+    """Run a node on the numbers of its strings; the strings stay here.
+
+    Raises:
+        InvalidParameter: as `compute`; or there is an `out`, which strings cannot be received into.
+        InvalidDescriptor: the operator does more with strings than to move or compare them.
+    """
+    if out is not None:
+        raise InvalidParameter("out cannot take strings; leave it out, and a new array is made")
+    arrays = arrays_by_name(node, inputs)
+    table, numbers, like = StringTable(), numbers_node(node), np.dtype(object)
+    for name, tensor in node.tensors:
+        if tensor.data_type == "str" and name in arrays:
+            array = np.asarray(arrays[name])
+            like = array.dtype if array.dtype.kind == "T" else like
+            arrays[name] = table.numbers_of_array(name, array)
+    result = await compute(transport, numbers, arrays, None, options)
+    texts = {name for name, tensor in node.results if tensor.data_type == "str"}
+    found = {name: table.array(array, like) if name in texts else array for name, array in result.arrays.items()}
+    return replace(result, arrays=found)
+
+
 def stream(
-    transport: Transport, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
+    transport: Transport | ManyServers, operation: Operation, inputs: Inputs, block_bytes: int, options: RequestOptions
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     """An operation's outputs block by block. The request is sent when the first block is asked for.
 
@@ -99,7 +155,7 @@ def stream(
 
 
 async def _blocks(
-    transport: Transport, request: Request, template: RequestTemplate, block_bytes: int
+    transport: Transport | ManyServers, request: Request, template: RequestTemplate, block_bytes: int
 ) -> AsyncGenerator[memoryview | TensorBlock]:
     left = sum([slot.layout.size_in_bytes for slot in template.outputs])
     async with await transport.ask(request) as response:
@@ -116,7 +172,14 @@ async def _blocks(
         await response.finish()
 
 
-async def document(transport: Transport, path: str, *segments: str) -> Any:
+async def close(transport: Transport | ManyServers) -> None:
+    """Close all connections, and give shared memory back."""
+    if isinstance(transport, Transport) and transport.regions is not None:
+        await close_regions(transport, transport.regions)
+    await transport.close()
+
+
+async def document(transport: Transport | ManyServers, path: str, *segments: str) -> Any:
     """GET a JSON document. `segments` are appended to the path, percent-encoded.
 
     Raises:
@@ -129,7 +192,7 @@ async def document(transport: Transport, path: str, *segments: str) -> Any:
         return await response.json()
 
 
-async def health(transport: Transport, path: str) -> bool:
+async def health(transport: Transport | ManyServers, path: str) -> bool:
     """Whether a health page answers with success. No server, a busy one and one that is draining are a plain no."""
     try:
         async with await transport.ask(Request("GET", path, _ACCEPT_JSON), repeat=False) as response:
@@ -140,7 +203,9 @@ async def health(transport: Transport, path: str) -> bool:
 
 
 async def validate(
-    transport: Transport, operation: Operation | Mapping[str, Any], feature_level: str | int | FeatureLevel | None
+    transport: Transport | ManyServers,
+    operation: Operation | Mapping[str, Any],
+    feature_level: str | int | FeatureLevel | None,
 ) -> Validation:
     """Ask a server whether it would accept a descriptor."""
     if isinstance(operation, Mapping):

@@ -72,7 +72,7 @@ def _checked(key: str, where: str) -> str:
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     """Scheme, host and port (RFC 6454, section 4)."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.removeprefix("dns+"))
         port = parts.port
     except ValueError:
         return url, None, None

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._checks import shown
+from ._array_like import TensorLike, as_array, as_array_of, is_nested_numbers
+from ._checks import shown, whole_number
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, TileOperatorDesc
 from .frame import encode_head
 from .layout import Layout
-from .onnx import OnnxNode, OnnxTensor
+from .onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
 from .operation import Operation, Slot
-from .problems import InvalidParameter
+from .problems import InvalidParameter, counted
 from .resampling import Resampling, resampling
 
 __all__ = [
@@ -29,18 +30,20 @@ __all__ = [
     "Outputs",
     "RequestTemplate",
     "TensorData",
+    "TileCall",
+    "arrays_by_name",
     "check_out",
     "onnx_node",
     "output_memory",
     "request_template",
     "resample_arrays",
-    "tile_descriptor",
+    "tile_call",
     "wire_form",
     "wire_inputs",
 ]
 
-TensorData: TypeAlias = NDArray[Any] | bytes | bytearray | memoryview
-"""A tensor's elements as an array, or its buffer as anything bytes-like."""
+TensorData: TypeAlias = TensorLike | bytes | bytearray | memoryview
+"""A tensor's elements as an array or what `as_array` makes one of, or its buffer as anything bytes-like."""
 
 Inputs: TypeAlias = TensorData | Sequence[TensorData] | Mapping[str, TensorData] | None
 """An operation's inputs: the only one, all of them in the order of its slots, or by name; None for none."""
@@ -109,34 +112,60 @@ def wire_inputs(template: RequestTemplate, inputs: Inputs) -> list[memoryview]:
         InvalidParameter: an input is missing or unknown, or its type, shape or length is not what the slot says.
     """
     slots = template.inputs
-    if isinstance(inputs, np.ndarray) and len(slots) == 1:  # the common case
-        return [_bytes_of(slots[0], inputs)]
-    if isinstance(inputs, Mapping):
-        if set(inputs) != {slot.name for slot in slots}:
-            raise _other_inputs(template, ", ".join(map(str, inputs)) or "none")
-        return [_bytes_of(slot, inputs[slot.name]) for slot in slots]
-    if not isinstance(inputs, (list, tuple)):
-        if len(slots) != (0 if inputs is None else 1) and (inputs is not None or len(slots) > 1):
-            raise _other_inputs(template, "none" if inputs is None else f"one {type(inputs).__name__}")
-        return [_bytes_of(slot, inputs) for slot in slots]
-    given = cast("Sequence[object]", inputs)
+    sent: object = inputs
+    if isinstance(sent, np.ndarray) and len(slots) == 1:  # the common case
+        return [_bytes_of(slots[0], cast("NDArray[Any]", sent))]
+    if isinstance(sent, Mapping):
+        by_name = cast("Mapping[str, object]", sent)
+        if set(by_name) != {slot.name for slot in slots}:
+            raise _other_inputs(template, ", ".join(map(str, by_name)) or "none")
+        return [_bytes_of(slot, by_name[slot.name]) for slot in slots]
+    kind, one = type(inputs).__name__, cast("object", inputs)
+    if not isinstance(sent, (list, tuple)) or (len(slots) == 1 and is_nested_numbers(one)):
+        if len(slots) != (0 if one is None else 1) and (one is not None or len(slots) > 1):
+            raise _other_inputs(template, "none" if one is None else f"one {kind}")
+        return [_bytes_of(slot, one) for slot in slots]
+    given = cast("Sequence[object]", sent)
     if len(given) != len(slots):
-        raise _other_inputs(template, f"a {type(given).__name__} of {len(given)}")
+        raise _other_inputs(template, f"a {kind} of {len(given)}")
     return [_bytes_of(slot, data) for slot, data in zip(slots, given, strict=True)]
 
 
-def _other_inputs(template: RequestTemplate, found: str) -> InvalidParameter:
-    names = ", ".join(slot.name for slot in template.inputs)
+def arrays_by_name(operation: Operation, inputs: Inputs) -> dict[str, Any]:
+    """What the caller gave for each input of an operation, by name.
+
+    Raises:
+        InvalidParameter: the inputs are a sequence of another length.
+    """
+    sent: object = inputs
+    if isinstance(sent, Mapping):
+        return dict(cast("Mapping[str, Any]", sent))
+    several = isinstance(sent, (list, tuple))
+    given = cast("Sequence[Any]", sent) if several else [] if sent is None else [sent]
+    if len(given) != len(operation.inputs):
+        raise _other_inputs(operation, f"{len(given)} arrays")
+    return {slot.name: array for slot, array in zip(operation.inputs, given, strict=True)}
+
+
+def _other_inputs(template: RequestTemplate | Operation, found: str) -> InvalidParameter:
+    names = [slot.name for slot in template.inputs]
+    if not names:
+        return InvalidParameter(f"{template.name} takes no inputs; got {found}")
+    if len(names) == 1:
+        only = f"{template.name} takes one input, named {names[0]!r}; got {found}"
+        return InvalidParameter(f"{only}. Pass the array, or a mapping from this name to it")
     return InvalidParameter(
-        f"{template.name} has {f'the inputs {names}' if names else 'no inputs'}; got {found}. Pass the only array, a "
-        "sequence of arrays in this order, or a mapping from these names to arrays"
+        f"{template.name} takes the inputs {', '.join(names)}; got {found}. Pass a sequence of arrays in this order, "
+        "or a mapping from these names to arrays"
     )
 
 
 def _bytes_of(slot: Slot, data: object) -> memoryview:
     name, layout = slot.name, slot.layout
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return _bytes_of_buffer(name, layout, cast("memoryview", data))
     if not isinstance(data, np.ndarray):
-        return _bytes_of_buffer(name, layout, data)
+        data = as_array_of(name, data, layout.data_type)
     array = _plain(name, cast("NDArray[Any]", data))
     dtype, sizes = layout.data_type.dtype, layout.sizes
     if layout.packed:
@@ -160,18 +189,11 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
     return _first_bytes(name, _memory(array), total)
 
 
-def _bytes_of_buffer(name: str, layout: Layout, data: object) -> memoryview:
-    try:
-        memory = memoryview(cast("Any", data))
-        if not memory.c_contiguous:
-            raise InvalidParameter(f"{name} is a memoryview with gaps; pass a contiguous one")
-        memory = memory.cast("B")
-    except TypeError:
-        raise InvalidParameter(
-            f"{name} must be a NumPy array or bytes-like, not {type(data).__name__}; for lists and other array types, "
-            f"np.asarray(x, dtype=np.{layout.data_type.numpy_name}) makes one"
-        ) from None
-    return _first_bytes(name, memory, layout.size_in_bytes)
+def _bytes_of_buffer(name: str, layout: Layout, data: bytes | bytearray | memoryview[int]) -> memoryview:
+    memory = memoryview(data)
+    if not memory.c_contiguous:
+        raise InvalidParameter(f"{name} is a memoryview with gaps; pass a contiguous one")
+    return _first_bytes(name, memory.cast("B"), layout.size_in_bytes)
 
 
 def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
@@ -239,47 +261,83 @@ def output_memory(slot: Slot, out: NDArray[Any] | None) -> tuple[memoryview, NDA
 
 _SAME_BITS: Mapping[str, str] = {
     # NumPy's kind or name -> how to move such elements through an operator that only copies them
-    "bool": "x.view(np.uint8)",
-    "float64": "x.view(np.uint64), or x.astype(np.float32) if half the precision will do",
-    "complex64": "x.view(np.uint64)",
     "complex128": "x.view(np.uint64).reshape(*x.shape, 2) with one more repeat of 1",
-    "bfloat16": "x.view(np.uint16)",
     "M": "x.view(np.int64)",
     "m": "x.view(np.int64)",
 }
+_TILE_TYPES = {t.row.numpy_name: t for t in TileOperatorDesc.facts.rows("InputTensor")[-1].data_types}
+_MOST_TILED_DIMENSIONS = TileOperatorDesc.facts.rows("InputTensor")[-1].dimension_counts[1]
 
 
-def tile_descriptor(x: object, repeats: Iterable[int]) -> TileOperatorDesc:
-    """The descriptor of an array's packed Tile.
+class TileCall(NamedTuple):
+    """What `tile` sends.
+
+    Attributes:
+        operation: DML_OPERATOR_TILE, or ONNX Tile for a type or a shape that it has not.
+        array: of the operation's input shape.
+        out: memory for its output, if the caller gave some.
+        shape: of the result.
+    """
+
+    operation: TileOperatorDesc | OnnxNode
+    array: NDArray[Any]
+    out: NDArray[Any] | None
+    shape: tuple[int, ...]
+
+
+def tile_call(x: object, repeats: object, out: Any = None, *, directml: bool = False) -> TileCall:
+    """The call that lays copies of an array side by side, with repeats as `numpy.tile` reads them.
+
+    Args:
+        x: the array, or what is like one.
+        repeats: copies per dimension, or one number; with fewer than x has dimensions, they are of the last ones, and
+            with more, x gets dimensions of 1 in front.
+        out: memory for the result.
+        directml: whether it must be DML_OPERATOR_TILE, for its feature levels.
 
     Raises:
-        InvalidParameter: no array, or of a dtype that DML_OPERATOR_TILE takes at no feature level; repeats in no order.
-        InvalidDescriptor: the repeats do not fit the array, or it is empty or has more than 8 dimensions.
+        InvalidParameter: no array, repeats in no order, or DirectML's Tile is asked for and has no such type.
+        InvalidDescriptor: a repeat is no whole number of at least 1, or x is empty.
     """
-    if not isinstance(x, np.ndarray):
-        raise InvalidParameter(f"x must be a NumPy array, not {type(x).__name__}; np.asarray(x, dtype=...) makes one")
-    array = cast("NDArray[Any]", x)
-    allowed = TileOperatorDesc.facts.rows("InputTensor")[-1].data_types
-    name = array.dtype.name
-    found = next((t for t in allowed if t.row.numpy_name == name), None)
-    if found is None:
-        instead = _SAME_BITS.get(name) or _SAME_BITS.get(array.dtype.kind)
-        hint = f"to copy the same bits: {instead}; view the result as {name} again" if instead else "convert it first"
-        names = ", ".join(t.row.numpy_name for t in allowed)
-        raise InvalidParameter(f"DML_OPERATOR_TILE takes no {name} at any feature level, but {names}; {hint}")
+    array = as_array("x", x)
     # Tuples and lists are the usual ones; asking what kind of collection any other is takes longer than the rest.
-    copies = tuple(repeats) if isinstance(repeats, (tuple, list)) else _copies(repeats, array.ndim)
+    copies = tuple(cast("Any", repeats)) if isinstance(repeats, (tuple, list)) else _copies(repeats, array.ndim)
+    if len(copies) != array.ndim:
+        copies = (1,) * (array.ndim - len(copies)) + copies
+        array = array.reshape((1,) * (len(copies) - array.ndim) + array.shape)
+    if not copies:  # a scalar; DirectML has none
+        desc = tile_call(array.reshape(1), (1,), directml=directml).operation
+        return TileCall(desc, array.reshape(1), None if out is None else out.reshape(1), ())
+    name = array.dtype.name
+    if array.dtype.kind in "OUS":
+        raise InvalidParameter(f"x holds elements of {name}; a tensor holds numbers and booleans")
+    found = _TILE_TYPES.get(name)
+    if (instead := _SAME_BITS.get(name) or _SAME_BITS.get(array.dtype.kind)) is not None:
+        raise InvalidParameter(f"no Tile takes {name}; to copy the same bits: {instead}; view the result as {name}")
+    if found is None or array.ndim > _MOST_TILED_DIMENSIONS:
+        if directml:
+            raise InvalidParameter(
+                f"DML_OPERATOR_TILE takes no {array.dtype.name} of {counted(array.ndim, 'dimension')} at any feature "
+                f"level, but {', '.join(_TILE_TYPES)} of up to {_MOST_TILED_DIMENSIONS}; without a feature level, it "
+                "goes as ONNX Tile, which takes every type"
+            )
+        whole = [whole_number(f"repeats[{at}]", copy, 1) for at, copy in enumerate(copies)]
+        node, _ = onnx_node("Tile", [array, whole], NEWEST_OPSET, None, {})
+        return TileCall(node, array, out, node.output.shape)
     # Only whole numbers are remembered: 2.0 equals 2, and must not pass for it once 2 has passed.
     tile = _tile if {*map(type, copies)} == {int} else _tile.__wrapped__
-    return tile(found, array.shape, copies)
+    desc = tile(found, array.shape, copies)
+    return TileCall(desc, array, out, desc.output_tensor.sizes)
 
 
 def _copies(repeats: object, ndim: int) -> tuple[Any, ...]:
     given = cast("Any", repeats).tolist() if isinstance(repeats, (np.ndarray, np.generic)) else repeats
+    if isinstance(given, int) and not isinstance(given, bool):
+        return (given,)
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, bytearray, Mapping, Set)):
         found = shown(cast("object", given))
         raise InvalidParameter(
-            f"repeats is {found}; it must be a sequence with one whole number for each of x's {ndim} dimensions, "
+            f"repeats is {found}; it must be a whole number, or a sequence with one for each of x's {ndim} dimensions, "
             f"for instance {(1,) * (ndim - 1) + (2,)}"
         )
     return tuple(cast("Iterable[object]", given))
@@ -305,13 +363,15 @@ def onnx_node(
     if slots[-1:] and slots[-1].variadic:
         slots += slots[-1:] * (len(inputs) - len(slots))
     if len(inputs) > len(slots):
-        raise InvalidParameter(f"{schema.name} has the inputs {', '.join(s.name for s in slots)}; got {len(inputs)}")
+        names = ", ".join(s.name for s in slots)
+        raise InvalidParameter(f"{schema.name} has {counted(len(slots), 'input')} ({names}); got {len(inputs)}")
     given: dict[str, Any] = {}
     arrays: list[Any] = []
     for index, (slot, value) in enumerate(zip(slots, [*inputs, *[None] * len(slots)], strict=False)):
-        if slot.data and not isinstance(value, np.ndarray) and not (value is None and slot.optional):
-            kind = type(value).__name__ if index < len(inputs) else "nothing"
-            raise InvalidParameter(f"{slot.name} must be a NumPy array, not {kind}; np.asarray(x, dtype=...) makes one")
+        if slot.data and index >= len(inputs) and not slot.optional:
+            raise InvalidParameter(f"{schema.name} needs the input {slot.name}; pass an array for it")
+        if slot.data and not (value is None and slot.optional):
+            value = as_array(slot.name, value)  # noqa: PLW2901 # an array from here on
         if value is not None:
             given[f"{slot.name}_{index - schema.inputs.index(slot)}" if slot.variadic else slot.name] = value
             if slot.data:
@@ -320,7 +380,7 @@ def onnx_node(
 
 
 def resample_arrays(
-    x: NDArray[Any], out: NDArray[Any] | None, **arguments: Any
+    x: Any, out: NDArray[Any] | None, **arguments: Any
 ) -> tuple[Resampling, NDArray[Any], NDArray[Any] | None]:
     """What `resample` sends: the resampling, and the arrays in the descriptor's shape.
 
@@ -328,6 +388,8 @@ def resample_arrays(
         InvalidParameter: as `resampling`; x is no array or has a mask; or `out` has another shape than the result.
         InvalidDescriptor: as `resampling`.
     """
+    if not isinstance(cast("object", x), BufferTensorDesc):
+        x = as_array("x", x)
     plan = resampling(x, **arguments)
     if not isinstance(cast("object", x), np.ndarray):
         raise InvalidParameter(

@@ -58,7 +58,9 @@ async def connect(deadline: Deadline, tls: ssl.SSLContext | None) -> Connection:
     try:
         if origin.uds is not None:
             return await _open(socket.AF_UNIX, origin.uds, deadline, tls)
-        for entry in await deadline.runtime.addresses(origin.host, origin.port, deadline.seconds("connect")):
+        for entry in await deadline.runtime.addresses(
+            origin.address or origin.host, origin.port, deadline.seconds("connect")
+        ):
             try:
                 return await _open(entry[0], entry[4], deadline, tls)
             except OSError as error:

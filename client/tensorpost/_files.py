@@ -1,4 +1,4 @@
-"""Files and pipes for the command line: npy and pictures in and out. Pillow is loaded only when a picture is met."""
+"""Files and pipes for the command line: npy and pictures in and out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import sys
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .frame import HEAD_ALIGNMENT, NpyHeadReader
+from .images import open_image, unwritable
 from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 __all__ = [
     "FORMATS",
@@ -29,21 +27,15 @@ __all__ = [
     "check_picture",
     "destination",
     "format_of",
-    "picture_bytes",
     "read_array",
     "standard_input",
     "write_blocks",
 ]
 
 PIPE = "-"
-FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".avif": "AVIF"}
 _NPY_MAGIC = b"\x93NUMPY"
 _PIECE_BYTES = 1 << 20  # read from a pipe at a time
-_MODES_KEPT = ("L", "LA", "RGB", "RGBA", "I;16")
-# Nothing is lost where the format allows it; JPEG always loses a little, and 95 is the most its own manual advises.
-_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"PNG": {}, "WEBP": {"lossless": True}, "JPEG": {"quality": 95}}
-# Pixels on a side, where libwebp (WEBP_MAX_DIMENSION) and libjpeg (JPEG_MAX_DIMENSION) stop.
-_LARGEST_SIDE = {"WEBP": 16_383, "JPEG": 65_500}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +44,7 @@ class Source:
 
     Attributes:
         array: the elements; of a picture height, width and, unless it is grey, channels.
-        format: `npy`, `PNG`, `JPEG` or `WEBP`.
+        format: `npy`, or one of `IMAGE_FORMATS`.
     """
 
     array: NDArray[Any]
@@ -162,60 +154,14 @@ def _expect_bytes(announced: int, found: int) -> None:
 
 
 def _read_picture(path: str, pipe: _Pipe) -> Source:
-    from io import BytesIO
-
-    image_module, ops, unreadable = _pillow()
+    """The pixels: height, width and, unless it is grey, channels."""
     content = pipe.read()
     try:
-        with image_module.open(BytesIO(content), formats=["PNG", "JPEG", "WEBP"]) as image:
-            if getattr(image, "n_frames", 1) > 1:
-                raise InvalidFrame(f"{_name(path)} is animated; send one picture at a time")
-            depth = _require_8_bits(path, content, image) if image.format == "PNG" else 8
-            upright: Image = ops.exif_transpose(image)
-            if upright.mode in ("1", "L", "RGB") and "transparency" in upright.info:
-                return Source(_with_transparency(upright, depth), image.format or "PNG")
-            if upright.mode not in _MODES_KEPT:
-                grey = upright.mode == "1"
-                transparent = "transparency" in upright.info
-                upright = upright.convert("L" if grey else "RGBA" if transparent else "RGB")
-            return Source(np.asarray(upright), image.format or "PNG")
-    except InvalidFrame:
-        raise
-    except unreadable:
-        raise InvalidFrame(f"{_name(path)} is neither npy nor a PNG, JPEG or WebP picture") from None
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise InvalidFrame(f"{_name(path)} cannot be read as a picture: {error}") from None
-
-
-def _require_8_bits(path: str, content: bytes, image: Image) -> int:
-    """A PNG's bits per channel, unless Pillow would silently cut them to 8. Grey ones of 16 bits it keeps.
-
-    Source: PNG (Third Edition) section 11.2.1, IHDR: width, height, bit depth and colour type; 0 is grey.
-    """
-    head = content.index(b"IHDR") + 4
-    depth, colour = content[head + 8], content[head + 9]
-    if depth == 16 and (colour != 0 or "transparency" in image.info):
-        raise InvalidFrame(
-            f"{_name(path)} has 16 bits per channel, of which 8 would be lost here; save it as npy, an array of uint16 "
-            "of height, width and channels"
-        )
-    return depth
-
-
-def _with_transparency(image: Image, depth: int) -> NDArray[Any]:
-    """Grey or colour with the one value that is transparent (PNG's tRNS) as a channel of its own.
-
-    The value is one of the file's; Pillow stretches grey of fewer than 8 bits to 0 to 255, but not this value.
-    """
-    pixels = np.asarray(image.convert("L") if image.mode == "1" else image)
-    key = np.array(image.info["transparency"])
-    if image.mode == "L":
-        most = (1 << depth) - 1
-        key = (key & most) * (255 // most)
-    opaque = pixels != (key & 255)
-    if opaque.ndim == 3:
-        opaque = opaque.any(axis=2)
-    return np.dstack([pixels, np.where(opaque, np.uint8(255), np.uint8(0))])
+        image = open_image(content, _name(path))
+    except InvalidFrame as error:
+        raise InvalidFrame(error.detail.replace("is no picture", "is neither npy nor a picture")) from None
+    pixels = image.decode()
+    return Source(pixels[:, :, 0] if image.channels == 1 else pixels, image.format)
 
 
 def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: str) -> None:
@@ -224,37 +170,10 @@ def check_picture(dtype: np.dtype[Any], shape: Sequence[int], picture_format: st
     Raises:
         InvalidParameter: it is none, or the format has no such pictures.
     """
-    grey = len(shape) == 2 and dtype.name in ("uint8", "uint16")
-    colour = len(shape) == 3 and dtype == np.uint8 and shape[2] in (2, 3, 4)
-    if not grey and not colour:
-        raise InvalidParameter(
-            f"{dtype} of shape {tuple(shape)} is no picture: that is uint8 of height, width and 2 to 4 channels, "
-            "or uint8 or uint16 of height and width; write .npy instead"
-        )
-    if picture_format == "JPEG" and colour and shape[2] != 3:
-        raise InvalidParameter("JPEG has no transparency; write .png or .webp instead")
-    if picture_format != "PNG" and dtype == np.uint16:
-        raise InvalidParameter(f"{picture_format} has 8 bits per channel; write .png instead")
-    most = _LARGEST_SIDE.get(picture_format)
-    if most is not None and max(shape[:2]) > most:
-        raise InvalidParameter(
-            f"a {picture_format} picture has at most {most:,} pixels on each side, and this one would be {shape[1]:,} "
-            f"wide and {shape[0]:,} high; write .png or .npy instead"
-        )
-
-
-def picture_bytes(array: NDArray[Any], picture_format: str) -> bytes:
-    """Write an array that `check_picture` accepts as a picture.
-
-    Raises:
-        ModuleNotFoundError: without Pillow; the message names the extra to install.
-    """
-    from io import BytesIO
-
-    image_module, _, _ = _pillow()
-    out = BytesIO()
-    image_module.fromarray(array).save(out, picture_format, **_SAVE_OPTIONS[picture_format])
-    return out.getvalue()
+    reason = unwritable(dtype, shape, picture_format)
+    if reason is not None:
+        others = [suffix for suffix, name in FORMATS.items() if name == "npy" or unwritable(dtype, shape, name) is None]
+        raise InvalidParameter(f"{reason}; write {' or '.join(reversed(others))} instead")
 
 
 def check_destination(path: str) -> None:
@@ -327,14 +246,3 @@ def write_blocks(file: BinaryIO, head: bytes, blocks: Iterable[memoryview]) -> N
 
 def _name(path: str) -> str:
     return "standard input" if path == PIPE else path
-
-
-def _pillow() -> tuple[Any, Any, type[Exception]]:
-    try:
-        import PIL.Image
-        import PIL.ImageOps
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            "pictures need the package Pillow: pip install 'tensorpost[images]'", name=missing.name
-        ) from None
-    return PIL.Image, PIL.ImageOps, PIL.UnidentifiedImageError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from .problems import InvalidParameter
 
@@ -20,9 +21,21 @@ _LONGEST_SECONDS = 1_000_000.0  # more than eleven days; some systems count no f
 _HINT = f"; it must be more than 0 and at most {_LONGEST_SECONDS:,.0f} seconds, or None to wait for ever"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unset(enum.Enum):
+    """No value at all, where None means something."""
+
+    UNSET = "unset"
+
+
+_UNSET = _Unset.UNSET
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Timeout:
-    """The longest waits of a call, in seconds; None waits for ever.
+    """The longest waits of a call, in seconds; None waits for ever. `Timeout(5)` is 5 in every phase.
+
+    Args:
+        timeout: for every phase that is not named; connecting never waits for more than 5 seconds.
 
     Attributes:
         connect: until a connection is made. Default 5.
@@ -37,17 +50,31 @@ class Timeout:
         InvalidParameter: a wait is no positive number of at most a million seconds.
     """
 
-    connect: float | None = _CONNECT_SECONDS
-    read: float | None = DEFAULT_TIMEOUT_SECONDS
-    write: float | None = DEFAULT_TIMEOUT_SECONDS
-    pool: float | None = DEFAULT_TIMEOUT_SECONDS
-    total: float | None = None
+    connect: float | None
+    read: float | None
+    write: float | None
+    pool: float | None
+    total: float | None
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            seconds = getattr(self, field.name)
+    def __init__(
+        self,
+        timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+        *,
+        connect: float | _Unset | None = _UNSET,
+        read: float | _Unset | None = _UNSET,
+        write: float | _Unset | None = _UNSET,
+        pool: float | _Unset | None = _UNSET,
+        total: float | None = None,
+    ) -> None:
+        if timeout is not None and not _is_positive(timeout):
+            raise InvalidParameter(f"timeout is {timeout!r}{_HINT}")
+        first = _CONNECT_SECONDS if timeout is None else min(_CONNECT_SECONDS, timeout)
+        given = {"connect": connect, "read": read, "write": write, "pool": pool, "total": total}
+        for name, value in given.items():
+            seconds = value if not isinstance(value, _Unset) else first if name == "connect" else timeout
             if seconds is not None and not _is_positive(seconds):
-                raise InvalidParameter(f"timeout's {field.name} is {seconds!r}{_HINT}")
+                raise InvalidParameter(f"timeout's {name} is {seconds!r}{_HINT}")
+            object.__setattr__(self, name, seconds)
 
     @classmethod
     def of(cls, timeout: float | Timeout | None) -> Timeout:
@@ -58,14 +85,12 @@ class Timeout:
         """
         if isinstance(timeout, Timeout):
             return timeout
-        if timeout is None:
-            return cls(read=None, write=None, pool=None)
-        if not _is_positive(timeout):
+        if timeout is not None and not _is_positive(timeout):
             raise InvalidParameter(
                 f"timeout is {timeout!r}{_HINT}; for a wait of its own in each phase, write "
                 "tensorpost.Timeout(connect=..., read=..., write=..., pool=..., total=...)"
             )
-        return cls(connect=min(_CONNECT_SECONDS, timeout), read=timeout, write=timeout, pool=timeout)
+        return cls(timeout)
 
 
 def _is_positive(seconds: object) -> bool:

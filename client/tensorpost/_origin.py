@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # for annotations only: it takes long to load, and only https
 
 __all__ = ["Origin"]
 
+_NO_SCHEME = re.compile(r"(?:localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]|[^:/?#@]+(?=:[0-9]))(?::[0-9]+)?(?:/|\Z)")
+"""An address as people write it: `localhost:8000`, `10.0.0.7`, `gpu-box:8000/tensors`."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -29,6 +32,7 @@ class Origin:
         headers: sent with every request, names in lower case.
         tls: the context for https, or whether to verify certificates.
         uds: path of a Unix domain socket to connect to instead of host and port.
+        address: one of the host's addresses to connect to; None to look it up.
         fields: the Host header and `headers`, as pairs.
     """
 
@@ -40,6 +44,7 @@ class Origin:
     timeout: Timeout
     tls: ssl.SSLContext | bool
     uds: str | None
+    address: str | None = None
     fields: tuple[tuple[str, str], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +54,7 @@ class Origin:
     def parse(
         cls, base_url: str, *, headers: Mapping[str, str], timeout: Timeout, tls: ssl.SSLContext | bool, uds: str | None
     ) -> Origin:
-        """Read a base URL such as `http://127.0.0.1:8000` or `https://example.org/tensors`.
+        """Read a base URL such as `http://127.0.0.1:8000`, `https://example.org/tensors` or `localhost:8000`.
 
         Raises:
             InvalidParameter: no http or https URL, or one with a query, a fragment or credentials.
@@ -57,7 +62,7 @@ class Origin:
         hint = "; write, for instance, http://127.0.0.1:8000"
         given = f"base_url {base_url[:100]!r}"
         try:
-            url = urlsplit(base_url)
+            url = urlsplit(base_url if "://" in base_url or not _NO_SCHEME.match(base_url) else f"http://{base_url}")
             port = url.port
         except ValueError as error:
             raise InvalidParameter(f"{given} is no URL: {error}{hint}") from None
@@ -79,7 +84,7 @@ class Origin:
         return cls(url.scheme, host, port, url.path.rstrip("/"), headers, timeout, tls, uds)
 
     def __str__(self) -> str:
-        socket = f" (Unix socket {self.uds})" if self.uds else ""
+        socket = f" (Unix socket {self.uds})" if self.uds else f" ({self.address})" if self.address else ""
         return f"{self.scheme}://{self.authority}{self.prefix}{socket}"
 
     @property
@@ -91,9 +96,9 @@ class Origin:
     def proxy(self) -> str | None:
         """The proxy that the environment names for this server (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
 
-        None for Unix sockets and for this very machine, which no proxy could reach.
+        None for Unix sockets, for an address that was looked up, and for this very machine, which no proxy could reach.
         """
-        if self.uds or self._is_this_machine():
+        if self.uds or self.address or self._is_this_machine():
             return None
         import urllib.request  # here, because it takes longer to load than all of this package's own sockets
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Self, cast
 
@@ -42,6 +42,7 @@ class Response(ABC):
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
+        when_closed: called when the response is closed.
         span: of the call, ended when the response is closed; None without OpenTelemetry.
     """
 
@@ -49,6 +50,7 @@ class Response(ABC):
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.span: CallSpan | None = None
+        self.when_closed: Callable[[], None] | None = None
         self._request = request
         self._received = 0
 
@@ -66,6 +68,8 @@ class Response(ABC):
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self.span is not None:
             self.span.end(self.status, error)
+        if self.when_closed is not None:
+            self.when_closed()
         await self.close()
 
     @property
@@ -73,7 +77,7 @@ class Response(ABC):
         return self.headers.get("x-request-id")
 
     @cached_property
-    def _expected(self) -> int | None:
+    def expected(self) -> int | None:
         """Bytes of the body, as Content-Length says."""
         length = self.headers.get("content-length", "")
         return int(length) if length.isdecimal() else None
@@ -94,27 +98,27 @@ class Response(ABC):
             count = await self.read_into(target)
         except RequestTimeout as error:
             error.detail = f"{error.detail}, after {self._progress()} of the answer"
-            error.extra.update(received=self._received, expected=self._expected)
+            error.extra.update(received=self._received, expected=self.expected)
             error.status, error.request_id = self.status, self.request_id
             raise
         except ConnectionProblem as error:
             raise self._incomplete() from error
-        if count == 0 and self._expected is not None and self._received < self._expected:
+        if count == 0 and self.expected is not None and self._received < self.expected:
             raise self._incomplete()
         self._received += count
         if count and self._request.report and self.status < 300:
             sent = self._request.content_length
-            self._request.report(Progress(sent, sent, self._received, self._expected))
+            self._request.report(Progress(sent, sent, self._received, self.expected))
         return count
 
     def _progress(self) -> str:
-        known = f" of {self._expected:,}" if self._expected is not None else ""
+        known = f" of {self.expected:,}" if self.expected is not None else ""
         return f"{self._received:,}{known} bytes"
 
     def _incomplete(self) -> IncompleteBody:
         return IncompleteBody(
             f"the connection broke after {self._progress()} of the answer; what was received is incomplete",
-            extra={"received": self._received, "expected": self._expected},
+            extra={"received": self._received, "expected": self.expected},
             status=self.status,
             request_id=self.request_id,
         )
@@ -148,7 +152,7 @@ class Response(ABC):
         if encoding != "identity":
             raise self.fault(f"the answer is compressed ({encoding[:40]}), although identity was asked for")
         self._require_type("a frame", MEDIA_TYPE, *ALSO_READ)
-        reader, piece = HeadReader(content_length=self._expected), memoryview(bytearray(_HEAD_READ_BYTES))
+        reader, piece = HeadReader(content_length=self.expected), memoryview(bytearray(_HEAD_READ_BYTES))
         try:
             while reader.head is None and (count := await self._some(piece[: reader.missing])):
                 reader.feed(piece[:count])

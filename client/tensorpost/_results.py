@@ -97,6 +97,12 @@ class Result(Generic[Scalar_co]):
             raise InvalidParameter(f"there are the outputs {', '.join(self.arrays)}; take them from `arrays` by name")
         return next(iter(self.arrays.values()))
 
+    def _repr_html_(self) -> str:
+        from . import _html  # for notebooks only
+
+        said = [("backend", f"{self.backend}, {self.device}"), ("request id", self.request_id or "none")]
+        return f"{_html.arrays_html(self.arrays)}{_html.table_html(said)}{_html.timing_html(self.server_timing)}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorBlock:
@@ -159,3 +165,18 @@ class Validation:
             output_bytes=int(said["output_bytes"]),
             document=said,
         )
+
+    def _repr_html_(self) -> str:
+        from . import _html  # for notebooks only
+
+        lowest = "none has it" if self.lowest_feature_level is None else str(self.lowest_feature_level)
+        rows = [
+            ("valid at feature level", str(self.feature_level)),
+            ("lowest feature level", lowest),
+            ("bytes in", f"{self.input_bytes:,}"),
+            ("bytes out", f"{self.output_bytes:,}"),
+        ]
+        if cost := self.document.get("cost"):
+            rows.append(("cost", str(cost.get("summary"))))
+        rows += [("warning", str(warning)) for warning in self.document.get("warnings", ())]
+        return f"{_html.table_html(rows)}{_html.operation_html(self.operator)}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from .extras import install_command
+
 __all__ = ["server_commands"]
 
 
@@ -21,6 +23,6 @@ def server_commands() -> ModuleType:
         if package in ("tensorpost", "tensorpost_server"):
             raise  # a file of ours is gone: no extra brings it back
         raise ModuleNotFoundError(
-            f"this command needs the server, and {package} is not installed: pip install 'tensorpost[server]'",
+            f"this command needs the server, and {package} is not installed: {install_command('server')}",
             name=missing.name,
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -18,6 +19,7 @@ from ._options import DEFAULT_LIMITS, DEFAULT_URL, Limits, Timeout
 from ._origin import Origin
 from ._response import Response
 from ._runtime import Runtime
+from ._shared_memory import RegionPool
 from ._socket_sender import SocketSender
 from ._tracing import CallSpan, begin_span
 from .problems import InvalidParameter, TensorpostError
@@ -44,6 +46,9 @@ class Transport:
 
     Attributes:
         origin: the server.
+        runtime: how its waits wait.
+        retries: how often a call is repeated.
+        regions: shared memory with the server; None if tensors go through the socket.
 
     Raises:
         InvalidParameter: an argument is malformed.
@@ -61,9 +66,11 @@ class Transport:
         tls: ssl.SSLContext | bool,
         uds: str | None,
         http_client: Any,
+        address: str | None = None,
+        shared_memory: bool = False,
     ) -> None:
         text("base_url", base_url, f"a URL, for instance {DEFAULT_URL!r}")
-        self._retries = whole_number("retries", retries, 0)
+        self.retries = whole_number("retries", retries, 0)
         if not isinstance(cast("object", limits), Limits):
             raise InvalidParameter(
                 f"limits is {shown(limits)}; it must be tensorpost.Limits, for instance Limits(max_connections=10)"
@@ -84,9 +91,14 @@ class Transport:
         elif api_key:
             raise InvalidParameter("there are an api_key and a header Authorization; give one of the two")
         self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
-        self._runtime, self._limits, self._http_client = runtime, limits, http_client
+        if address is not None:
+            self.origin = replace(self.origin, address=address)
+        self.runtime, self._limits, self._http_client = runtime, limits, http_client
         self._senders: dict[int, Sender] = {os.getpid(): self._new_sender()}
         self._closed = False
+        if not isinstance(cast("object", shared_memory), bool):
+            raise InvalidParameter(f"shared_memory is {shown(shared_memory)}; it must be True or False")
+        self.regions = RegionPool() if shared_memory else None
 
     @property
     def sender(self) -> Sender:
@@ -105,7 +117,7 @@ class Transport:
             return SocketSender(self.origin, self._limits)
         from ._httpx_sender import HttpxSender  # httpx takes long to load
 
-        return HttpxSender(self.origin, self._limits, self._runtime, proxy, self._http_client)
+        return HttpxSender(self.origin, self._limits, self.runtime, proxy, self._http_client)
 
     async def close(self) -> None:
         """Close all connections; a caller's own httpx client stays open."""
@@ -131,27 +143,39 @@ class Transport:
         response.span = span
         return response
 
+    async def attempt(self, request: Request, deadline: Deadline) -> Response:
+        """Send a request once, within the time of a call that may have several attempts.
+
+        Raises:
+            TensorpostError: what the server refused, or `ConnectionProblem`s.
+        """
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        fields = request.fields
+        request.fields = fields + deadline.wait_field()
+        try:
+            response = await self.sender.send(request, deadline)
+        finally:
+            request.fields = fields
+        if 200 <= response.status < 300:
+            return response
+        async with response:
+            raise await response.error()
+
     async def _ask(self, request: Request, repeat: bool, span: CallSpan | None) -> Response:
         """`ask`, which tells the span of the call."""
-        deadline = Deadline(self._runtime, self.origin)
-        retry, waited, fields = 1, 0.0, request.fields
+        deadline = Deadline(self.runtime, self.origin)
+        retry, waited = 1, 0.0
         while True:
-            if self._closed:
-                raise RuntimeError(CLOSED)
-            request.fields = fields + deadline.wait_field()
             try:
-                response = await self.sender.send(request, deadline)
-                if 200 <= response.status < 300:
-                    return response
-                async with response:
-                    raise await response.error()
+                return await self.attempt(request, deadline)
             except TensorpostError as error:
-                wait = wait_before_retry(retry, error, waited) if repeat and retry <= self._retries else None
+                wait = wait_before_retry(retry, error, waited) if repeat and retry <= self.retries else None
                 if wait is None or wait >= deadline.left:
                     raise
                 if span is not None:
                     span.repeats(retry, error)
-            await self._runtime.sleep(wait)
+            await self.runtime.sleep(wait)
             retry, waited = retry + 1, waited + wait
 
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from . import _api_calls as api
 from ._api_calls import RequestOptions
-from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._array_like import TensorLike
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from ._many_servers import ManyServers, new_transport
 from ._numpy_calls import NumpyCalls
 from ._options import (
     DEFAULT_BLOCK_BYTES,
@@ -57,7 +59,8 @@ class AsyncClient(NumpyCalls):
         headers: as for `Client`.
         tls: as for `Client`.
         uds: as for `Client`.
-        http_client: an `httpx.AsyncClient`; otherwise as for `Client`.
+        http_client: as for `Client`.
+        shared_memory: an `httpx.AsyncClient`; otherwise as for `Client`.
 
     Example:
         >>> async def three_by_three(x):
@@ -70,7 +73,7 @@ class AsyncClient(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str = DEFAULT_URL,
+        base_url: str | Sequence[str] = DEFAULT_URL,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -80,10 +83,16 @@ class AsyncClient(NumpyCalls):
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.AsyncClient | None = None,
+        shared_memory: bool = False,
     ) -> None:
-        self._transport = Transport(
-            AsyncioRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
-        )  # fmt: skip
+        runtime = AsyncioRuntime()
+
+        def transport(url: str, address: str | None) -> Transport:
+            return Transport(
+                runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
+            )
+
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -103,14 +112,14 @@ class AsyncClient(NumpyCalls):
 
     async def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        await self._transport.close()
+        await api.close(self._transport)
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
     async def tile(
         self,
-        x: NDArray[Scalar],
-        repeats: Sequence[int],
+        x: NDArray[Scalar] | TensorLike,
+        repeats: int | Sequence[int],
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
@@ -119,14 +128,16 @@ class AsyncClient(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
         """As `Client.tile`."""
-        desc = tile_descriptor(x, repeats)
-        return await self.run(
-            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        )
+        call = tile_call(x, repeats, out, directml=feature_level is not None)
+        y = await self.run(
+            call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
+            progress=progress,
+        )  # fmt: skip
+        return y.reshape(call.shape) if out is None else out
 
     async def resample(
         self,
-        x: NDArray[Scalar],
+        x: NDArray[Scalar] | TensorLike,
         *,
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from . import _api_calls as api
 from ._api_calls import RequestOptions
-from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_descriptor
+from ._array_like import TensorLike
+from ._arrays import Inputs, Outputs, onnx_node, resample_arrays, tile_call
+from ._many_servers import ManyServers, new_transport
 from ._numpy_calls import NumpyCalls
 from ._options import (
     DEFAULT_BLOCK_BYTES,
@@ -50,7 +52,9 @@ class Client(NumpyCalls):
     """A connection to a tensorpost server. Blocking; may be shared between threads.
 
     Args:
-        base_url: where the server is; a path in it is kept as a prefix.
+        base_url: where the server is; a path in it is kept as a prefix. Of several URLs each call goes to the server
+            with the fewest outstanding bytes of this client, and to another one if that cannot answer. A URL that
+            begins with `dns+http` stands for every address of its name, looked up again every 30 seconds.
         timeout: the longest silence in seconds while a request is sent or an answer awaited or received; None waits for
             ever. A long answer that keeps coming does not time out. A `Timeout` has a wait for each phase; with a
             number, or None, connecting has at most 5 seconds.
@@ -67,6 +71,9 @@ class Client(NumpyCalls):
         uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
         http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
             mocks. It is left open by `close`; `limits`, `tls` and `uds` are then its settings, `timeout` is ours.
+        shared_memory: let tensors of 64 KiB and more travel in shared memory instead of through the socket, to a server
+            on the same host that allows it (TENSORPOST_SHARED_MEMORY; Linux). Streams, calls with `progress`, and
+            types that the Open Inference Protocol has no name for go through the socket all the same.
 
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. Proxies are
     httpx's work, everything else goes over sockets of our own: `transport` says which.
@@ -81,7 +88,7 @@ class Client(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str = DEFAULT_URL,
+        base_url: str | Sequence[str] = DEFAULT_URL,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -91,10 +98,16 @@ class Client(NumpyCalls):
         tls: ssl.SSLContext | bool = True,
         uds: str | None = None,
         http_client: httpx.Client | None = None,
+        shared_memory: bool = False,
     ) -> None:
-        self._transport = Transport(
-            ThreadRuntime(), base_url, timeout, limits, retries, api_key, headers, tls, uds, http_client
-        )  # fmt: skip
+        runtime = ThreadRuntime()
+
+        def transport(url: str, address: str | None) -> Transport:
+            return Transport(
+                runtime, url, timeout, limits, retries, api_key, headers, tls, uds, http_client, address, shared_memory
+            )
+
+        self._transport: Transport | ManyServers = new_transport(base_url, transport, uds, shared_memory)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._transport.origin} over {self.transport}>"
@@ -118,14 +131,14 @@ class Client(NumpyCalls):
 
     def close(self) -> None:
         """Close all connections. The client cannot be used afterwards."""
-        run_blocking(self._transport.close())
+        run_blocking(api.close(self._transport))
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
     def tile(
         self,
-        x: NDArray[Scalar],
-        repeats: Sequence[int],
+        x: NDArray[Scalar] | TensorLike,
+        repeats: int | Sequence[int],
         *,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
@@ -133,14 +146,19 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
-        """Lay copies of an array side by side (DML_OPERATOR_TILE), as `numpy.tile` does.
+        """Lay copies of an array side by side, as `numpy.tile` does.
+
+        What is sent is DML_OPERATOR_TILE, or ONNX Tile for what that does not take: bool, bfloat16, complex64, and more
+        than 8 dimensions.
 
         Args:
-            x: array of 1 to 8 dimensions and at least one element, of a dtype that DirectML's Tile takes: float32,
-                float16, or an integer type. An array that is not C-contiguous or is big-endian is copied first.
-            repeats: copies per dimension, one number of at least 1 for each.
+            x: array of at least one element, or what NumPy can make one of: numbers, lists, a picture of Pillow, a
+                tensor of PyTorch, anything with `__array__`, `__dlpack__` or the buffer protocol. An array that is not
+                C-contiguous or is big-endian is copied first.
+            repeats: copies, at least 1: one number for each dimension; fewer are of the last ones, as is a single
+                number, and with more, x gets dimensions of 1 in front.
             out: receive into this array instead of a new one: C-contiguous, writeable, of x's dtype (little-endian) and
-                of shape `x.shape[i] * repeats[i]`. After an error its content is undefined.
+                of the result's shape. After an error its content is undefined.
             backend: `auto` or the name of one; default the server's choice.
             device: which device of that backend, counted from 0 (`devices()` lists them); default the least busy one.
             feature_level: DirectML feature level that must support the call, as in `"2_1"`; default the server's.
@@ -153,14 +171,16 @@ class Client(NumpyCalls):
             InvalidParameter, InvalidDescriptor: the arguments are wrong; nothing was sent.
             TensorpostError: what the server refused, or `ConnectionProblem`s.
         """
-        desc = tile_descriptor(x, repeats)
-        return self.run(
-            desc, x, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
-        )
+        call = tile_call(x, repeats, out, directml=feature_level is not None)
+        y = self.run(
+            call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
+            progress=progress,
+        )  # fmt: skip
+        return y.reshape(call.shape) if out is None else out
 
     def resample(
         self,
-        x: NDArray[Scalar],
+        x: NDArray[Scalar] | TensorLike,
         *,
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,
@@ -179,8 +199,8 @@ class Client(NumpyCalls):
         OpenCV, Pillow, SciPy and WebNN.
 
         Args:
-            x: array of float32, float16, int8 or uint8. More than 4 dimensions are fine where neighbours that are not
-                resized can be merged to 4.
+            x: array of float32, float16, int8 or uint8, or what NumPy can make one of, as in `tile`. More than 4
+                dimensions are fine where neighbours that are not resized can be merged to 4.
             sizes: elements of the result along each of `axes`.
             scales: factors along each of `axes`; the result has floor(size * scale) elements. Exactly one of `sizes`
                 and `scales` is given.

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from .extras import install_command
+
 __all__ = ["DATA_TYPES", "DataType", "TensorDataType", "data_type"]
 
 
@@ -96,7 +98,7 @@ class DataType:
                 import ml_dtypes
             except ModuleNotFoundError as missing:
                 raise ModuleNotFoundError(
-                    "bfloat16 arrays need the package ml_dtypes: pip install 'tensorpost[bfloat16]'", name=missing.name
+                    f"bfloat16 arrays need the package ml_dtypes: {install_command('bfloat16')}", name=missing.name
                 ) from None
             return np.dtype(ml_dtypes.bfloat16)
         return _dtype(self.numpy_name)

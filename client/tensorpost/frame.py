@@ -67,7 +67,7 @@ __all__ = [
 
 MEDIA_TYPE = "application/vnd.safetensors"
 """What we write for a frame."""
-ALSO_READ = ("application/x-safetensors", "application/octet-stream")
+ALSO_READ = ("application/x-safetensors",)
 """Media types read as if they were `MEDIA_TYPE`."""
 
 _METADATA = "__metadata__"

@@ -36,6 +36,7 @@ _KEYS = ("dtype", "shape", "data")
 # What a JSON reader makes of an element, by NumPy's kind of dtype; bool is not int here.
 _INTEGER = (frozenset({int}), "a whole number, without a decimal point")
 _ELEMENTS = {"b": (frozenset({bool}), "true or false"), "i": _INTEGER, "u": _INTEGER}
+_TEXT = frozenset({str})
 _REAL = (frozenset({int, float}), "a number")
 
 
@@ -97,7 +98,7 @@ def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...]
         path: where the object stands in the whole document, for the paths of violations.
 
     Returns:
-        A new row-major array, its memory in proportion to the document.
+        A new row-major array, its memory in proportion to the document; of strings an array of objects.
 
     Raises:
         InvalidDescriptor: with up to 8 violations and their JSON paths.
@@ -122,6 +123,12 @@ def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...]
         )
 
     dtype = row.dtype
+    if dtype.kind == "O":
+        if not _TEXT.issuperset(map(type, flat)):
+            refuse("element-type", (i for i, x in enumerate(flat) if type(x) is not str), "a text")
+        strings = np.empty(count, object)
+        strings[:] = flat
+        return strings.reshape(sizes)
     allowed, words = _ELEMENTS.get(dtype.kind, _REAL)
     if not allowed.issuperset(map(type, flat)):
         refuse("element-type", (i for i, x in enumerate(flat) if type(x) not in allowed), words)
@@ -161,8 +168,8 @@ def _members(document: object, path: JsonPath) -> tuple[DataType, tuple[int, ...
         )
     dtype, shape, data = (document[key] for key in _KEYS)
     row = ANY_NAME.get(dtype) if isinstance(dtype, str) else None
-    if row is None or row not in _TYPES:
-        message = "is no data type that JSON numbers or booleans can say"
+    if row is None or (row not in _TYPES and row.numpy_name != "str"):
+        message = "is no data type that JSON numbers, booleans or texts can say"
         names = ", ".join(row.safetensors or "" for row in _TYPES)
         raise _invalid("data-type-unknown", (*path, "dtype"), message, dtype, names)
     if not is_array(shape):

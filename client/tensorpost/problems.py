@@ -122,6 +122,16 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return by_upper[matches[0]] if matches else None
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: `1 input`, `1,000 inputs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def entry_count(count: int) -> str:
+    """`1 entry`, `2 entries`."""
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
 def presentable(value: object) -> object:
     """The value itself if it is small and plain JSON, otherwise a short text of it.
 

@@ -25,6 +25,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ._checks import shown
 from .datatypes import TensorDataType, data_type
 from .descriptors import (
     AxisDirection,
@@ -35,7 +36,7 @@ from .descriptors import (
     Resample3OperatorDesc,
 )
 from .onnx import ResizeAxis
-from .problems import InvalidParameter, nearest
+from .problems import InvalidParameter, counted, entry_count, nearest
 
 __all__ = [
     "DML_TYPES",
@@ -215,6 +216,8 @@ def mode_of(name: object, *, antialias: bool = False) -> Mode:
     Raises:
         InvalidParameter: there is none, or it cannot be antialiased.
     """
+    found = name.lower() if isinstance(name, str) else name
+    name = "nearest" if found == "nearest_neighbor" else found
     if name == "cubic":
         raise InvalidParameter("DirectML has no cubic interpolation; ONNX Resize has: mode='cubic'")
     if name not in ("linear", "nearest"):
@@ -259,7 +262,7 @@ def _axes(given: object, rank: int) -> tuple[int, ...]:
         axis = _whole(f"axes[{index}]", entry)
         if not -rank <= axis < rank:
             raise InvalidParameter(
-                f"axes[{index}] is {axis}, but x has {rank} dimensions; axes go from {-rank} to {rank - 1}"
+                f"axes[{index}] is {axis}, but x has {counted(rank, 'dimension')}; axes go from {-rank} to {rank - 1}"
             )
         if axis % rank in named:
             raise InvalidParameter(f"axes[{index}] is {axis}, an axis that was named before; name each axis once")
@@ -280,7 +283,7 @@ def _entries(name: str, given: object, named: int | None, count: int) -> list[ob
     if len(entries) != count:
         of_what = "x has" if named is None else "axes names"
         raise InvalidParameter(
-            f"{name} has {len(entries)} entries but {of_what} {count} dimensions; give one entry for each"
+            f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; give one for each"
             + (", or say in axes which are meant" if named is None else "")
         )
     return entries
@@ -298,7 +301,7 @@ def _whole(what: str, value: object) -> int:
             raise TypeError
         return operator.index(cast("Any", value))
     except TypeError:
-        raise InvalidParameter(f"{what} is {str(value)[:40]!r}; it must be a whole number") from None
+        raise InvalidParameter(f"{what} is {shown(value)}; it must be a whole number") from None
 
 
 def _real(what: str, value: object) -> float:
@@ -307,7 +310,7 @@ def _real(what: str, value: object) -> float:
             raise TypeError
         return float(cast("Any", value))
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(f"{what} is {str(value)[:40]!r}; it must be a number") from None
+        raise InvalidParameter(f"{what} is {shown(value)}; it must be a number") from None
 
 
 def simplest_ratio(scale: float, what: str = "scale") -> Fraction:

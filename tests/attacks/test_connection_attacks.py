@@ -346,9 +346,11 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of open files")
-def test_400_idle_sockets_under_256_descriptors():
+@pytest.mark.parametrize("http_protocol", ["direct", "h11"])
+def test_400_idle_sockets_under_256_descriptors(http_protocol: str):
     """Every new connection was dropped without a word, health checks included."""
-    with live_server(before=_FEW_DESCRIPTORS) as url, ExitStack() as stack:
+    settings = {"TENSORPOST_HTTP_PROTOCOL": http_protocol}
+    with live_server(before=_FEW_DESCRIPTORS, **settings) as url, ExitStack() as stack:
         port = int(url.rpartition(":")[2])
         open_sockets(stack, port, 400)
         for _ in range(5):

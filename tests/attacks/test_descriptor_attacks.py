@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batches import each
 from tests.support.strategies import json_values
 
 from tensorpost.descriptors import OPERATORS, FeatureLevel, OperatorDesc, TileOperatorDesc, parse_operator
@@ -106,19 +106,20 @@ def hostile() -> Iterator[tuple[str, Any]]:
     )
 
 
-HOSTILE = list(hostile())
+def test_hostile_documents() -> None:
+    accepted, slow = list[str](), list[str]()
+    for name, document in hostile():
+        for complete in (False, True):
+            start = time.process_time()
+            if attempt(document, complete=complete) is None:
+                accepted.append(name)
+            if time.process_time() - start >= SECONDS:
+                slow.append(name)
+    assert not accepted, "none of these is a valid document"
+    assert not slow
 
 
-@pytest.mark.parametrize("complete", [False, True], ids=["whole", "complete"])
-@pytest.mark.parametrize("document", [document for _, document in HOSTILE], ids=[name for name, _ in HOSTILE])
-def test_hostile_documents(document: Any, complete: bool) -> None:
-    start = time.perf_counter()
-    error = attempt(document, complete=complete)
-    assert time.perf_counter() - start < SECONDS
-    assert error is not None, "none of these is a valid document"
-
-
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_wrong_types_in_every_field_of_every_operator(cls: type[OperatorDesc]) -> None:
     wrong: list[Any] = [
         None,
@@ -138,12 +139,12 @@ def test_wrong_types_in_every_field_of_every_operator(cls: type[OperatorDesc]) -
         b"x",
     ]
     names = [str(info.alias) for info in cls.model_fields.values()]
-    start = time.perf_counter()
+    start = time.process_time()
     for value in wrong:
         assert attempt({"type": cls.operator_type, "desc": dict.fromkeys(names, value)}, complete=False) is not None
         for name in names:
             assert attempt({"type": cls.operator_type, "desc": {name: value}}, complete=True) is not None
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
 
 
 def test_a_refused_million_needs_little_memory() -> None:
@@ -161,9 +162,9 @@ def test_a_refused_million_needs_little_memory() -> None:
 def test_sizes_that_multiply_to_77_digits_are_refused_at_once() -> None:
     most = 2**32 - 1
     huge = {"DataType": "FLOAT32", "Sizes": [most] * 8, "Strides": [most] * 8, "TotalTensorSizeInBytes": 2**64 - 4}
-    start = time.perf_counter()
+    start = time.process_time()
     error = attempt(tile(InputTensor=huge, OutputTensor=huge, Repeats=[most] * 8), complete=False)
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
     assert isinstance(error, InvalidDescriptor)
 
 

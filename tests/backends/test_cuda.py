@@ -489,14 +489,12 @@ def test_no_driver_an_old_one_and_no_device(cupy: FakeCupy):
 def test_a_cupy_that_cannot_compile(cupy: FakeCupy):
     cupy.nvrtc = False
 
-    with pytest.raises(
-        CannotOpen, match=r"CuPy finds no NVRTC to compile kernels with: pip install 'tensorpost\[cuda13\]'"
-    ):
+    with pytest.raises(CannotOpen, match=r"CuPy finds no NVRTC to compile kernels with: pip install '\.\[cuda13\]'"):
         opened()
 
 
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # what Python takes for a module that is not there
 
-    with pytest.raises(CannotOpen, match=r"CuPy .*: pip install 'tensorpost\[cuda13\]' .* or 'tensorpost\[cuda12\]'"):
+    with pytest.raises(CannotOpen, match=r"CuPy .*: pip install '\.\[cuda13\]' .* or with cuda12"):
         opened()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as read_safetensors
 from safetensors.numpy import save as write_safetensors
+from tests.support.batches import each
 
 from tensorpost import BufferTensorDesc, Progress, TensorBlock, TileOperatorDesc, Timeout, problems
 from tensorpost import _api_calls as api
@@ -340,7 +341,7 @@ def test_a_success_that_is_none_is_the_server_s_fault(answer: Scripted, said: st
     assert caught.value.status == 200
 
 
-@pytest.mark.parametrize("kept", range(len(frame())))
+@each("kept", range(len(frame())))
 def test_an_answer_that_breaks_off_anywhere_is_incomplete(kept: int) -> None:
     body = frame()
     headers = {"content-length": str(len(body)), "x-request-id": "r1"}

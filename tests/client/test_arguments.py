@@ -39,11 +39,15 @@ def in_both(name: str, *args: Any, **kwargs: Any) -> list[Exception]:
 @pytest.mark.parametrize(
     ("name", "args", "kwargs", "said"),
     [
-        ("tile", (X, 2), {}, "repeats is 2; .*for each of x's 2 dimensions, for instance (1, 2)"),
+        ("tile", (X, 2.5), {}, "repeats is 2.5; .*for each of x's 2 dimensions, for instance (1, 2)"),
         ("tile", (X[0], None), {}, "repeats is None; .*for instance (2,)"),
         ("tile", (X, "12"), {}, "repeats is '12'; "),
         ("tile", (X, {1: 2}), {}, "repeats is {1: 2}; "),
-        ("tile", (X, np.array(2)), {}, "repeats is 2; "),
+        ("tile", (X, True), {}, "repeats is True; "),
+        ("run", (DESC, {"inputs": X}), {}, "TILE takes one input, named 'input'; got inputs. Pass the array"),
+        ("resample", (X,), {"scales": "2", "axes": 0}, "scales[0] is '2'; it must be a number"),
+        ("resample", (X,), {"sizes": 2.5, "axes": 0}, "sizes[0] is 2.5; it must be a whole number"),
+        ("resample", (X,), {"sizes": (1,)}, "sizes has 1 entry but x has 2 dimensions; "),
         ("tile", (X, (1, 2)), {"out": np.ma.zeros((2, 6), np.float32)}, "out is a masked array.*out.data"),
         ("tile", (X, (1, 2)), {"device": "0"}, "device is '0'; it must be a whole number of at least 0"),
         ("tile", (X, (1, 2)), {"device": 1.9}, "device is 1.9; "),

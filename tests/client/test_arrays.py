@@ -9,9 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from PIL import Image
 
 from tensorpost import BufferTensorDesc, TileOperatorDesc
-from tensorpost._arrays import check_out, output_memory, request_template, tile_descriptor, wire_form, wire_inputs
+from tensorpost._arrays import check_out, output_memory, request_template, tile_call, wire_form, wire_inputs
 from tensorpost.datatypes import data_type
 from tensorpost.operation import Slot
 from tensorpost.problems import InvalidDescriptor, InvalidParameter
@@ -97,7 +98,7 @@ def test_a_strided_tensor_is_sent_as_its_whole_buffer() -> None:
         (PACKED, X.astype(np.float64), "float64"),
         (PACKED, X.reshape(1, 1, 3, 2), r"\(1, 1, 3, 2\)"),
         (PACKED, X_BYTES[:-1], "23 bytes.*needs 24"),
-        (PACKED, X.tolist(), "list"),
+        (PACKED, X[..., :2].tolist(), r"\(1, 1, 2, 2\)"),
         (PACKED, "text", "str"),
         (PACKED, None, "NoneType"),
         (PACKED, memoryview(X_BYTES)[::2], "gaps"),
@@ -169,11 +170,12 @@ def test_a_strided_output_is_a_view_of_its_buffer() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["float32", "float16", "uint64", "int64", "uint32", "int32", "uint16", "int16", "uint8", "int8"]
+    "name", ["float32", "float16", "uint64", "int64", "uint32", "int32", "uint16", "int16", "uint8", "int8", "float64"]
 )
 def test_tile_takes_every_dtype_of_its_support_table(name: str) -> None:
-    desc = tile_descriptor(np.zeros((2, 3), name), (2, 2))
+    desc = tile_call(np.zeros((2, 3), name), (2, 2)).operation
 
+    assert isinstance(desc, TileOperatorDesc)
     assert desc.input_tensor.dtype == np.dtype(name)
     assert desc.output_tensor.sizes == (4, 6)
 
@@ -181,23 +183,20 @@ def test_tile_takes_every_dtype_of_its_support_table(name: str) -> None:
 @pytest.mark.parametrize(
     "x",
     [
-        np.array([True, False]),
-        np.array([1 + 2j], np.complex64),
         np.array([1 + 2j, 3]),
-        np.array([1.5], ml_dtypes.bfloat16),
         np.array(["2024-02-29"], "datetime64[D]"),
         np.array([5], "timedelta64[s]"),
     ],
     ids=lambda x: x.dtype.name,
 )
-def test_for_other_dtypes_the_message_says_how_to_move_the_same_bits(x: np.ndarray) -> None:
-    with pytest.raises(InvalidParameter, match=f"takes no {x.dtype.name}".replace("[", r"\[")) as caught:
-        tile_descriptor(x, (2,))
+def test_for_dtypes_of_no_tile_the_message_says_how_to_move_the_same_bits(x: np.ndarray) -> None:
+    with pytest.raises(InvalidParameter, match=f"no Tile takes {x.dtype.name}".replace("[", r"\[")) as caught:
+        tile_call(x, (2,))
     advice = re.split(", or | with |; ", caught.value.detail.partition("same bits: ")[2])[0]
     moved = eval(advice, {"x": x, "np": np})  # the advice is Python, so it can be taken
 
     repeats = (2,) + (1,) * (moved.ndim - 1)
-    tile_descriptor(moved, repeats)
+    tile_call(moved, repeats)
     back = np.tile(moved, repeats).view(x.dtype).reshape(-1)
 
     assert back.tobytes() == np.concatenate([x, x]).tobytes()
@@ -206,26 +205,94 @@ def test_for_other_dtypes_the_message_says_how_to_move_the_same_bits(x: np.ndarr
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        ([1, 2], "list"),
+        ("text", "not str"),
+        (None, "not NoneType"),
+        ({1: 2}, "not dict"),
+        ([[1, 2], [3]], "not list"),
+        (object(), "not object"),
         (np.array(["a"]), "str"),
         (np.array([{}]), "object"),
-        (np.array([1.0], np.longdouble), "longdouble"),
+        (np.array([1.0], np.longdouble), "longdouble|float128|float96"),
     ],
 )
 def test_what_cannot_be_tiled_at_all_is_refused(x: Any, said: str) -> None:
-    with pytest.raises(InvalidParameter, match=f"{said}|float128|float96"):
-        tile_descriptor(x, (1,))
+    with pytest.raises((InvalidParameter, InvalidDescriptor), match=said):
+        tile_call(x, (1,))
+
+
+class Dlpack:
+    """An array of another library that speaks DLPack only."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        [[1, 2, 3], [4, 5, 6]],
+        ((1, 2, 3), (4, 5, 6)),
+        memoryview(np.arange(1, 7).reshape(2, 3)),  # pyright: ignore[reportArgumentType] # arrays have the buffer protocol
+        Dlpack(np.arange(1, 7).reshape(2, 3)),
+        Image.fromarray(np.arange(1, 7, dtype=np.uint8).reshape(2, 3)),
+    ],
+    ids=["lists", "tuples", "buffer", "dlpack", "picture"],
+)
+def test_what_numpy_can_read_is_an_array(like: Any) -> None:
+    call = tile_call(like, 2)
+    (sent,) = wire_inputs(request_template(call.operation), call.array)
+    expected = np.arange(1, 7, dtype=call.array.dtype).reshape(2, 3)
+    assert (bytes(sent), call.shape) == (expected.tobytes(), (2, 6))
+
+    desc = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (2, 3)), (1, 2))
+    if isinstance(like, (list, tuple)):  # numbers take on the type that is asked for, by name or as the only input
+        for given in (like, {"input": like}):
+            assert bytes(wire_inputs(request_template(desc), given)[0]) == expected.astype(np.float32).tobytes()
+    template = request_template(TileOperatorDesc.of(BufferTensorDesc.packed("UINT8", (1, 3)), (1, 1)))
+    for wrong in ([[1.5, 300, 2]], [[1, 2, 300]], [[1, -1, 2]]):
+        with pytest.raises(InvalidParameter, match="uint8 cannot hold"):
+            wire_inputs(template, wrong)
+
+
+def test_what_directml_s_tile_takes_not_goes_as_onnx_s() -> None:
+    for array in (np.array([True, False]), np.array([1.5], ml_dtypes.bfloat16), np.zeros((1,) * 9, np.int8)):
+        call = tile_call(array, 2)
+        assert (call.operation.endpoint, call.shape) == ("/v1/onnx/Tile", (*array.shape[:-1], 2 * array.shape[-1]))
+        with pytest.raises(InvalidParameter, match="without a feature level"):
+            tile_call(array, 2, directml=True)
 
 
 @pytest.mark.parametrize(
     ("shape", "repeats"),
-    [((2, 3), (1,)), ((2, 3), (1, 0)), ((2, 3), (1, -1)), ((2, 3), (1, 2.0)), ((0, 3), (1, 1)), ((), ())],
+    [((2, 3), 2), ((2, 3), (2,)), ((3,), (2, 2)), ((), (2, 2)), ((), 2), ((), ()), ((2, 1, 2), (3, 2))],
+)
+def test_repeats_are_read_as_numpy_reads_them(shape: tuple[int, ...], repeats: Any) -> None:
+    x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    call = tile_call(x, repeats)
+    assert isinstance(call.operation, TileOperatorDesc)
+    assert call.shape == np.tile(x, repeats).shape
+    # the operator of equal ranks gives what NumPy gives for what was sent
+    assert np.array_equal(
+        np.tile(call.array, call.operation.repeats).reshape(call.shape),
+        np.tile(x, repeats),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "repeats"),
+    [((2, 3), (1, 0)), ((2, 3), (1, -1)), ((2, 3), (1, 2.0)), ((0, 3), (1, 1)), ((2, 3), (True,))],
 )
 def test_repeats_that_do_not_fit_are_refused_as_the_contract_refuses_them(shape: tuple[int, ...], repeats: Any) -> None:
-    tile_descriptor(np.zeros((2, 3), np.float32), (1, 2))  # 2 in the cache must not let 2.0 pass
+    tile_call(np.zeros((2, 3), np.float32), (1, 2))  # 2 in the cache must not let 2.0 pass
 
     with pytest.raises(InvalidDescriptor):
-        tile_descriptor(np.zeros(shape, np.float32), repeats)
+        tile_call(np.zeros(shape, np.float32), repeats)
 
 
 def test_repeats_may_be_any_sequence_of_whole_numbers() -> None:
@@ -233,7 +300,7 @@ def test_repeats_may_be_any_sequence_of_whole_numbers() -> None:
 
     same = [(2, 2), [2, 2], [*np.array([2, 2])], np.array([2, 2]), np.array([2, 2], np.uint8), iter((2, 2))]
 
-    assert len({tile_descriptor(x, repeats) for repeats in same}) == 1
+    assert len({tile_call(x, repeats).operation for repeats in same}) == 1
 
 
 def test_other_kinds_of_arrays_are_the_elements_they_hold(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.batches import each
 from tests.support.live_server import live_server
 
 from tensorpost import AsyncClient, BufferTensorDesc, Client, FeatureLevel, Progress, TileOperatorDesc, problems
@@ -47,10 +48,8 @@ def small_server() -> Iterator[str]:
 # ---- arrays in, arrays out -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float16", "uint64", "int64", "uint32", "int32", "uint16", "int16", "uint8", "int8"]
-)
-@pytest.mark.parametrize(("shape", "repeats"), [((3,), (2,)), ((2, 3), (1, 2)), ((1, 2, 1, 3), (2, 1, 3, 2))])
+@each("dtype", ["float32", "float16", "uint64", "int64", "uint32", "int32", "uint16", "int16", "uint8", "int8"])
+@each("shape, repeats", [((3,), (2,)), ((2, 3), (1, 2)), ((1, 2, 1, 3), (2, 1, 3, 2))])
 def test_tile(tp: Any, dtype: str, shape: tuple[int, ...], repeats: tuple[int, ...]) -> None:
     x = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
 

@@ -27,6 +27,10 @@ def origin(url: str, **options: Any) -> Origin:
 @pytest.mark.parametrize(
     ("url", "authority", "prefix"),
     [
+        ("localhost:8000", "localhost:8000", ""),
+        ("127.0.0.1", "127.0.0.1", ""),
+        ("[::1]:8000/p", "[::1]:8000", "/p"),
+        ("gpu-box:8000/tensors", "gpu-box:8000", "/tensors"),
         ("http://127.0.0.1:8000", "127.0.0.1:8000", ""),
         ("http://127.0.0.1:8000/", "127.0.0.1:8000", ""),
         ("http://example.org", "example.org", ""),
@@ -46,9 +50,10 @@ def test_a_base_url_is_read(url: str, authority: str, prefix: str) -> None:
     "url",
     [
         "",
-        "127.0.0.1:8000",
-        "localhost",
+        "text",
         "ftp://x",
+        "localhost:port",
+        "user@localhost:8000",
         "http://",
         "http://x:port",
         "http://x?y=1",

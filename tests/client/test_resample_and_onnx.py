@@ -106,8 +106,10 @@ def test_onnx_refuses_before_anything_is_sent() -> None:
             offline.onnx("Resize", X, None, [2.0], mode="quintic")
         with pytest.raises(InvalidParameter, match="input, repeats"):
             offline.onnx("Tile", X, [2], [3])
-        with pytest.raises(InvalidDescriptor, match="strings"):
-            offline.onnx("Tile", np.array(["a"], object), [2])
+        with pytest.raises(InvalidDescriptor, match="computes with strings"):
+            offline.onnx("StringConcat", np.array(["a"], object), np.array(["b"], object))
+        with pytest.raises(InvalidParameter, match="element 1 is a int"):
+            offline.onnx("Tile", np.array(["a", 1], object), [2])
         with pytest.raises(InvalidParameter, match="opset"):
             offline.run(OnnxNode.of("Tile", {"input": X, "repeats": [3]}, opset=13), X, feature_level="2_1")
 

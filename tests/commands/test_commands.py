@@ -99,9 +99,9 @@ def test_it_says_one_line_serves_and_stops_in_order(sign: signal.Signals, status
 def test_an_answer_that_is_under_way_is_finished_before_the_server_stops() -> None:
     x = np.arange(1 << 18, dtype=np.uint8)
     with serving("--port", "0") as (server, url), Client(url) as tp:
-        from tensorpost._arrays import tile_descriptor
+        from tensorpost._arrays import tile_call
 
-        blocks = tp.stream(tile_descriptor(x, (256,)), x)  # 64 MiB: far more than the sockets in between can hold
+        blocks = tp.stream(tile_call(x, (256,)).operation, x)  # 64 MiB: far more than the sockets in between can hold
         received = len(next(blocks))
         assert httpx.get(f"{url}/v2/health/ready", trust_env=False).status_code == 200
         server.send_signal(signal.SIGTERM)
@@ -143,9 +143,9 @@ def test_a_request_that_never_ends_is_told_that_the_server_stopped(protocol: str
 def test_an_answer_that_is_not_read_breaks_off_when_the_server_stops() -> None:
     x = np.zeros(1 << 18, np.uint8)
     with serving("--port", "0", TENSORPOST_SHUTDOWN_SECONDS="1") as (server, url), Client(url) as tp:
-        from tensorpost._arrays import tile_descriptor
+        from tensorpost._arrays import tile_call
 
-        blocks = tp.stream(tile_descriptor(x, (1024,)), x)  # 256 MiB
+        blocks = tp.stream(tile_call(x, (1024,)).operation, x)  # 256 MiB
         next(blocks)
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=PATIENCE)
@@ -378,10 +378,10 @@ def test_config_says_where_each_value_comes_from(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_wrong_variable_is_named_by_the_questions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENSORPOST_PORT", "tcp://10.0.0.1:8000")
+    monkeypatch.setenv("TENSORPOST_PORT", "10.0.0.1:8000")
 
     for ask in (commands.config, commands.doctor):
-        with pytest.raises(InvalidParameter, match=r"TENSORPOST_PORT is 'tcp://10\.0\.0\.1:8000': input should be"):
+        with pytest.raises(InvalidParameter, match=r"TENSORPOST_PORT is '10\.0\.0\.1:8000': input should be"):
             ask()
 
 
@@ -395,4 +395,4 @@ def test_unknown_variables_are_named_with_the_nearest(monkeypatch: pytest.Monkey
 
     assert len(said) == 2
     assert "TENSORPOST_PROT sets nothing; did you mean TENSORPOST_PORT?" in said[0]
-    assert "TENSORPOST_SERVICE_HOST sets nothing" in said[1]
+    assert "1 variables of a Kubernetes Service are ignored, TENSORPOST_SERVICE_HOST for one" in said[1]

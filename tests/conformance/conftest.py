@@ -30,6 +30,26 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     opened.close()
 
 
+CPU = tuple(name for name in COMPUTING if name not in ("cuda", "directml"))
+
+
+@pytest.fixture(scope="module", params=["+".join(CPU), *[name for name in COMPUTING if name not in CPU]])
+def backends(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+    """Opened backends, each of which checks a case that is drawn once: those of the CPU, or another one."""
+    opened: list[Any] = []
+    reasons: list[str] = []
+    for name in request.param.split("+"):
+        try:
+            opened.append(load_backend(name)(threads=2))  # pyright: ignore[reportCallIssue] # a Protocol has no constructor
+        except (ImportError, OSError, RuntimeError) as error:
+            reasons.append(f"the backend {name} cannot be opened here: {type(error).__name__}: {error}")
+    if not opened:
+        pytest.skip("; ".join(reasons))
+    yield opened
+    for backend in opened:
+        backend.close()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of DirectML, and those that fail as a whole.
@@ -40,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not isinstance(item, pytest.Function) or HERE not in item.path.parents:
             continue
         callspec = getattr(item, "callspec", None)
-        if callspec and callspec.params.get("backend") == "directml":
+        if callspec and "directml" in (callspec.params.get("backend"), callspec.params.get("backends")):
             item.add_marker(pytest.mark.directml_device)
         reason = known_failures(callspec.params.get("backend", "")).get(item.originalname) if callspec else None
         if reason is not None:

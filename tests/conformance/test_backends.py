@@ -22,6 +22,7 @@ from tests.conformance.suite import (
 )
 from tests.support import operator_cases
 from tests.support import strategies as ours
+from tests.support.batches import each
 from tests.support.vectors import VectorsFile, all_hold, cases_of, vectors_files
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
@@ -39,15 +40,12 @@ def known(backend: Backend, file: VectorsFile) -> dict[str, str]:
 
 @pytest.mark.parametrize("file", vectors_files(), ids=str)
 def test_vectors(backend: Backend, file: VectorsFile):
+    """At once, and in the smallest slices."""
     all_hold(file.cases, lambda case: check_bytes(backend, case), known(backend, file))
-
-
-@pytest.mark.parametrize("file", vectors_files(), ids=str)
-def test_vectors_in_the_smallest_slices(backend: Backend, file: VectorsFile):
     all_hold(file.cases, lambda case: check_bytes(backend, case, 1, at_once=True), known(backend, file))
 
 
-@pytest.mark.parametrize("source", dict.fromkeys(case.name.split(" to ")[0] for case in LAYOUTS))
+@each("source", dict.fromkeys(case.name.split(" to ")[0] for case in LAYOUTS))
 def test_every_type_in_every_kind_of_layout(backend: Backend, source: str):
     cases = [case for case in LAYOUTS if case.name.startswith(f"{source} to ")]
     assert len(cases) == 5
@@ -57,18 +55,21 @@ def test_every_type_in_every_kind_of_layout(backend: Backend, source: str):
 @pytest.mark.parametrize("operator", operator_cases.STRATEGIES)
 @given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 700)), at_once=st.booleans())
 @settings(max_examples=15, deadline=None)
-def test_any_call(backend: Backend, operator: str, data: st.DataObject, slice_bytes: int, at_once: bool):
-    check = check_explained if backend.name == "directml" else check_bytes
-    check(backend, data.draw(operator_cases.STRATEGIES[operator]), slice_bytes, at_once=at_once)
+def test_any_call(backends: list[Backend], operator: str, data: st.DataObject, slice_bytes: int, at_once: bool):
+    case = data.draw(operator_cases.STRATEGIES[operator])
+    for backend in backends:
+        check = check_explained if backend.name == "directml" else check_bytes
+        check(backend, case, slice_bytes, at_once=at_once)
 
 
 @given(call=ours.tile_cases(), slice_bytes=st.integers(1, 700), at_once=st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_any_tile(backend: Backend, call: tuple[Any, bytes], slice_bytes: int, at_once: bool):
+def test_any_tile(backends: list[Backend], call: tuple[Any, bytes], slice_bytes: int, at_once: bool):
     desc, buffer = call
     case = Case("drawn", desc, (buffer,), ORACLES[type(desc)](desc, buffer))
 
-    check_bytes(backend, case, slice_bytes, at_once=at_once)
+    for backend in backends:
+        check_bytes(backend, case, slice_bytes, at_once=at_once)
 
 
 def test_slices_may_be_computed_in_any_order_and_twice(backend: Backend):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.batches import each
 
 from tensorpost.onnx import OnnxNode, Verdict, lower
 from tensorpost.resampling import resampling
@@ -36,8 +37,8 @@ def pixels(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     return (values * (1.0 if dtype.endswith("int8") else 0.37)).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
-@pytest.mark.parametrize(("shape", "output"), SHAPES)
+@each("dtype", ["float32", "float16", "uint8", "int8"])
+@each("shape, output", SHAPES)
 @pytest.mark.parametrize(("mode", "nearest_mode"), [("linear", "floor"), ("nearest", "round_prefer_ceil")])
 def test_by_sizes_all_three_agree(
     dtype: str, shape: tuple[int, ...], output: tuple[int, ...], mode: Any, nearest_mode: str
@@ -55,9 +56,9 @@ def test_by_sizes_all_three_agree(
     assert run(friendly.desc, x).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
-@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners"])
+@each("scale", SCALES)
+@each("dtype", ["float32", "float16", "uint8"])
+@each("coordinates", ["half_pixel", "asymmetric", "align_corners"])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("nearest_mode", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_exact_means_the_same_bytes(scale: float, dtype: str, coordinates: str, mode: str, nearest_mode: str) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 from tests.directml_device.conformance import Answer, Difference, computed, difference, kept
 from tests.directml_device.deviations import DEVIATIONS
+from tests.support.batches import each
 
 from tensorpost_server.backends import load_backend
 
@@ -27,7 +28,7 @@ def differences(operator: str, backend: str) -> list[tuple[Answer, Difference]]:
 
 
 @pytest.mark.parametrize("backend", ["numpy", NUMBA])
-@pytest.mark.parametrize("operator", OPERATORS)
+@each("operator", OPERATORS)
 def test_answers_are_directmls(operator: str, backend: str) -> None:
     unexplained = [call for call, seen in differences(operator, backend) if seen.unexplained]
     assert not unexplained, f"{operator} {unexplained[0].fields}"

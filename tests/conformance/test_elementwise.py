@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.conformance.suite import check_bytes
 from tests.support import strategies as ours
+from tests.support.batches import each
 from tests.support.elementwise_oracles import FORMULAS, case_of, packed_case, types_of
 from tests.support.onnx_reference import reference_outputs
 from tests.support.vectors import Case, all_hold, cases_of, elements, written
@@ -36,7 +37,7 @@ POINTWISE = {
 """A case of each operator that is computed element by element."""
 
 
-@pytest.mark.parametrize("operator", FORMULAS)
+@each("operator", FORMULAS)
 def test_numbers_of_every_type_and_rank(backend: Backend, operator: str):
     cases = [
         packed_case(operator, data_type, attributes, rank=1 + (number + place) % 8)
@@ -52,8 +53,8 @@ def test_every_element_wise_operator_has_a_formula():
     assert POINTWISE.keys() - FORMULAS.keys() == by_other_means
 
 
-@pytest.mark.parametrize("base", ["FLOAT32", "FLOAT16", "INT32", "INT8", "UINT32", "UINT8"])
-@pytest.mark.parametrize("exponent", ["FLOAT32", "FLOAT16", "INT32", "INT16", "UINT32", "UINT8"])
+@each("base", ["FLOAT32", "FLOAT16", "INT32", "INT8", "UINT32", "UINT8"])
+@each("exponent", ["FLOAT32", "FLOAT16", "INT32", "INT16", "UINT32", "UINT8"])
 def test_bases_and_exponents_of_two_types(backend: Backend, base: str, exponent: str):
     types = {"input_tensor": base, "exponent_tensor": exponent}
     check_bytes(backend, case_of("ELEMENT_WISE_POW", types, {}, rank=2))
@@ -83,10 +84,17 @@ def test_any_bits_of_any_type(backend: Backend, operator: str):
 # ---- layouts ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operator", POINTWISE)
+@each("operators", [list(POINTWISE)[first : first + 7] for first in range(0, len(POINTWISE), 7)])
 @given(data=st.data(), slice_bytes=st.sampled_from([1 << 20, 100]))
 @settings(max_examples=6, deadline=None)
-def test_layouts_change_no_number(backend: Backend, operator: str, data: st.DataObject, slice_bytes: int):
+def test_layouts_change_no_number(
+    backends: list[Backend], operators: list[str], data: st.DataObject, slice_bytes: int
+) -> None:
+    for operator in operators:
+        layouts_change_no_number(backends, operator, data, slice_bytes)
+
+
+def layouts_change_no_number(backends: list[Backend], operator: str, data: st.DataObject, slice_bytes: int) -> None:
     """Packed tensors and strided, transposed and broadcast ones with the same elements have the same answer."""
     known = POINTWISE[operator].desc
     cls, sizes = operator_class(operator), data.draw(ours.sizes(max_elements=60))
@@ -106,12 +114,10 @@ def test_layouts_change_no_number(backend: Backend, operator: str, data: st.Data
         inputs.append((numbers / 8 if numbers.dtype.kind == "f" else numbers).astype(numbers.dtype).tobytes())
         inputs[-1] = inputs[-1].ljust(slot.layout.size_in_bytes, b"\0")
         dense.append(np.ascontiguousarray(elements(slot, inputs[-1])).tobytes())
-    answer = computed(backend, plain, dense)
-
-    expected = written(strided.outputs[0], answer)
-
     near = 2.0 if operator in FORMULAS and FORMULAS[operator].ulp else 0.0  # vectors and single elements may differ
-    check_bytes(backend, Case(operator, strided, tuple(inputs), expected, ulp=near, any_nan=True), slice_bytes)
+    for backend in backends:
+        expected = written(strided.outputs[0], computed(backend, plain, dense))
+        check_bytes(backend, Case(operator, strided, tuple(inputs), expected, ulp=near, any_nan=True), slice_bytes)
 
 
 def computed(backend: Backend, desc: Any, inputs: list[bytes]) -> NDArray[Any]:
@@ -183,7 +189,7 @@ IN_ONNX: Mapping[str, Row] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("operator", IN_ONNX)
+@each("operator", IN_ONNX)
 def test_numbers_are_those_of_onnx(backend: Backend, operator: str):
     pytest.importorskip("onnx")
     theirs, attributes, onnx_attributes, types = IN_ONNX[operator]

@@ -128,8 +128,10 @@ SIZES = st.composite(lambda draw: small_sizes(draw, high=5))()
 @pytest.mark.parametrize("drawn", [positions(), selections(), scans()], ids=["positions", "selections", "scans"])
 @given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 300)), at_once=st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_any_call(backend: Backend, drawn: Any, data: st.DataObject, slice_bytes: int, at_once: bool) -> None:
-    check_bytes(backend, data.draw(drawn), slice_bytes, at_once=at_once)
+def test_any_call(backends: list[Backend], drawn: Any, data: st.DataObject, slice_bytes: int, at_once: bool) -> None:
+    case = data.draw(drawn)
+    for backend in backends:
+        check_bytes(backend, case, slice_bytes, at_once=at_once)
 
 
 # DirectML's operator and attributes, ONNX's operator, attributes and constant inputs.

@@ -447,11 +447,12 @@ DRAWN: Mapping[str, Callable[[], st.SearchStrategy[Case]]] = {
 @pytest.mark.parametrize("what", DRAWN)
 @given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 300)))
 @settings(max_examples=15, deadline=None)
-def test_any_call(backend: Backend, what: str, data: st.DataObject, slice_bytes: int):
+def test_any_call(backends: list[Backend], what: str, data: st.DataObject, slice_bytes: int):
     case = data.draw(DRAWN[what]())
     form = form_of(case.desc)
 
-    check_bytes(backend, case, slice_bytes)
+    for backend in backends:
+        check_bytes(backend, case, slice_bytes)
 
     assert pickle.loads(pickle.dumps(form)) == form
     for index, slot in enumerate(case.desc.outputs):

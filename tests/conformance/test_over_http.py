@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conformance.wire import FORMS, Request, Server, requests
+from tests.support.batches import each
 from tests.support.http_app import JSON
 from tests.support.live_server import live_server
 from tests.support.vectors import VectorsFile, all_hold, vectors_files
@@ -30,7 +31,7 @@ def server(url: str) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("file", FILES, ids=str)
+@each("file", FILES, ids=str)
 def test_vectors(server: Server, file: VectorsFile, form: str):
     sayable = [case for case in file.cases if any(requests(case, form))]
 
@@ -47,7 +48,7 @@ def test_each_form_says_what_it_should():
     assert len(several) > 8
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.rejected], ids=str)
+@each("file", [file for file in FILES if file.rejected], ids=str)
 def test_what_must_be_rejected_is_and_all_is_named(server: Server, file: VectorsFile):
     for case in file.rejected:
         request = Request("/v1/validate", JSON, json.dumps(case.document).encode())

@@ -160,8 +160,10 @@ def case(
 @pytest.mark.parametrize("drawn", [linear(), by_blocks()], ids=["linear", "by blocks"])
 @given(data=st.data(), slice_bytes=st.one_of(st.just(1 << 20), st.integers(1, 100)), at_once=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_any_call(backend: Backend, drawn: Any, data: st.DataObject, slice_bytes: int, at_once: bool) -> None:
-    check_bytes(backend, data.draw(drawn), slice_bytes, at_once=at_once)
+def test_any_call(backends: list[Backend], drawn: Any, data: st.DataObject, slice_bytes: int, at_once: bool) -> None:
+    case = data.draw(drawn)
+    for backend in backends:
+        check_bytes(backend, case, slice_bytes, at_once=at_once)
 
 
 @pytest.mark.parametrize("strides", [None, [1, 1001]], ids=["packed", "columns first"])

@@ -11,6 +11,7 @@ import pytest
 from tests.conformance import suite, test_backends
 from tests.conformance.suite import layouts
 from tests.support import strategies as ours
+from tests.support.batches import each
 from tests.support.vectors import Case, VectorsFile, all_hold, cases_of, vectors_files
 
 from tensorpost_server.backends import BACKENDS, HostBackend
@@ -125,7 +126,7 @@ def test_zeros_are_not_enough(case: Case):
         suite.check_bytes(NullBackend(), case)
 
 
-@pytest.mark.parametrize("file", vectors_files(), ids=str)
+@each("file", vectors_files(), ids=str)
 def test_a_file_holds_a_case_whose_answer_is_not_zeros(file: VectorsFile):
     with pytest.raises(AssertionError, match="cases failed"):
         all_hold(file.cases, lambda case: suite.check_bytes(NullBackend(), case))

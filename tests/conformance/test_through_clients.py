@@ -1,4 +1,8 @@
-"""Every vectors file through the SDK: `Client.run` and `AsyncClient.run` against a real server in another process."""
+"""Every vectors file through the SDK against a real server in another process.
+
+`Client.run` runs all cases, `AsyncClient.run` two of each file: both make and read the same messages, and differ in how
+these travel.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.support.batches import each
 from tests.support.live_server import live_server
 from tests.support.vectors import Case, VectorsFile, all_hold, elements, vectors_files
 
@@ -56,11 +61,11 @@ def check(run: Run, case: Case) -> None:
         case.check_array(slot.name, found, expected)
 
 
-@pytest.mark.parametrize("file", vectors_files(), ids=str)
+@each("file", vectors_files(), ids=str)
 def test_vectors_through_the_client(sync_run: Run, file: VectorsFile):
     all_hold(file.cases, lambda case: check(sync_run, case))
 
 
-@pytest.mark.parametrize("file", vectors_files(), ids=str)
+@each("file", vectors_files(), ids=str)
 def test_vectors_through_the_async_client(async_run: Run, file: VectorsFile):
-    all_hold(file.cases, lambda case: check(async_run, case))
+    all_hold(file.cases[:2], lambda case: check(async_run, case))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
+from tests.support.batches import each
 from tests.support.operator_cases import STRATEGIES
 from tests.support.vectors import VECTORS, load, vectors_files
 
@@ -31,8 +32,8 @@ from tensorpost.onnx.schemas import WRITTEN_BY_HAND
 from tensorpost_server.operators import FORMS
 
 FACTS = [facts_of(name) for name in operator_names()]
-BY_CLASS = pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
-BY_FACTS = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: facts.name)
+BY_CLASS = each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+BY_FACTS = each("facts", FACTS, ids=lambda facts: facts.name)
 
 # DML_OPERATOR_TYPE: number in DirectML.h, and the level that brought it ("DirectML feature level history").
 HEADER = {

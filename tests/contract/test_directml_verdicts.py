@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-import pytest
 from tests.directml_device.differences import DIFFERENCES, Difference, difference_of
 from tests.directml_device.validation import Judged, kept, ours
+from tests.support.batches import each
 
 JUDGED = kept()
 OPERATORS = sorted({item.operator for item in JUDGED})
@@ -19,7 +19,7 @@ def differing(operator: str) -> list[tuple[Judged, Difference | None]]:
     return [(item, difference_of(item, codes)) for item, codes in found if item.accepted == bool(codes)]
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@each("operator", OPERATORS)
 def test_what_directml_accepts_is_accepted_and_nothing_else(operator: str) -> None:
     unexplained = [item for item, known in differing(operator) if known is None]
     assert not unexplained, f"{len(unexplained)}, the first: {unexplained[0]} {ours(operator, unexplained[0].fields)}"

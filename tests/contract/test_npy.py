@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib import format as npy_format
+from tests.support.batches import each
 
 from tensorpost.datatypes import DATA_TYPES, DataType, data_type
 from tensorpost.frame import HEAD_ALIGNMENT, NpyHead, NpyHeadReader, encode_npy_head
@@ -117,8 +118,8 @@ def some_shapes() -> Iterator[tuple[int, ...]]:
     yield from ((), (0,), (5,), (2, 3), (3, 0, 2), (1, 1, 1, 1), (2,) * 8, (1,) * 64)
 
 
-@pytest.mark.parametrize("row", IN_NPY, ids=lambda row: row.numpy_name)
-@pytest.mark.parametrize("shape", list(some_shapes()), ids=lambda shape: f"{len(shape)}d")
+@each("row", IN_NPY, ids=lambda row: row.numpy_name)
+@each("shape", some_shapes())
 def test_numpy_loads_what_we_write_and_we_read_what_it_saves(row: DataType, shape: tuple[int, ...]):
     array = np.arange(math.prod(shape)).reshape(shape).astype(row.dtype)
 
@@ -364,8 +365,8 @@ HEADER_REFUSALS: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("version", [(1, 0), (3, 0)], ids=["v1", "v3"])
-@pytest.mark.parametrize("name", HEADER_REFUSALS)
+@each("version", [(1, 0), (3, 0)], ids=["v1", "v3"])
+@each("name", HEADER_REFUSALS)
 def test_a_header_that_lies_is_refused_at_its_place(name: str, version: tuple[int, int]):
     text, message = HEADER_REFUSALS[name]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from tests.support.batches import each
 from tests.support.strategies import tile_descs
 
 from tensorpost.descriptors import OPERATORS, OperatorDesc, TileOperatorDesc, operator_class, parse_operator
@@ -63,7 +64,7 @@ def test_names_of_an_operator(name: str) -> None:
     assert parse_operator({**DXDISPATCH, "type": name}) == parse_operator(DXDISPATCH)
 
 
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_every_operator_is_found(cls: type[OperatorDesc]) -> None:
     assert operator_class(cls.operator_type) is cls
     assert operator_class(f"DML_OPERATOR_{cls.operator_type}") is cls
@@ -175,7 +176,7 @@ def test_an_output_that_was_left_out_is_not_blamed_for_the_rest(desc: Any, want:
     assert found(refusal({"type": "TILE", "desc": desc}, complete=True)) == want
 
 
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_every_operator_refuses_an_empty_description_with_its_fields(cls: type[OperatorDesc]) -> None:
     for complete in (False, True):
         error = refusal({"type": cls.operator_type, "desc": {}}, complete=complete)
@@ -183,7 +184,7 @@ def test_every_operator_refuses_an_empty_description_with_its_fields(cls: type[O
         assert all(violation.path[0] == "desc" for violation in error.violations)
 
 
-@pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.operator_type)
+@each("cls", OPERATORS, ids=lambda cls: cls.operator_type)
 def test_every_operator_refuses_odd_keys(cls: type[OperatorDesc]) -> None:
     fields = [info.alias for name, info in cls.model_fields.items() if name.endswith("_tensor")]
     for complete in (False, True):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batches import each
 from tests.support.strategies import json_values
 
 from tensorpost.datatypes import TensorDataType
@@ -148,8 +149,8 @@ def test_a_subclass_elsewhere_does_not_stand_in_for_its_parent() -> None:
 # Exceptions are values: they travel between processes
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.code)
-@pytest.mark.parametrize("again", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
+@each("cls", CLASSES, ids=lambda cls: cls.code)
+@each("again", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
 def test_pickle_and_copy(cls: type[TensorpostError], again: Any) -> None:
     error = _example(cls)
     other = again(error)

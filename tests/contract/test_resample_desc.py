@@ -145,11 +145,12 @@ def test_enums(field: str, cls: Any, names: dict[str, int]) -> None:
     assert {member.name: member.value for member in cls} == names
     prefix = {"InterpolationMode": "DML_INTERPOLATION_MODE_", "RoundingDirection": "DML_AXIS_DIRECTION_"}[field]
     for name, number in names.items():
-        spellings: list[Any] = [name, prefix + name, number, cls(number)]
+        spellings: list[Any] = [name, prefix + name, name.lower(), (prefix + name).title(), number, cls(number)]
+        spellings += ["nearest", "NEAREST"] if name == "NEAREST_NEIGHBOR" else []
         for spelling in spellings:
             desc = Resample2OperatorDesc(**document(Resample2OperatorDesc, **{field: spelling}))
             assert desc.to_json()[field] == name
-    for wrong in ("NEAREST", "linear", "decreasing", 2, True, None, "DML_LINEAR"):
+    for wrong in ("NEAR", "lineal", "decrease", 2, True, None, "DML_LINEAR"):
         assert refusal(Resample2OperatorDesc, **{field: wrong}) == [["enum-unknown", f"$.{field}"]]
 
 

@@ -401,7 +401,7 @@ def test_a_field_under_both_names_is_given_twice() -> None:
          "$.Stride: BufferTensorDesc has no field 'Stride'; did you mean 'Strides'?"),
         ({"DataType": "UINT8"}, "$.Sizes: Sizes is required"),
         ({"DataType": "UINT8", "Sizes": [1], "DimensionCount": 2},
-         "$.DimensionCount: DimensionCount is 2 but Sizes has 1 entries; leave it out or send the length"),
+         "$.DimensionCount: DimensionCount is 2 but Sizes has 1 entry; leave it out or send the length"),
         ({"DataType": "FLOAT32", "Sizes": [2, 3], "Strides": [5, 1], "TotalTensorSizeInBytes": 24},
          ("$.TotalTensorSizeInBytes: Sizes and Strides reach 32 bytes (rounded up to 4), but the buffer has 24; "
           "raise it or lower the strides")),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import oracles
+from tests.support.batches import each
 from tests.support.strategies import DATA_TYPE_BITS, TILE_DATA_TYPES, tile_cases, tile_descs
 
 from tensorpost.datatypes import TensorDataType
@@ -276,8 +277,8 @@ def test_the_table_here_has_every_level() -> None:
     assert list(SUPPORT) == [str(level) for level in FeatureLevel]
 
 
-@pytest.mark.parametrize("level", SUPPORT)
-@pytest.mark.parametrize("name", DATA_TYPE_BITS)
+@each("level", SUPPORT)
+@each("name", DATA_TYPE_BITS)
 def test_support_at_every_level(level: str, name: str) -> None:
     dims, types = SUPPORT[level]
     for rank in range(1, 9):
@@ -294,8 +295,8 @@ def test_support_at_every_level(level: str, name: str) -> None:
             desc.validate_for(level)
 
 
-@pytest.mark.parametrize("name", DATA_TYPE_BITS)
-@pytest.mark.parametrize("rank", range(1, 9))
+@each("name", DATA_TYPE_BITS)
+@each("rank", range(1, 9))
 def test_lowest_feature_level(name: str, rank: int) -> None:
     lowest = TileOperatorDesc.of(tensor(name, (2,) * rank), (1,) * rank).lowest_feature_level()
     want = next((level for level, (dims, types) in SUPPORT.items() if rank in dims and name in types), None)

@@ -346,3 +346,21 @@ def test_memory_is_taken_from_a_slow_upload_as_well():
 
     assert uploads.ended == ["slow"]
     assert lent_out(uploads.admission) == (500, 1)
+
+
+def test_many_that_are_refused_at_once_are_told_to_come_back_apart() -> None:
+    now = [1000.0]
+    admission = Admission(100, 0, 1, clock=lambda: now[0])
+
+    def wait() -> int:
+        with pytest.raises(TooBusy) as refusal:
+            admission.admit(1, "anna")
+        return refusal.value.extra["retry_after_seconds"]
+
+    waits = [wait() for _ in range(2000)]
+    assert waits[0] == 1
+    assert waits == sorted(waits)
+    assert {second: waits.count(second) for second in range(2, 20)} == dict.fromkeys(range(2, 20), 100)
+    assert {wait() for _ in range(3000)} <= set(range(21, 31)), "the SDK gives up after 30 s"
+    now[0] += 31
+    assert wait() == 1

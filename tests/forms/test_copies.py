@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import oracles
 from tests.support import strategies as ours
+from tests.support.batches import each
 
 from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
 from tensorpost_server.forms import Box, Copies, Copy, Loop, whole_box
@@ -149,10 +150,10 @@ def test_every_type_keeps_every_bit(data_type: str):
 
 
 @LIBRARIES
-@pytest.mark.parametrize("item", ["uint8", "uint16", "uint32", "uint64"])
-@pytest.mark.parametrize("row_bytes", [8, LONG_ROW - 8, LONG_ROW, LONG_ROW + 8])
-@pytest.mark.parametrize("copies", [1, 2, FEW_COPIES, FEW_COPIES + 1])
-@pytest.mark.parametrize("rows", [1, 3])
+@each("item", ["uint8", "uint16", "uint32", "uint64"])
+@each("row_bytes", [8, LONG_ROW - 8, LONG_ROW, LONG_ROW + 8])
+@each("copies", [1, 2, FEW_COPIES, FEW_COPIES + 1])
+@each("rows", [1, 3])
 def test_on_both_sides_of_every_threshold(xp: types.ModuleType, item: str, row_bytes: int, copies: int, rows: int):
     x = numbered((rows, row_bytes // np.dtype(item).itemsize), item)
     out = np.empty((rows * 2, x.shape[1] * copies), item)

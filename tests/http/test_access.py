@@ -181,13 +181,14 @@ def test_without_a_valid_key_there_is_health_only(file: Path, anna: str, headers
                 app.get(path, headers=headers)
                 for path in ("/v1/limits", "/v1/devices", "/docs", "/metrics", "/nothing")
             ],
-            app.get("/v2/health/live/", headers=headers),
         ):
             problem = assert_problem(answer, 401, "unauthenticated")
             challenge = answer.headers["www-authenticate"]
             assert challenge.startswith('Bearer realm="tensorpost"')
             assert ('error="invalid_token"' in challenge) == bool(headers)  # RFC 6750, section 3.1
             assert not any(value and value in problem["detail"] for value in headers.values() if value != "Bearer")
+        assert app.get("/v2/health/live/", headers=headers).status_code == 401
+        assert app.get("/v2/models/tile", headers=headers).json()["error"]
         assert app.get("/v2/health/live", headers=headers).status_code == 200
         assert app.get("/v2/health/ready", headers=headers).status_code == 200
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
-from tests.support.http_app import AppClient, assert_problem, http_app, npy_array, split_frame
+from tests.support.http_app import JSON, AppClient, assert_problem, http_app, npy_array, split_frame
 
 from tensorpost import problems
+from tensorpost.descriptors import OPERATORS
+from tensorpost.onnx import ONNX_OPERATORS
 
 TILED = [[1, 2, 3] * 3, [4, 5, 6] * 3] * 3  # DML_TILE_OPERATOR_DESC page, 3 x 3 copies of [[1, 2, 3], [4, 5, 6]]
 # Linear, half-pixel, 2 x 2 of [[1, 2, 3], [4, 5, 6]], by hand: along a row x = -0.25, 0.25, 0.75, 1.25, 1.75, 2.25
 # gives 1, 1.25, 1.75, 2.25, 2.75, 3; down a column the weights of the second row are 0, 1/4, 3/4, 1.
 _ROW = np.array([1, 1.25, 1.75, 2.25, 2.75, 3])
 RESIZED = np.stack([_ROW, _ROW + 0.75, _ROW + 2.25, _ROW + 3])
-EXPECTED = {"tile": TILED, "resize": RESIZED}
 
 
 @pytest.fixture(scope="module")
@@ -43,75 +47,120 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 def path_of(path: str, operation: dict[str, Any]) -> str:
     """The path with the examples of its parameters in it."""
     for parameter in operation.get("parameters", []):
-        if parameter["in"] == "path":
+        if parameter.get("in") == "path":
             path = path.replace(f"{{{parameter['name']}}}", parameter.get("example", "tile"))
     return path
 
 
-def bodies(app: AppClient, media_type: str, content: dict[str, Any]) -> Iterator[tuple[str, bytes, str]]:
-    """Name, body and summary of each example, external ones fetched."""
-    if "example" in content:
-        yield "example", json.dumps(content["example"]).encode(), ""
-    for name, example in content.get("examples", {}).items():
-        if "externalValue" in example:
-            fetched = app.get(example["externalValue"])
-            assert (200, media_type) == (fetched.status_code, fetched.headers["content-type"])
-            yield name, fetched.content, example["summary"]
-        else:
-            yield name, json.dumps(example["value"]).encode(), example["summary"]
+def filled(path: str, operation: dict[str, Any], document: dict[str, Any]) -> tuple[str, dict[str, str], str, Any]:
+    """Path, query, media type and body as the page fills them in when `Execute` is pressed: nothing else is typed."""
+    query: dict[str, str] = {}
+    for parameter in operation.get("parameters", []):
+        if "$ref" in parameter:
+            parameter = document["components"]["parameters"][parameter["$ref"].rpartition("/")[2]]  # noqa: PLW2901 # what it refers to
+        value = parameter.get("example", parameter["schema"].get("default"))
+        if parameter["in"] == "query" and value is not None:
+            query[parameter["name"]] = value
+    content = operation["requestBody"]["content"]
+    media_type = next(iter(content))
+    return path_of(path, operation), query, media_type, content[media_type].get("example")
 
 
-def test_every_example_of_a_body_gets_the_right_answer(app: AppClient, document: dict[str, Any]):
-    seen: set[tuple[str, str]] = set()
+def test_what_the_page_fills_in_is_answered_with_200(app: AppClient, document: dict[str, Any]):
+    executed: set[str] = set()
     for path, method, operation in operations(document):
-        for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
-            examples = list(bodies(app, media_type, content))
-            assert examples, f"{method} {path} has no example of {media_type}"
-            for name, body, summary in examples:
-                query = re.search(r"\((\?[^)]*)\)", summary)
-                target = path_of(path, operation) + (query[1] if query else "")
-                answer = app.request(method, target, content=body, headers={"content-type": media_type})
-                assert answer.status_code == 200, f"{target}: {answer.text}"
-                assert media_type == answer.headers["content-type"]
-                if path == "/v1/validate":
-                    assert answer.json()["valid"] is True
-                else:
-                    np.testing.assert_array_equal(EXPECTED[name], output_of(media_type, answer.content)[0, 0])
-                seen.add((path, media_type))
-    forms = ("application/x-npy", "application/vnd.safetensors", "application/json")
-    doors = ("/v1/operators/{operator}", "/v1/onnx/{op_type}")
-    assert {("/v1/validate", "application/json"), *((door, form) for door in doors for form in forms)} == seen
+        if method != "post" or path.startswith("/v2/"):
+            continue
+        target, query, media_type, example = filled(path, operation, document)
+        assert not query, f"{path}: the page would send {query} beside the document"
+        if example is None:
+            assert media_type != "application/json", f"{path}: the page would make up a document"
+            continue  # a file is asked for
+        answer = app.request(method, target, params=query, json=example)
+        assert answer.status_code == 200, f"{path}: {answer.text}"
+        executed.add(path)
+        if path == "/v1/validate":
+            assert answer.json()["valid"] is True
+    assert len([path for path in executed if path.startswith("/v1/operators/")]) == len(OPERATORS)
+    for path, expected in (("/v1/operators/tile", TILED), ("/v1/onnx/Resize", RESIZED)):
+        _, _, _, example = filled(path, document["paths"][path]["post"], document)
+        (tensor,) = app.post(path, json.dumps(example), JSON).json()["tensors"].values()
+        np.testing.assert_array_equal(expected, np.reshape(tensor["data"], tensor["shape"])[0, 0])
+
+
+def test_the_bodies_that_are_served_get_the_right_answer(app: AppClient):
+    for name, path, query, expected in (
+        ("tile", "/v1/operators/tile", "?repeats=1,1,3,3", TILED),
+        ("resize", "/v1/onnx/Resize", "?opset=19&mode=linear&scales=1,1,2,2", RESIZED),
+    ):
+        for suffix, media_type, parameters in (
+            ("npy", "application/x-npy", query),
+            ("safetensors", "application/vnd.safetensors", ""),
+        ):
+            body = app.get(f"/v1/examples/{name}.{suffix}")
+            assert body.headers["content-type"] == media_type
+            answer = app.post(path + parameters, body.content, {"content-type": media_type})
+            np.testing.assert_array_equal(expected, output_of(media_type, answer.content)[0, 0])
 
 
 def output_of(media_type: str, body: bytes) -> Any:
     if media_type == "application/x-npy":
         return npy_array(body)
-    if media_type == "application/json":
-        (tensor,) = json.loads(body)["tensors"].values()
-        return np.reshape(tensor["data"], tensor["shape"])
     head, buffers = split_frame(body)
     (name,) = buffers
     return np.frombuffer(buffers[name], "<f4").reshape(head[name]["shape"])
 
 
-def test_every_example_of_a_parameter_is_understood(app: AppClient, document: dict[str, Any]):
-    for path, method, operation in operations(document):
-        query = {
-            parameter["name"]: parameter.get("example") or next(iter(parameter["examples"].values()))["value"]
-            for parameter in operation.get("parameters", [])
-            if parameter["in"] == "query"
-        }
-        if not query:
-            continue
-        content = operation["requestBody"]["content"]
-        media_type = "application/x-npy" if "application/x-npy" in content else "application/json"
-        ((_, body, _),) = bodies(app, media_type, content[media_type])
+def test_every_operator_has_its_path_and_query_parameters(document: dict[str, Any]):
+    for cls in OPERATORS:
+        operation = document["paths"][f"/v1/operators/{cls.operator_type.lower()}"]["post"]
+        named = {each["name"] for each in operation["parameters"] if "name" in each}
+        assert named == {field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
+        assert operation["operationId"] == f"run_{cls.operator_type.lower()}"
+    for op_type in {schema.op_type for schema in ONNX_OPERATORS}:
+        assert document["paths"][f"/v1/onnx/{op_type}"]["post"]["operationId"] == f"run_onnx_{op_type}"
 
-        answer = app.request(
-            method, path_of(path, operation), params=query, content=body, headers={"content-type": media_type}
-        )
 
-        assert answer.status_code == 200, f"{path}: {answer.text}"
+def test_every_reference_is_there(document: dict[str, Any]):
+    for ref in {*re.findall(r'"\$ref": "#/components/([^"]+)"', json.dumps(document))}:
+        kind, _, name = ref.partition("/")
+        assert name in document["components"][kind], ref
+    for name in document["components"]["schemas"]:
+        assert name.isidentifier()
+
+
+GENERATORS = {
+    "openapi-python-client": ["generate", "--path", "{document}", "--output-path", "{out}", "--meta", "none",
+                              "--config", "{config}", "--fail-on-warning"],
+    "datamodel-codegen": ["--input", "{document}", "--input-file-type", "openapi", "--output", "{out}.py",
+                          "--formatters", "builtin", "--output-model-type", "pydantic_v2.BaseModel"],
+    "openapi-typescript": ["{document}", "-o", "{out}.ts"],
+}  # fmt: skip
+BINARY = ("x-npy", "x-npz", "vnd.safetensors")
+CONFIG = {  # its bodies are bytes, or JSON; what it formats with need not be there
+    "content_type_overrides": {
+        **{f"application/{name}": "application/octet-stream" for name in BINARY},
+        **{f"image/{name}": "application/octet-stream" for name in ("png", "jpeg", "webp", "avif")},
+    },
+    "post_hooks": [],
+}
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_generators_of_clients_have_no_warning(document: dict[str, Any], tmp_path: Path, generator: str):
+    command = shutil.which(generator)
+    if command is None:
+        pytest.skip(f"{generator} is not installed, which makes a client of the OpenAPI document")
+    places = {"document": tmp_path / "openapi.json", "config": tmp_path / "config.json", "out": tmp_path / "made"}
+    places["document"].write_text(json.dumps(document))
+    places["config"].write_text(json.dumps(CONFIG))
+    arguments = [argument.format(**places) for argument in GENERATORS[generator]]
+
+    done = subprocess.run([command, *arguments], check=False, capture_output=True, text=True, timeout=300)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in (done.stdout + done.stderr).lower()
+    assert any(tmp_path.glob("made*"))
 
 
 def test_every_path_that_can_be_fetched_is_there(app: AppClient, document: dict[str, Any]):
@@ -137,7 +186,7 @@ def test_every_answer_is_described_as_it_is(app: AppClient, document: dict[str, 
 
 
 def test_the_example_of_a_problem_is_one_we_send(app: AppClient, document: dict[str, Any]):
-    shown = document["paths"]["/v1/operators/{operator}"]["post"]["responses"]["4XX"]["content"]
+    shown = document["components"]["responses"]["Problem"]["content"]
     example = shown["application/problem+json"]["example"]
     body = app.get("/v1/examples/tile.npy").content
 
@@ -148,6 +197,7 @@ def test_the_example_of_a_problem_is_one_we_send(app: AppClient, document: dict[
     del found["request_id"]
     assert example == found
     assert example["type"].rpartition(":")[2] in problems.problem_classes()
+    jsonschema.validate(found, {"$ref": "#/components/schemas/Problem", "components": document["components"]})
 
 
 def test_operation_ids_are_unique_and_everything_has_a_summary(document: dict[str, Any]):
@@ -164,7 +214,7 @@ def test_the_document_is_openapi(document: dict[str, Any]):
     assert (document["info"]["title"], bool(document["info"]["version"])) == ("tensorpost", True)
     assert "curl" in document["info"]["description"]
     for path, _, operation in operations(document):
-        named = [(parameter["name"], parameter["in"]) for parameter in operation.get("parameters", [])]
+        named = [(each["name"], each["in"]) for each in operation.get("parameters", []) if "name" in each]
         assert len(named) == len({*named}), f"{path} names a parameter twice"
         assert {*re.findall(r"{(\w+)}", path)} == {name for name, where in named if where == "path"}
 

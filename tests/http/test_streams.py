@@ -82,15 +82,18 @@ def head_only(size: int, repeats: int) -> bytes:
             request_bytes("POST", TILE, b"", {"content-length": 30 << 20}), 415, "unsupported-media-type", id="no form"
         ),
         pytest.param(
-            request_bytes("POST", TILE, b"", NPY | {"content-length": 30 << 20, "accept": "text/html"}), 406,
-            "not-acceptable", id="no answer",
+            request_bytes(
+                "POST", TILE + "?repeats=1,1", npy_bytes(np.zeros((1 << 20, 7), np.float32))[:128],
+                NPY | {"content-length": 128 + (28 << 20), "accept": "text/css"},
+            ),
+            406, "not-acceptable", id="no answer",
         ),
         pytest.param(
             request_bytes("POST", TILE, b"", NPY | {"content-length": None}), 411, "length-required", id="no length"
         ),
         pytest.param(
-            request_bytes("POST", TILE, b"", NPY | {"content-length": None, "transfer-encoding": "chunked"}), 411,
-            "length-required", id="chunked",
+            request_bytes("POST", TILE, b"", {"content-length": None, "transfer-encoding": "chunked"}), 415,
+            "unsupported-media-type", id="chunked and no form",
         ),
         # from here on the head of the body is there, and not one byte of the tensor
         pytest.param(head_only(30 << 20, 0), 422, "invalid-descriptor", id="a descriptor that breaks a rule"),

@@ -274,4 +274,4 @@ def test_without_the_packages_the_start_says_what_to_install():
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode != 0
-    assert "install tensorpost[otel]" in ran.stderr
+    assert "pip install '.[otel]' in a clone" in ran.stderr

@@ -47,13 +47,13 @@ def test_every_type_survives_bit_for_bit(name: str, run: Any) -> None:
     assert got.tobytes() == onnx_oracle.tile(x, (3, 2)).tobytes()
 
 
-def test_strings_are_tiled_in_python_but_do_not_travel(run: Any) -> None:
+def test_strings_are_tiled_in_python_and_travel_in_no_frame(run: Any) -> None:
     x = np.array([["a", "bc"]], object)
     node = OnnxNode.of("Tile", {"input": x, "repeats": [2, 2]}, opset=6)
     assert run(node, x).tolist() == [["a", "bc", "a", "bc"]] * 2
     assert run(node, x, ((1, 2), (1, 3))).tolist() == [["bc", "a"]]
     for container, reason in (("npy", "pickle"), ("frame", "safetensors")):
-        with pytest.raises(InvalidDescriptor, match=rf"(?s)cannot travel.*{reason}.*without a server, as np.tile does"):
+        with pytest.raises(InvalidDescriptor, match=rf"(?s)cannot travel.*{reason}.*Client.run and Client.onnx"):
             node.input.require_carriable(container)
 
 

@@ -51,9 +51,7 @@ SLICES = {"LARGE": 0, "SHORTEST_RUN": 5, "BLOCK": 64, "COPIED_BLOCK": 64}
 LONG_SUMS = {"LONG_SUM": 2, "MOST_TAPS": 16, "BLOCK": 16, "COPIED_BLOCK": 16}
 PARTS = {"LONG_SUM": 2, "MOST_TAPS": 3, "BETWEEN": 4, "MOST_BETWEEN": 12, "MOST_CONVERTED": 8}
 SETTLES_BITS = ("LONG_SUM", "MOST_TAPS", "BETWEEN")  # the order of sums; all else must not show
-WAYS = pytest.mark.parametrize(
-    "way", [DEFAULT, SLICES, LONG_SUMS, PARTS], ids=["default", "slices", "long sums", "parts"]
-)
+WAYS = (DEFAULT, SLICES, LONG_SUMS, PARTS)
 
 
 def tensors(desc: OperatorDesc) -> tuple[BufferTensorDesc, BufferTensorDesc]:
@@ -125,7 +123,7 @@ def cases(draw: st.DrawFn, classes: Sequence[type[OperatorDesc]], dtypes: Sequen
 FAMILY = ("UPSAMPLE_2D", *[cls.operator_type for cls in FORWARD + BACKWARD])
 
 
-@WAYS
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("operator", FAMILY)
 def test_worked_examples(operator: str, way: dict[str, int]) -> None:
     """Without backends, slices and layouts, which tests/conformance goes through."""
@@ -155,54 +153,50 @@ def test_the_oracle_gives_the_worked_examples_too(operator: str) -> None:
 # ---- the oracle, element by element ----------------------------------------------------------------------------------
 
 
-@WAYS
 @given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]))
 @settings(max_examples=80, deadline=None)
-def test_floats_are_within_the_tolerance(way: dict[str, int], case: tuple[Any, NDArray[Any]]) -> None:
+def test_floats_are_within_the_tolerance(case: tuple[Any, NDArray[Any]]) -> None:
     desc, x = case
     evaluate = oracle.gradient if isinstance(desc, BACKWARD) else oracle.resample
     values, magnitudes = evaluate(oracle.axes_of(desc), x)
-
-    with tuned(**way):
-        result = run(desc, x)
-
     # WebNN's conformance tests allow 84 and 10 ULP. Where positive and negative terms cancel, ULP of the result would
     # ask for more than float32 sums can give, so they are counted at the sum of the terms' magnitudes.
     ulp = np.spacing(np.maximum(magnitudes, np.finfo(x.dtype).tiny).astype(x.dtype)).astype(np.float64)
     allowed = {"float32": 84, "float16": 10}[x.dtype.name]
-    np.testing.assert_array_less(np.abs(result - values) / ulp, allowed)
     # Ours is far better than that: rounded once to float16, and a few float32 roundings.
-    np.testing.assert_array_less(np.abs(result - values) / ulp, {"float32": 8, "float16": 0.51}[x.dtype.name])
+    better = {"float32": 8, "float16": 0.51}[x.dtype.name]
+    for way in WAYS:
+        with tuned(**way):
+            result = run(desc, x)
+        np.testing.assert_array_less(np.abs(result - values) / ulp, min(allowed, better), str(way))
 
 
-@WAYS
 @given(case=cases(FORWARD, ["uint8", "int8"]))
 @settings(max_examples=60, deadline=None)
-def test_integers_truncate_toward_zero(way: dict[str, int], case: tuple[Any, NDArray[Any]]) -> None:
+def test_integers_truncate_toward_zero(case: tuple[Any, NDArray[Any]]) -> None:
     desc, x = case
     values, magnitudes = oracle.resample(oracle.axes_of(desc), x)
-
-    with tuned(**way):
-        result = run(desc, x)
-
     # 1 is allowed; ours differs from the exact truncation only where the sum is a whole number but for float32.
     slack, limits = 1e-3 + 1e-5 * magnitudes, np.iinfo(x.dtype)
     low, high = (np.clip(np.trunc(values + by), limits.min, limits.max) for by in (-slack, slack))
-    assert ((low <= result) & (result <= high)).all()
+    for way in WAYS:
+        with tuned(**way):
+            result = run(desc, x)
+        assert ((low <= result) & (result <= high)).all(), way
 
 
-@WAYS
 @given(case=cases(FORWARD, ["float32", "float16", "uint8"]))
 @settings(max_examples=60, deadline=None)
-def test_nearest_copies_every_bit(way: dict[str, int], case: tuple[Any, NDArray[Any]]) -> None:
+def test_nearest_copies_every_bit(case: tuple[Any, NDArray[Any]]) -> None:
     desc, x = case
     desc = desc.model_copy(update={"interpolation_mode": "NEAREST_NEIGHBOR"})
     x = np.random.default_rng(x.size).integers(0, 256, x.nbytes, np.uint8).view(x.dtype).reshape(x.shape)  # NaN too
 
-    with tuned(**way):
-        result = run(desc, x)
-
-    np.testing.assert_array_equal(bits(result), bits(oracle.gather(oracle.axes_of(desc), x)))
+    expected = bits(oracle.gather(oracle.axes_of(desc), x))
+    for way in WAYS:
+        with tuned(**way):
+            result = run(desc, x)
+        np.testing.assert_array_equal(bits(result), expected, str(way))
 
 
 # ---- windows in parts ------------------------------------------------------------------------------------------------
@@ -255,9 +249,9 @@ def test_offsets_that_send_every_output_to_one_element_are_counted() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int8"])
 def test_the_parts_of_wide_windows_make_their_means(way: dict[str, int], dtype: str) -> None:
     random = np.random.default_rng(8)
-    x = random.integers(-100 if dtype == "int8" else 0, 100, (3, 4000)).astype(dtype)
+    x = random.integers(-100 if dtype == "int8" else 0, 100, (3, 2000)).astype(dtype)
     desc = describe(
-        Resample3OperatorDesc, dtype, [3, 4000], [3, 5], Scales=[1, 2**-9], Antialiased=True,
+        Resample3OperatorDesc, dtype, [3, 2000], [3, 5], Scales=[1, 2**-8], Antialiased=True,
         InputPixelOffsets=[0.5, 0.5], OutputPixelOffsets=[-0.5, -0.5],
     )  # fmt: skip
     values, _ = oracle.resample(oracle.axes_of(desc), x)
@@ -292,22 +286,19 @@ def test_a_sum_longer_than_one_part_is_exact_where_float32_is() -> None:
 # ---- any box, any layout ---------------------------------------------------------------------------------------------
 
 
-@WAYS
 @given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_any_box_has_the_bits_of_the_whole(
-    way: dict[str, int], case: tuple[Any, NDArray[Any]], data: st.DataObject
-) -> None:
+def test_any_box_has_the_bits_of_the_whole(case: tuple[Any, NDArray[Any]], data: st.DataObject) -> None:
     desc, x = case
-    with tuned(**{name: value for name, value in way.items() if name in SETTLES_BITS}):
-        whole = run(desc, x)
-    ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in whole.shape]
+    sizes = tensors(desc)[1].sizes
+    ends = [sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) for n in sizes]
     box = tuple((low, high + 1) for low, high in ends)
-
-    with tuned(**way):
-        part = run(desc, x, box)
-
-    np.testing.assert_array_equal(bits(part), bits(whole[tuple(slice(*span) for span in box)].copy()))
+    for way in WAYS:
+        with tuned(**{name: value for name, value in way.items() if name in SETTLES_BITS}):
+            whole = run(desc, x)
+        with tuned(**way):
+            part = run(desc, x, box)
+        np.testing.assert_array_equal(bits(part), bits(whole[tuple(slice(*span) for span in box)].copy()), str(way))
 
 
 @given(case=cases(FORWARD + BACKWARD, ["float32", "float16"]), data=st.data())
@@ -506,7 +497,7 @@ def test_the_gradient_is_the_adjoint(case: tuple[Any, NDArray[Any]]) -> None:
 # ---- values that are no ordinary numbers -----------------------------------------------------------------------------
 
 
-@WAYS
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_tap_of_weight_0_is_not_read(way: dict[str, int]) -> None:
     x = np.array([1, np.inf, 3, np.nan, 5, 6, 7, 8, 9, 10, 11, 12], np.float32)
     desc = describe(

@@ -43,7 +43,6 @@ PORTABLE = cast(
         }
     ),
 )
-LIBRARIES = pytest.mark.parametrize("xp", [np, PORTABLE], ids=["numpy", "any library"])
 
 
 @dataclass(frozen=True)
@@ -128,29 +127,23 @@ def fill(kernel: Separable, x: NDArray[Any], dtype: Any, xp: types.ModuleType = 
     return out
 
 
-@LIBRARIES
+WAYS = ({}, {"LARGE": 0, "SHORTEST_RUN": 5}, {"LONG_SUM": 1}, {"BLOCK": 8, "COPIED_BLOCK": 8, "MOST_TAPS": 4})
+
+
 @pytest.mark.parametrize(
     ("dtype", "accumulate"), [("float32", "float32"), ("float16", "float32"), ("float64", "float64")]
 )
-@pytest.mark.parametrize(
-    "way",
-    [{}, {"LARGE": 0, "SHORTEST_RUN": 5}, {"LONG_SUM": 1}, {"BLOCK": 8, "COPIED_BLOCK": 8, "MOST_TAPS": 4}],
-    ids=str,
-)
 @given(case=kernels())
 @settings(max_examples=25, deadline=None)
-def test_any_maps_are_products_of_matrices(
-    xp: types.ModuleType, dtype: str, accumulate: str, way: dict[str, int], case: tuple[Any, tuple[int, ...]]
-) -> None:
+def test_any_maps_are_products_of_matrices(dtype: str, accumulate: str, case: tuple[Any, tuple[int, ...]]) -> None:
     axes, shape = case
     # Small multiples of a power of two: every product and sum is exact, so the order of sums does not matter.
     x = (np.arange(math.prod(shape)) % 13 - 6).reshape(shape).astype(dtype)
-    want = apply(dense(axes, shape), x)
-
-    with tuned(**way):
-        result = fill(Separable(axes, accumulate), x, dtype, xp)
-
-    np.testing.assert_array_equal(result, want.astype(dtype))
+    want = apply(dense(axes, shape), x).astype(dtype)
+    for (name, xp), way in itertools.product({"numpy": np, "any library": PORTABLE}.items(), WAYS):
+        with tuned(**way):
+            result = fill(Separable(axes, accumulate), x, dtype, xp)
+        np.testing.assert_array_equal(result, want, f"{name} {way}")
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64", "complex64"])

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 
 import pytest
 from tests.support import structure
+from tests.support.batches import each
 from tests.support.docs_tables import DOCS, PICTURE
 from tests.support.structure import boxes, picture, rows_of
 from tests.support.vectors import cases_of
@@ -41,7 +42,7 @@ def test_a_circle_of_imports_is_not_drawn() -> None:
         rows_of({"a": frozenset("b"), "b": frozenset("a")})
 
 
-@pytest.mark.parametrize("path", sorted(set(PATH.findall(PAGE))))
+@each("path", sorted(set(PATH.findall(PAGE))))
 def test_every_path_leads_somewhere(path: str) -> None:
     assert any(any(folder.glob(path)) for folder in FOLDERS), f"{path} is no file or folder"
 

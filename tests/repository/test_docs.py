@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.batches import each
 from tests.support.live_server import live_server
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,7 @@ def blocks(page: str) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with live_server() as url:
+    with live_server(TENSORPOST_SHARED_MEMORY=True) as url:
         yield url
 
 
@@ -99,6 +100,8 @@ def test_python_on_a_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
+    if page.name == "open-inference.md":
+        pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group clients has it")
     for block in blocks(page.read_text("utf-8")):
         where = f"{page.name}:{block.line}"
         if block.reason is not None:
@@ -197,12 +200,12 @@ def unwanted(text: str) -> list[str]:
     return ABSOLUTE.findall(text) + hosts
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@each("page", PAGES, ids=page_id)
 def test_pages_hold_no_paths_of_one_machine_and_no_registry_hosts(page: Path) -> None:
     assert unwanted(page.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
+@each("path", MODULES, ids=module_name)
 def test_sources_hold_no_paths_of_one_machine_and_no_registry_hosts(path: Path) -> None:
     assert unwanted(path.read_text("utf-8")) == []
 

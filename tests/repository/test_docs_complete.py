@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tests.support.conformance_table import conformance, conformance_text
 from tests.support.docs_tables import DOCS, TABLES, between_marks, with_table
+from tests.support.openapi_examples import examples_text
 
 from tensorpost.descriptors import OPERATORS
 from tensorpost_server.http.conformance import CONFORMANCE
+from tensorpost_server.http.openapi import EXAMPLES
 
 ROOT = DOCS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -46,6 +48,7 @@ def test_a_row_that_is_missing_is_seen(page: str) -> None:
 
 def test_conformance_says_what_the_backends_planners_say() -> None:
     assert CONFORMANCE.read_text() == conformance_text(), "run: python -m tests.support.docs_tables"
+    assert EXAMPLES.read_text() == examples_text(), "run: python -m tests.support.docs_tables"
 
 
 def test_conformance_of_operators_whose_ways_are_known() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.batches import each
 
 import tensorpost
 from tensorpost import problems
@@ -82,7 +83,7 @@ def in_order(name: str) -> tuple[int, list[str | int]]:
     return group, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_module_lists_what_it_offers(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     names = exported(tree)

@@ -101,6 +101,6 @@ def test_the_proof_of_constant_memory_in_small(tmp_path: Path) -> None:
 def test_the_readmes_pictures_are_small() -> None:
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
 
-    assert len(pictures) == 2
+    assert len(pictures) == 3
     for picture in pictures:
         assert (ROOT / picture).stat().st_size < 150_000

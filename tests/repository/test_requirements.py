@@ -16,9 +16,11 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 PINNED = {
-    "dev.txt": (["server", "images", "numba", "otel", "jwt"], ["dev"]),
+    "dev.txt": (["server", "images", "numba", "otel", "jwt", "grpc"], ["dev"]),
     "demo.txt": (["server", "images", "numba"], ["demo", "build"]),
-    "server.txt": (["server", "numba", "otel", "jwt"], []),
+    "server.txt": (["server", "numba", "otel", "jwt", "grpc"], []),
+    "slim.txt": (["server", "otel", "jwt"], []),
+    "cuda.txt": (["server", "numba", "otel", "jwt", "grpc", "cuda12"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
 
@@ -68,11 +70,32 @@ def test_everything_asked_for_is_pinned_within_its_range(name: str) -> None:
 
 
 def test_all_files_pin_the_same_versions() -> None:
-    dev = {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins("dev.txt")}
+    names = (*PINNED, "build.txt")
+    pinned = {name: {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins(name)} for name in names}
 
     for name in ("demo.txt", "server.txt", "build.txt"):
-        assert {(pin.name, str(pin.specifier), str(pin.marker)) for pin in pins(name)} <= dev, name
+        assert pinned[name] <= pinned["dev.txt"], name
+    assert pinned["slim.txt"] <= pinned["server.txt"] <= pinned["cuda.txt"], (
+        "the image installs each on top of the last"
+    )
+    assert pinned["cuda.txt"] - pinned["dev.txt"] == pinned["cuda.txt"] - pinned["server.txt"]
 
 
 def test_the_build_needs_what_the_build_group_pins() -> None:
     assert sorted(PROJECT["build-system"]["requires"]) == sorted(GROUPS["build"])
+
+
+def test_installations_that_are_named_exist_and_need_no_index() -> None:
+    """`pip install 'tensorpost[...]'` would ask an index, and the package is on none."""
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files += [path for folder in ("app", "client") for path in (ROOT / folder).rglob("*.py")]
+    named: set[str] = set()
+    for path in files:
+        text = path.read_text()
+        assert not re.search(r"install[^\n]{0,20}tensorpost\[", text), path
+        for extras in re.findall(r"""['"`]\.\[([a-z0-9,]+)\]""", text):
+            named |= set(extras.split(","))
+        for arguments in re.findall(r"install_command\(([^)]*)\)", text):
+            named |= set(re.findall(r"""['"]([a-z0-9]+)['"]""", arguments))
+    assert named <= EXTRAS.keys()
+    assert {"server", "cuda13", "onnx", "numba", "images"} <= named

@@ -73,6 +73,7 @@ def stand_in(folder: Path) -> Any:
     module.empty = lambda shape, dtype: array(np.empty(shape, dtype))
     module.RawKernel = lambda code, name, options: Kernel(emulator, code, name, options)
     module.cuda = SimpleNamespace(
+        Device=lambda _number: SimpleNamespace(compute_capability="0"),  # for which there are no files of kernels
         runtime=SimpleNamespace(getDevice=lambda: 0),
         get_current_stream=lambda: SimpleNamespace(ptr=0),
         compiler=SimpleNamespace(

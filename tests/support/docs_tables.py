@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from fastapi import FastAPI
 from tests.support.conformance_table import (
     conformance,
     conformance_text,
@@ -20,6 +21,7 @@ from tests.support.conformance_table import (
     left_to_onnx_runtime,
 )
 from tests.support.http_app import app_settings
+from tests.support.openapi_examples import examples_text
 from tests.support.structure import picture, structure_table
 
 from tensorpost import _cli
@@ -28,6 +30,7 @@ from tensorpost.problems import ConnectionProblem, TensorpostError, problem_clas
 from tensorpost_server.http.conformance import CONFORMANCE
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
+from tensorpost_server.http.openapi import EXAMPLES
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
@@ -61,7 +64,7 @@ def problems_table() -> str:
 
 def endpoints_table() -> str:
     """Every operation of the OpenAPI document."""
-    paths: Mapping[str, Mapping[str, Any]] = create_app(app_settings()).openapi()["paths"]
+    paths: Mapping[str, Mapping[str, Any]] = FastAPI.openapi(create_app(app_settings()))["paths"]  # not a path for each
     rows = [
         (f"`{method.upper()} {path}`", operation["summary"], _first_paragraph(operation["description"]))
         for path, operations in paths.items()
@@ -173,3 +176,4 @@ if __name__ == "__main__":
         path.write_text(with_table(path.read_text(), table()))
     PICTURE.write_text(picture())
     CONFORMANCE.write_text(conformance_text())
+    EXAMPLES.write_text(examples_text())

@@ -24,6 +24,12 @@ from .buffer_pool import BufferPool
 
 __all__ = ["Admission", "Ticket"]
 
+REFUSALS_PER_SECOND = 100
+"""So many callers are told to come back in the same second. A refusal costs as much time as a small answer."""
+
+LONGEST_WAIT_SECONDS = 30
+"""The SDK gives up when its waits are longer."""
+
 
 class Ticket:
     """A request's share of the budget, from `Admission.admit` until `release`; also a context manager."""
@@ -127,7 +133,7 @@ class Admission:
     Attributes:
         memory_bytes: bytes that all requests together may hold.
         max_requests: requests that may be in flight.
-        retry_after_seconds: what a refused caller is told to wait.
+        retry_after_seconds: what a refused caller is told to wait at least.
         buffers: the pool that the memory comes from.
         caller_share: part, up to 1, of what the others left, that one caller may hold with more than one request.
         slow_upload_seconds: how long a body may arrive before it may be ended to make room.
@@ -147,6 +153,7 @@ class Admission:
     clock: Callable[[], float] = time.monotonic
     held: dict[str, Held] = field(default_factory=dict[str, Held])
     uploads: dict[Ticket, Upload] = field(default_factory=dict[Ticket, Upload])
+    _next_turn: float = 0.0
 
     def admit(self, size_in_bytes: int, caller: str = "") -> Ticket:
         """Reserve a slot and bytes for one request.
@@ -262,7 +269,14 @@ class Admission:
             )  # fmt: skip
 
     def _busy(self, why: str, setting: str) -> TooBusy:
+        wait = self._wait()
         return TooBusy(
-            f"too busy: {why} (setting {setting}); try again in {self.retry_after_seconds} s",
-            extra={"retry_after_seconds": self.retry_after_seconds, "setting": setting},
+            f"too busy: {why} (setting {setting}); try again in {wait} s",
+            extra={"retry_after_seconds": wait, "setting": setting},
         )
+
+    def _wait(self) -> int:
+        """Seconds to tell a refused caller: each gets a turn of its own to come back, so many in a second."""
+        now, least = self.clock(), self.retry_after_seconds
+        self._next_turn = min(max(self._next_turn, now) + 1 / REFUSALS_PER_SECOND, now + LONGEST_WAIT_SECONDS)
+        return max(least, min(least + int(self._next_turn - now), LONGEST_WAIT_SECONDS))

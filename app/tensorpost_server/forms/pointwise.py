@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from .base import Box, BoxForm, Reads, extents, go_on
-from .expression import Expression, evaluate
+from .expression import FUNCTIONS, Call, Expression, evaluate
 from .float16 import narrow, widen
 
 __all__ = ["Pointwise"]
 
 BLOCK = 1 << 15  # elements computed at a time, so that temporaries stay in a CPU's second-level cache
+LARGE_BLOCK = 1 << 20  # where there are no temporaries: a block of small integers takes less time than its Python
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,18 @@ class Pointwise(BoxForm):
             if xp is not np or out.size <= BLOCK:
                 self._fill(xp, arrays, out)
                 return
-            for *block, target in _blocks([*arrays, out]):
+            most = LARGE_BLOCK if self._is_one_call(arrays, out) else BLOCK
+            for *block, target in _blocks([*arrays, out], most):
                 go_on()
                 self._fill(xp, block, target)
+
+    def _is_one_call(self, arrays: Sequence[Any], out: Any) -> bool:
+        """Whether one function of NumPy's reads the inputs and writes the output."""
+        if not isinstance(self.expression, Call) or not isinstance(FUNCTIONS[self.expression.function].numpy, str):
+            return False
+        inner = any(isinstance(argument, Call) for argument in self.expression.arguments)
+        types = [array.dtype.name for array in arrays]
+        return not inner and types == list(self.types) and out.dtype.name == self.computed_in
 
     def _fill(self, xp: ModuleType, arrays: Sequence[Any], out: Any) -> None:
         operands = [_converted(xp, array, name) for array, name in zip(arrays, self.types, strict=True)]
@@ -89,8 +99,8 @@ def _converted(xp: ModuleType, array: Any, name: str) -> Any:
     return array.astype(_dtype(name), copy=False)
 
 
-def _blocks(arrays: Sequence[Any]) -> Iterator[list[Any]]:
-    """Arrays of one shape, cut alike into blocks of about `BLOCK` elements; each block lies together where they do."""
+def _blocks(arrays: Sequence[Any], most: int) -> Iterator[list[Any]]:
+    """Arrays of one shape, cut alike into blocks of about `most` elements; each block lies together where they do."""
     rank = arrays[0].ndim
     order = sorted(range(rank), key=lambda axis: -abs(arrays[-1].strides[axis]))
     axes: list[tuple[int, ...]] = []  # extent, and stride of each array; neighbours that are one walk are one axis
@@ -103,10 +113,10 @@ def _blocks(arrays: Sequence[Any]) -> Iterator[list[Any]]:
     shape = [axis[0] for axis in axes]
     views = [array.transpose(order).reshape(shape) for array in arrays]
     cut, inside = len(shape) - 1, 1
-    while cut and inside * shape[cut] <= BLOCK:
+    while cut and inside * shape[cut] <= most:
         inside *= shape[cut]
         cut -= 1
-    rows = max(1, BLOCK // inside)
+    rows = max(1, most // inside)
     for outer in np.ndindex(*shape[:cut]):
         for start in range(0, shape[cut], rows):
             yield [view[(*outer, slice(start, start + rows))] for view in views]

@@ -28,12 +28,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from starlette.types import Scope
 
+from tensorpost.onnx.strings import StringCall
+from tensorpost.operation import Operation
 from tensorpost.problems import TensorpostError
 
 from ..engine import Stages, Worker
 from ..planning import Plan
 from .headers import request_id
-from .media_types import MediaType, RequestFormat
+from .media_types import MOST_KEY_BYTES
 from .observability.request_record import RequestRecord
 from .parse_call import Dialect, RunOptions
 
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
     from .service import Service
 
 __all__ = [
+    "MOST_KEY_BYTES",
     "WHOLE_MESSAGES",
     "BoundedCache",
+    "CallFormat",
     "CallKey",
     "PreparedCall",
     "PreparedHead",
@@ -51,7 +55,6 @@ __all__ = [
     "RequestKey",
     "SendWhole",
     "WholeMessages",
-    "body_head_length",
     "changing_field_lines",
     "field_lines",
     "tensors_in_place",
@@ -61,9 +64,6 @@ __all__ = [
 WHOLE_MESSAGES = "tensorpost.whole_messages"
 """The extension's name in `scope["extensions"]`."""
 
-MOST_KEY_BYTES = 4096
-"""Longest query and head of a body that are kept, together. Ours have a few hundred bytes."""
-_NPY_START = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 16  # bytes; bytes objects of CPython have their content at such an address, and our heads fill such blocks
 _FIELD_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE = re.compile(rb"[\x20-\x7e\x80-\xff\t]*")
@@ -95,20 +95,37 @@ class BoundedCache(dict[Key, Value], Generic[Key, Value]):
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 
+class CallFormat(Protocol):
+    """How a request is read and its response is written, as its header fields say; hashable."""
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether a later request with the same head may be replayed: its body begins with a head of its own."""
+        ...
+
+    def head_length(self, begin: bytes | memoryview) -> int:
+        """Length of the head that a body begins with, in bytes, as far as its first bytes tell.
+
+        Returns:
+            0 if it is not worth a cache entry: the head is long, not there yet, or of a rare kind.
+        """
+        ...
+
+
 class RequestKey(NamedTuple):
     """What the HTTP head of a request says about the call.
 
     Attributes:
         dialect: of the path.
         operator: name in the path.
-        format: media types of request and response.
+        format: of request and response.
         query: the query string, undecoded.
         body_bytes: Content-Length.
     """
 
     dialect: Dialect
     operator: str
-    format: RequestFormat
+    format: CallFormat
     query: bytes
     body_bytes: int
 
@@ -147,6 +164,7 @@ class PreparedCall:
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it, tensors included.
         heads: by worker; filled when workers are chosen.
+        strings: the call with strings, if it works on any; the plan is of numbers that stand for them.
     """
 
     plan: Plan
@@ -157,21 +175,12 @@ class PreparedCall:
     aligned: bool
     memory_bytes: int
     heads: dict[Worker, PreparedHead] = field(default_factory=dict[Worker, PreparedHead])
+    strings: StringCall | None = None
 
-
-def body_head_length(media_type: MediaType, begin: bytes | memoryview) -> int:
-    """Length of the head that a body begins with, in bytes, as far as its first bytes tell.
-
-    Returns:
-        0 if it is not worth a cache entry: the head is long, not there yet, or of a rare kind.
-    """
-    if media_type is MediaType.NPY:
-        length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
-    elif media_type is MediaType.FRAME:
-        length = 8 + int.from_bytes(begin[:8], "little")
-    else:
-        length = 0
-    return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
+    @property
+    def operation(self) -> Operation:
+        """What was asked for."""
+        return self.plan.operation if self.strings is None else self.strings.node
 
 
 def tensors_in_place(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
@@ -226,7 +235,7 @@ class Replay:
             cannot be answered with 200 now; nothing has changed then, and the application has the right answer.
         """
         service, key, stages = self._service, self._key, Stages()
-        length = body_head_length(key.format.request, body)
+        length = key.format.head_length(body)
         prepared = service.calls.get((key, body[:length])) if length else None
         pool = service.pool
         if prepared is None or pool is None or pool.lost is not None:

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,17 +18,23 @@ from tensorpost import problems as p
 
 from .access.browser_requests import NO_SNIFFING
 from .observability.request_record import observation_of
+from .problem_page import PAGE_POLICY, problem_page, wants_page
 
 __all__ = [
     "MEDIA_TYPE",
+    "REFUSALS",
     "STATUS",
+    "allowed_methods",
     "answer_disconnected",
     "answer_error",
     "answer_http_exception",
+    "answer_options",
     "answer_out_of_memory",
     "answer_unexpected",
+    "in_open_inference",
     "is_out_of_memory",
     "out_of_memory",
+    "route_path",
     "status_of",
 ]
 
@@ -66,6 +73,36 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
 }
 
 
+_INFERENCE_STATUS = {422: 400, 504: 503}
+"""What other statuses are in answers of `/v2`; its clients know no others."""
+
+
+_OBJECT = {"schema": {"type": "object"}}
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {MEDIA_TYPE: _OBJECT, "application/json": _OBJECT}}
+    for status, text in (
+        ("4XX", "What was wrong with the request (RFC 9457)."),
+        ("501", "No device here can do it, or it is not offered."),
+        ("503", "Not ready, or no memory is left; Retry-After says when to come back."),
+        ("504", "The deadline of the request has passed."),
+    )
+}
+"""What every path may answer, for the OpenAPI document; /v2 in the shape of the Open Inference Protocol. Any other
+status of 500 and more is a fault."""
+
+
+def in_open_inference(scope: Scope) -> bool:
+    """Whether the request is one of the Open Inference Protocol."""
+    return f"{route_path(scope)}/".startswith("/v2/")
+
+
+def route_path(scope: Scope) -> str:
+    """The path that a request is routed by: without what the application is mounted under."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
 def status_of(error: p.TensorpostError) -> int:
     """The status of an error: its class's row, or that of the nearest base class that has one."""
     return next((STATUS[cls] for cls in type(error).__mro__ if cls in STATUS), 500)
@@ -90,12 +127,21 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
         headers["Accept-Encoding"] = str(error.extra["accept_encoding"])
     if (observation := observation_of(request.scope)) is not None:
         observation.reason = error.code
+    media_type = MEDIA_TYPE
+    if is_inference := in_open_inference(request.scope):
+        status, media_type = _INFERENCE_STATUS.get(status, status), "application/json"
     problem = error.to_problem(status)
+    if is_inference:
+        problem["error"] = str(error)  # the only member that clients of the Open Inference Protocol show
     if request_id := request.scope.get("tensorpost.request_id"):
         problem["request_id"] = headers["X-Request-ID"] = request_id
     headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
+    headers["Vary"] = "Accept"
+    if wants_page(request.headers.get("accept", "")):
+        headers["Content-Security-Policy"] = PAGE_POLICY
+        return Response(problem_page(problem, request.scope.get("root_path", "")), status, headers, "text/html")
     body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-    return Response(body, status, headers, MEDIA_TYPE)
+    return Response(body, status, headers, media_type)
 
 
 def answer_http_exception(request: Request, error: Exception) -> Response:
@@ -109,7 +155,7 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
     if error.status_code == 405:
-        allow = ", ".join(_allowed_methods(request))
+        allow = ", ".join(allowed_methods(request))
         ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
         return answer_error(request, ours)
     family = (
@@ -119,13 +165,27 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
     return _answer(request, family(detail), error.status_code, dict(error.headers or {}))
 
 
-def _allowed_methods(request: Request) -> list[str]:
-    """All methods of the path; the router's own Allow header names those of the first route only."""
-    return [
+def allowed_methods(request: Request) -> list[str]:
+    """All methods of the path, none if there is nothing; the router's Allow header names those of one route only."""
+    found = [
         method
         for method in _METHODS
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
+    also = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"} if found else set[str]()
+    return [method for method in _METHODS if method in {*found, *also}]
+
+
+def answer_options(request: Request) -> Response:
+    """The methods of a path (RFC 9110, section 9.3.7).
+
+    Raises:
+        HTTPException: 404, there is nothing at the path.
+    """
+    allow = allowed_methods(request)
+    if not allow:
+        raise HTTPException(404)
+    return Response(status_code=204, headers={"Allow": ", ".join(allow)})
 
 
 class _NoResponse(Response):

@@ -5,41 +5,47 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
-from tensorpost.problems import DeadlineExceeded, NoBackend, ReceiveTimeout, TensorpostError
+from tensorpost.onnx.strings import has_string_outputs, numbers_node
+from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
 
 from ..engine import QueueSlot, Stages, Ticket, Worker
 from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
     MOST_KEY_BYTES,
+    CallFormat,
     PreparedCall,
+    PreparedHead,
     Replay,
     RequestKey,
     WholeMessages,
-    body_head_length,
     tensors_in_place,
 )
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
+from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import caller_of, content_length, wait_seconds
+from .headers import caller_of, content_length, is_chunked, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
-from .parse_call import Dialect, ReadCall, read_call
+from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
-from .request_body import ClientDisconnected, RequestBody
+from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .responses import (
-    JSON_BYTES_PER_ELEMENT,
+    JSON_BYTES_PER_TEXT_BYTE,
+    WHOLE_FORMS,
     ResponseSender,
     check_output,
     json_elements,
-    json_response,
     response_head,
     slices_bytes,
+    text_bytes,
+    whole_response,
+    whole_response_bytes,
 )
 from .service import Service
 
@@ -132,8 +138,16 @@ class Execution:
         settings, fields = service.settings, self._fields
         self._observation.stages = stages.milliseconds
         pool = service.workers()
-        length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
-        format_ = RequestFormat.of(fields, length)
+        chunks: bytearray | None = None
+        if is_chunked(fields):
+            self._format_of(settings.max_body_bytes)  # refuses what is not read here, before any of it is received
+            chunks = await receive_chunked(
+                receive, settings.max_body_bytes, settings.receive_timeout_seconds, self._reserve
+            )
+            length = len(chunks)
+        else:
+            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+        format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch
         )
@@ -141,11 +155,13 @@ class Execution:
         body = self._body = RequestBody(
             receive, length, settings.receive_timeout_seconds, receive_into(self._scope), arrived_bytes(self._scope)
         )
-        if self._whole is not None:
+        if chunks is not None:
+            body.supply(memoryview(chunks).toreadonly())
+        elif self._whole is not None:
             body.supply(self._whole.receive())
-        prepared, memory = await self._prepare(key, body, stages, watch)
+        prepared, read = await self._prepare(key, body, stages, watch)
         # A trace context is another one in each request, so no later head would be the same.
-        if self._whole is not None and format_.request is not MediaType.JSON and b"traceparent" not in fields:
+        if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
         self._observation.operator = plan.operation.name
@@ -155,6 +171,10 @@ class Execution:
         stages.done("plan")
         ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
         stages.done("admit")
+        memory = read.memory
+        if read.encoded is not None:
+            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
+            await service.image_threads.run(True, read.encoded.decode_into, memory)
         if memory is None:
             complete = body.complete if prepared.aligned and worker.is_small(plan) else None
             memory = None if complete is None else tensors_in_place(complete, prepared.sizes)
@@ -171,7 +191,7 @@ class Execution:
         watch.start()
         while True:
             try:
-                await self._respond(prepared, format_.response, worker, inputs)
+                await self._respond(prepared, format_, worker, inputs)
                 return
             except NoBackend:
                 # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
@@ -184,59 +204,94 @@ class Execution:
                 worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
                 self._enqueue(worker, plan)
 
+    def _format_of(self, length: int) -> CallFormat:
+        """How the request is read and its response is written."""
+        return RequestFormat.of(self._fields, length)
+
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
-    ) -> tuple[PreparedCall, list[memoryview] | None]:
-        """The planned call, from the call cache if it is there; and the tensors' bytes if parsing it read them."""
+    ) -> tuple[PreparedCall, ReadBody]:
+        """The planned call, from the call cache if it is there; and what parsing it read of the body."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
-        parser = self._dialect(self._operator)  # refuses an unknown operator before anything of the body is read
+        assert isinstance(format_, RequestFormat)
+        threads = self._service.parsing
+        slow = takes_long(self._dialect, self._operator)
+        # Refuses an unknown operator before anything of the body is read.
+        parser = await threads.run(slow, self._dialect, self._operator)
         length, head = 0, b""
-        if format_.request is not MediaType.JSON:
+        if format_.may_replay:
             begin = await body.peek()
-            length = body_head_length(format_.request, begin)
+            length = format_.head_length(begin)
             head = bytes(begin[:length])
             prepared = calls.get((key, head)) if length else None
             if prepared is not None:
                 body.skip(length)
                 stages.done("head")
-                return prepared, None
-        threads = self._service.parsing
-        large = (not length and body.length > INLINE_TEXT_BYTES) or len(key.query) > INLINE_QUERY_BYTES
+                return prepared, ReadBody()
+        has_long_head = not length and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
+        large = slow or has_long_head or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
-            body, format_.request, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
+            body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
             head_has_arrived=length > 0, large=large,
         )  # fmt: skip
         stages.done("head")
-        prepared = await threads.run(large, _plan, read, format_.response, settings)
+        prepared = await threads.run(large, _plan, read, format_, settings)
         if length and read.memory is None and len(key.query) + length <= MOST_KEY_BYTES:
             calls.put((key, head), prepared)
-        return prepared, read.memory
+        return prepared, ReadBody(read.memory, read.encoded)
 
     async def _respond(
-        self, prepared: PreparedCall, media_type: MediaType, worker: Worker, inputs: Sequence[memoryview]
+        self, prepared: PreparedCall, format_: CallFormat, worker: Worker, inputs: Sequence[memoryview]
     ) -> None:
         """Compute the outputs on this worker and send them; until then, the caller is watched."""
-        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
-        timeline = None if trace is None else trace.timeline
+        plan, sender = prepared.plan, self.sender
         assert sender is not None
-        if media_type is MediaType.JSON:
+        assert isinstance(format_, RequestFormat)
+        if format_.response in WHOLE_FORMS:
             # `check_output` has limited it, so it fits in memory.
-            output = b"".join(
-                [block async for block in worker.run(plan, inputs, caller=self._caller, timeline=timeline)]
-            )
-            large = json_elements(plan) > INLINE_JSON_ELEMENTS
-            await sender.whole(*await self._service.parsing.run(large, json_response, prepared, worker, output))
+            output = await self._whole_output(prepared, worker, inputs)
+            is_text = format_.response is MediaType.JSON
+            threads = self._service.parsing if is_text else self._service.image_threads
+            large = not is_text or json_elements(plan) > INLINE_JSON_ELEMENTS
+            if prepared.strings is not None:
+                self._reserve(JSON_BYTES_PER_TEXT_BYTE * text_bytes(prepared, output))
+            whole, body = await threads.run(large, whole_response, prepared, format_, worker, output)
+            if len(body) <= self._service.settings.slice_bytes:
+                await sender.whole(whole, body)
+            else:
+                await sender.stream(whole, _pieces(body, self._service.settings.slice_bytes))
             return
         head = prepared.heads.get(worker)
         if head is None:
-            head = prepared.heads[worker] = response_head(prepared, worker, media_type)
+            head = prepared.heads[worker] = response_head(prepared, worker, format_.response)
+        await self._send_binary(head, prepared, worker, inputs)
+
+    async def _whole_output(self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]) -> bytes:
+        """The bytes of all outputs, one after the other."""
+        return b"".join([block async for block in self._slices(prepared, worker, inputs)])
+
+    async def _send_binary(
+        self, head: PreparedHead, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> None:
+        """Send the head, and the outputs as they are computed."""
+        plan, sender, trace = prepared.plan, self.sender, self._observation.trace
+        assert sender is not None
         if head.inline:
             # The first time, backends make tables and compile, which may take long, so a thread does it.
+            timeline = None if trace is None else trace.timeline
             await sender.whole(
                 head, await worker.run_once(plan, inputs, head.body_head, caller=self._caller, timeline=timeline)
             )
             return
-        await sender.stream(head, worker.run(plan, inputs, caller=self._caller, timeline=timeline))
+        await sender.stream(head, self._slices(prepared, worker, inputs))
+
+    def _slices(
+        self, prepared: PreparedCall, worker: Worker, inputs: Sequence[memoryview]
+    ) -> AsyncGenerator[memoryview]:
+        """The outputs' bytes, computed while earlier ones are being sent."""
+        trace = self._observation.trace
+        timeline = None if trace is None else trace.timeline
+        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline)
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
@@ -276,23 +331,38 @@ class Execution:
             before.release()
 
 
-def _plan(read: ReadCall, response: MediaType, settings: Settings) -> PreparedCall:
+"""Forms of a body whose head the call cache knows."""
+
+
+async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]:
+    """The body in pieces, so that no caller has to take all of it in the time for one."""
+    whole = memoryview(body)
+    for at in range(0, len(whole), size_in_bytes):
+        yield whole[at : at + size_in_bytes]
+
+
+def _plan(read: ReadCall, format_: RequestFormat, settings: Settings) -> PreparedCall:
     """Plan a call.
 
     Raises:
         LimitExceeded: the plan is above a limit.
-        NotAcceptable: the response's media type cannot hold the output.
+        NotAcceptable: the response's media type cannot hold the output, or Accept names none that is written here.
     """
-    plan = make_plan(read.operation, settings.slice_bytes)
+    operation = read.operation if read.strings is None else numbers_node(read.strings.node)
+    plan = make_plan(operation, settings.slice_bytes)
     slots = plan.inputs
-    check_output(plan, response, settings)
+    if format_.unacceptable is not None:
+        raise NotAcceptable(format_.unacceptable)
+    if read.strings is not None and format_.response is not MediaType.JSON and has_string_outputs(read.strings.node):
+        raise NotAcceptable(f"{format_.response.value} holds no strings; accept {MediaType.JSON.value}")
+    check_output(plan, format_, settings)
     sizes = tuple([tensor.size_in_bytes for tensor in read.tensors])
     index_of = {tensor.name: index for index, tensor in enumerate(read.tensors)}
     # Inputs as they arrive, unless they hold memory already, and as many slices as may exist at the same time.
     memory_bytes = slices_bytes(plan, settings) + (0 if read.memory else sum(sizes))
-    if response is MediaType.JSON:
-        memory_bytes += json_elements(plan) * JSON_BYTES_PER_ELEMENT
+    memory_bytes += whole_response_bytes(plan, format_.response)
+    memory_bytes += 0 if read.encoded is None else read.encoded.working_bytes
     order = tuple([index_of[slot.name] for slot in slots])
     starts = [*itertools.accumulate(sizes, initial=0)]
     misaligned = [at for at, slot in zip(order, slots, strict=True) if starts[at] % slot.layout.data_type.item_size]
-    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes)
+    return PreparedCall(plan, read.options, read.id, sizes, order, not misaligned, memory_bytes, strings=read.strings)

@@ -18,6 +18,7 @@ __all__ = [
     "caller_of",
     "content_length",
     "header_fields",
+    "is_chunked",
     "request_framing",
     "request_id",
     "wait_seconds",
@@ -100,7 +101,7 @@ def _length(value: bytes) -> int:
 
 
 def content_length(value: bytes | None, limit: int) -> int:
-    """The body's length in bytes. Every body has one, so that its size is judged before any of it is read.
+    """The length of a body that is not chunked, in bytes; its size is judged before any of it is read.
 
     Args:
         value: the header field; None if there is none.
@@ -113,13 +114,21 @@ def content_length(value: bytes | None, limit: int) -> int:
     """
     if value is None:
         raise LengthRequired(
-            "there is no Content-Length; send the body's length, so that it can be checked before it is read "
-            "(chunked bodies are not taken)"
+            "there is no Content-Length; send the body's length, or Transfer-Encoding: chunked where it is not known"
         )
     length = _length(value)
     if length > limit:
         raise LimitExceeded.of("the request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
     return length
+
+
+def is_chunked(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether the body comes in chunks of unknown total length.
+
+    Args:
+        fields: that `request_framing` has let pass.
+    """
+    return b"transfer-encoding" in fields
 
 
 def wait_seconds(prefer: bytes | None) -> int | None:

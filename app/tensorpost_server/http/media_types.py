@@ -1,4 +1,4 @@
-"""Media types of requests and responses: npy and a query, a frame, or plain JSON.
+"""Media types of requests and responses: npy, npz, raw bytes, pictures, a frame, or plain JSON.
 
 Content-Type selects the reader. Accept selects the writer; without it, the response has the media type of the request.
 """
@@ -7,39 +7,128 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tensorpost import frame
+from tensorpost.images import image_formats
 from tensorpost.problems import InvalidParameter, NotAcceptable, UnsupportedMediaType
 
-__all__ = ["MediaType", "RequestFormat", "refuse_content_encoding", "refuse_unknown_type"]
+from .raw_tensor import RawTensor
+
+__all__ = [
+    "IMAGE_TYPES",
+    "MOST_KEY_BYTES",
+    "MediaType",
+    "Pixels",
+    "RequestFormat",
+    "refuse_content_encoding",
+    "refuse_unknown_type",
+]
+
+MOST_KEY_BYTES = 4096
+"""Longest query and head of a body that are kept in the call cache, together. Ours have a few hundred bytes."""
 
 
 class MediaType(enum.Enum):
     """A media type that is read and written here."""
 
     NPY = frame.NPY_MEDIA_TYPE
+    NPZ = "application/x-npz"
     FRAME = frame.MEDIA_TYPE
+    RAW = "application/octet-stream"
     JSON = "application/json"
+    PNG = "image/png"
+    JPEG = "image/jpeg"
+    WEBP = "image/webp"
+    AVIF = "image/avif"
 
     __hash__ = object.__hash__  # Enum's own is written in Python, and members are part of every key of the call cache
 
+
+IMAGE_TYPES = frozenset((MediaType.PNG, MediaType.JPEG, MediaType.WEBP, MediaType.AVIF))
+"""Those of pictures; their names are those of `tensorpost.images.IMAGE_FORMATS`."""
 
 _MEDIA_TYPES: Mapping[str, MediaType] = {
     **{media_type.value: media_type for media_type in MediaType},
     **dict.fromkeys(frame.ALSO_READ, MediaType.FRAME),
 }
-_EXACT: Mapping[bytes | None, MediaType] = {name.encode(): media_type for name, media_type in _MEDIA_TYPES.items()}
+_EXACT: Mapping[bytes | None, MediaType] = {
+    name.encode(): media_type for name, media_type in _MEDIA_TYPES.items() if media_type not in IMAGE_TYPES
+}
+_NPY_START = b"\x93NUMPY\x01\x00"
 _MOST_RANGES = 64  # media types in Accept; browsers send 8
-_KNOWN = ", ".join(media_type.value for media_type in MediaType)
+
+
+class Pixels(NamedTuple):
+    """How the tensor of a picture lies: the parameters of an image's media type.
+
+    Attributes:
+        layout: NHWC or NCHW.
+        dtype: float32, whose 0 to 1 stand for 0 to 255 or 65,535; None for the picture's own uint8 or uint16.
+    """
+
+    layout: str = "NHWC"
+    dtype: str | None = None
+
+    @classmethod
+    def of(cls, parameters: Sequence[str], inherited: Pixels) -> Pixels:
+        """Read the parameters of a media type, as in `image/png; layout=NCHW; dtype=float32`.
+
+        Raises:
+            InvalidParameter: an unknown parameter, or a value that it cannot have.
+        """
+        layout, dtype = inherited
+        for parameter in parameters:
+            name, _, value = (part.strip().strip('"') for part in parameter.partition("="))
+            if name.lower() == "layout" and value.upper() in ("NHWC", "NCHW"):
+                layout = value.upper()
+            elif name.lower() == "dtype" and value.lower() in ("uint8", "float32"):
+                dtype = None if value.lower() == "uint8" else "float32"
+            elif name and name.lower() != "q":
+                raise InvalidParameter(
+                    f"the media type of a picture has no parameter {parameter.strip()[:60]!r}; there are layout=NHWC "
+                    "(the default), layout=NCHW, dtype=uint8 (the default) and dtype=float32"
+                )
+        return cls(layout, dtype)
+
+
+_PLAIN = Pixels()
 
 
 class RequestFormat(NamedTuple):
-    """How a request is read and its response is written."""
+    """How a request is read and its response is written.
+
+    Attributes:
+        request: media type of the body.
+        response: media type of the answer.
+        read: how the tensor of a picture in the body lies.
+        written: how that of a picture in the answer lies.
+        raw: the tensor of a raw body; None for other forms.
+        unacceptable: why nothing in Accept can be written, if so. What is wrong with the call is said before that.
+    """
 
     request: MediaType
     response: MediaType
+    read: Pixels = _PLAIN
+    written: Pixels = _PLAIN
+    raw: RawTensor | None = None
+    unacceptable: str | None = None
+
+    @property
+    def may_replay(self) -> bool:
+        """See `CallFormat.may_replay`."""
+        return self.request in (MediaType.NPY, MediaType.FRAME)
+
+    def head_length(self, begin: bytes | memoryview) -> int:
+        """See `CallFormat.head_length`."""
+        if self.request is MediaType.NPY:
+            length = 10 + int.from_bytes(begin[8:10], "little") if bytes(begin[:8]) == _NPY_START else 0
+        elif self.request is MediaType.FRAME:
+            length = 8 + int.from_bytes(begin[:8], "little")
+        else:
+            length = 0
+        return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
 
     @classmethod
     def of(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:
@@ -47,15 +136,42 @@ class RequestFormat(NamedTuple):
 
         Raises:
             UnsupportedMediaType: no Content-Type, one that is not read here, or a compressed body.
-            InvalidParameter: Accept has a malformed quality.
-            NotAcceptable: no media type in Accept can be written.
+            InvalidParameter: Accept has a malformed quality, a picture a parameter that there is not, or a raw body no
+                shape and data type.
         """
         content_type, accept = headers.get(b"content-type"), headers.get(b"accept")
         request = _EXACT.get(content_type)  # as most callers write it, without parameters
         if request is None:
             request = MediaType.NPY if content_type is None and not body_bytes else _request_type(content_type)
         refuse_content_encoding(headers)
-        return cls(request, request if accept is None else _response_type(accept.decode("latin-1"), request))
+        if accept is None and request not in _DESCRIBED:  # as most calls are
+            return cls(request, request)
+        read, raw = _PLAIN, None
+        if request in IMAGE_TYPES:
+            read = Pixels.of((content_type or b"").decode("latin-1").split(";")[1:], _PLAIN)
+        elif request is MediaType.RAW:
+            raw = RawTensor.of(headers)
+        try:
+            response, parameters = (
+                (request, []) if accept is None else _response_type(accept.decode("latin-1"), request)
+            )
+        except NotAcceptable as error:
+            return cls(request, request, read, read, raw, error.detail)
+        return cls(request, response, read, Pixels.of(parameters, read), raw)
+
+
+_DESCRIBED = IMAGE_TYPES | {MediaType.RAW}
+"""Media types whose tensor header fields describe."""
+
+
+def _known() -> str:
+    """The media types that this server reads and writes."""
+    return ", ".join([each.value for each in MediaType if _is_here(each)])
+
+
+def _is_here(media_type: MediaType) -> bool:
+    """Whether it is read and written here: which pictures are depends on Pillow."""
+    return media_type not in IMAGE_TYPES or media_type.name in image_formats()
 
 
 def refuse_unknown_type(headers: Mapping[bytes, bytes]) -> None:
@@ -85,32 +201,45 @@ def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
 
 def _request_type(content_type: bytes | None) -> MediaType:
     name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
-    if name in _MEDIA_TYPES:
-        return _MEDIA_TYPES[name]
+    found = _MEDIA_TYPES.get(name)
+    if found is not None and _is_here(found):
+        return found
     what = f"Content-Type {name[:80]!r} is not read here" if name else "there is no Content-Type"
-    raise UnsupportedMediaType(f"{what}; send {_KNOWN}", extra={"accept": _KNOWN})
+    raise UnsupportedMediaType(f"{what}; send {_known()}", extra={"accept": _known()})
 
 
-def _response_type(accept: str, request: MediaType) -> MediaType:
-    """The writer for an Accept header (RFC 9110, section 12.5.1); a wildcard selects the request's media type."""
+def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str]]:
+    """The writer for an Accept header (RFC 9110, section 12.5.1), and the parameters of its media type.
+
+    A wildcard selects the request's media type, or a PNG for `image/*` and npy for `application/*` where that fits not.
+    """
     if accept == "*/*":
-        return request
+        return request, []
     if (count := accept.count(",") + 1) > _MOST_RANGES:
         raise InvalidParameter(f"Accept names {count:,} media types; at most {_MOST_RANGES} are read")
-    ranked: list[tuple[float, int, MediaType]] = []
+    is_image = request in IMAGE_TYPES
+    by_range = {
+        **_MEDIA_TYPES,
+        "*/*": request,
+        "application/*": MediaType.NPY if is_image else request,
+        "image/*": request if is_image else MediaType.PNG,
+    }
+    ranked: list[tuple[float, int, MediaType, list[str]]] = []
     excluded: set[MediaType] = set()
     for order, item in enumerate(accept.split(",")):
-        name, *parameters = [part.strip().lower() for part in item.split(";")]
-        quality = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+        name, *parameters = [part.strip() for part in item.split(";")]
+        name = name.lower()
+        quality = next((text[2:] for text in parameters if text.lower().startswith("q=")), "1")
         if not re.fullmatch(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", quality):
             raise InvalidParameter(f"Accept has the malformed quality {quality[:40]!r}; send a number from 0 to 1")
         weight = float(quality)
-        media_type = request if name in ("*/*", "application/*") else _MEDIA_TYPES.get(name)
-        if media_type is not None and weight > 0:
-            ranked.append((-weight, order, media_type))
+        media_type = by_range.get(name)
+        if media_type is not None and weight > 0 and _is_here(media_type):
+            ranked.append((-weight, order, media_type, parameters if media_type in IMAGE_TYPES else []))
         elif media_type is not None and name in _MEDIA_TYPES:
             excluded.add(media_type)
     ranked = [entry for entry in ranked if entry[2] not in excluded]
     if not ranked:
-        raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; there are {_KNOWN}")
-    return min(ranked, key=lambda entry: entry[:2])[2]
+        raise NotAcceptable(f"nothing in Accept {accept[:80]!r} can be written here; accept {_known()}")
+    _, _, found, parameters = min(ranked, key=lambda entry: entry[:2])
+    return found, parameters

@@ -17,13 +17,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
 
 from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
+from .access.cross_origin import is_preflight, preflight_response, send_for_origin
 from .call_cache import whole_messages
 from .dialects import DIALECTS
-from .error_responses import STATUS, answer_error, answer_http_exception
+from .error_responses import STATUS, allowed_methods, answer_error, answer_http_exception, answer_options, route_path
 from .execution import Execution
 from .headers import header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
-from .parse_call import Dialect
+from .open_inference.infer_execution import InferExecution
+from .open_inference.statistics import INFER_PATH
 from .service import Service
 
 __all__ = ["OperatorDispatch"]
@@ -92,18 +94,44 @@ class OperatorDispatch:
         except HTTPException as error:
             await answer_http_exception(request, error)(scope, receive, send_observed)
             return
-        path, root = scope["path"], scope.get("root_path", "")
-        path = path[len(root) :] if path.startswith(f"{root}/") else path
+        origin = self._browsers.foreign_origin(fields)
+        if origin is not None:
+            send = send_for_origin(send, origin)
+            if is_preflight(scope["method"], fields):
+                methods = ", ".join(allowed_methods(request)) or "GET, HEAD, OPTIONS"
+                await preflight_response(fields, methods)(scope, receive, send_observed)
+                return
+        path = route_path(scope)
         try:
             send = self._service.access.admit(scope, fields, path, send)
         except TensorpostError as error:
             await answer_error(request, error)(scope, receive, send_observed)
             return
+        if scope["method"] == "OPTIONS":
+            try:
+                await answer_options(request)(scope, receive, send_observed)
+            except HTTPException as error:
+                await answer_http_exception(request, error)(scope, receive, send_observed)
+            return
         if scope["method"] == "POST":
-            path, _, name = path.rpartition("/")
-            dialect = DIALECTS.get(path)
+            begin, _, name = path.rpartition("/")
+            service, dialect = self._service, DIALECTS.get(begin)
+            # Responses for pages of other origins have header fields that no other response has.
+            whole = whole_messages(scope) if service.replays and origin is None else None
             if dialect is not None and name:
-                await _run_operator(self._service, dialect, name, fields, scope, receive, send, observation)
+                execution = Execution(service, scope, fields, dialect, name, whole, observation)
+                observation.operator = operator_name(name)
+                await _run(service, execution, scope, receive, send, observation)
+                return
+            if name == "infer" and (inference := INFER_PATH.fullmatch(path)):
+                try:
+                    model = service.inference.models.find(inference[1], inference[2])
+                except TensorpostError as error:
+                    await answer_error(request, error)(scope, receive, send_observed)
+                    return
+                observation.operator = operator_name(model.operator)
+                execution = InferExecution(service, scope, fields, model, whole, observation)
+                await _run(service, execution, scope, receive, send, observation)
                 return
 
         async def send_with_id(message: Message) -> None:
@@ -113,16 +141,30 @@ class OperatorDispatch:
                 headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
             await send_observed(message)
 
-        await self._app(scope, receive, send_with_page_policy(send_with_id))
+        if path == request.app.openapi_url:
+            await asyncio.to_thread(request.app.openapi)  # takes a second, once
+        inner = send_with_page_policy(send_with_id)
+        if scope["method"] == "HEAD":  # is a GET whose answer has no body (RFC 9110, section 9.3.2)
+            await self._app({**scope, "method": "GET"}, receive, send_head(inner))
+            return
+        await self._app(scope, receive, inner)
 
 
-async def _run_operator(
-    service: Service, dialect: Dialect, name: str, fields: Mapping[bytes, bytes],
-    scope: Scope, receive: Receive, send: Send, observation: Observation,
-) -> None:  # fmt: skip
+def send_head(send: Send) -> Send:
+    """Send, without the body."""
+
+    async def send_without_body(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_without_body
+
+
+async def _run(
+    service: Service, execution: Execution, scope: Scope, receive: Receive, send: Send, observation: Observation
+) -> None:
     """Run an operator, and answer errors that are refusals; unexpected ones are the application's to answer."""
-    whole = whole_messages(scope) if service.replays else None
-    execution = Execution(service, scope, fields, dialect, name, whole, observation)
     try:
         await execution.run(receive, send)
         return
@@ -139,6 +181,5 @@ async def _run_operator(
         if execution.begun:
             raise  # the status has been sent; the connection breaks instead
         response = answer_error(Request(scope), error)
-    observation.operator = observation.operator or operator_name(name)
     observation.status, observation.sent_bytes = response.status_code, len(response.body)
     await response(scope, receive, send)

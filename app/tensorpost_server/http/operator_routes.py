@@ -21,11 +21,11 @@ from ..planning import Plan, make_plan
 from . import examples
 from .caller_watch import CallerWatch
 from .conformance import conformance_of
-from .headers import content_length, header_fields
+from .headers import content_length, header_fields, is_chunked
 from .media_types import refuse_content_encoding, refuse_unknown_type
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
-from .request_body import RequestBody
+from .request_body import RequestBody, receive_chunked
 from .responses import slices_bytes
 from .service import Service, service_of
 
@@ -82,7 +82,8 @@ def catalogue_entry(cls: type[OperatorDesc], backends: Collection[str]) -> dict[
 
 def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> dict[str, Any]:
     """A field: an attribute with its query parameter, or a tensor with its name in a frame and what it may be."""
-    entry = {"name": field.name, "kind": field.kind, "required": info.is_required(), "array": field.is_array}
+    entry = {"name": field.name, "kind": field.kind, "type": field.type}
+    entry |= {"required": info.is_required(), "array": field.is_array}
     if field.kind == "attribute":
         return entry | {"query": field.attribute_name}
     support = [
@@ -109,7 +110,7 @@ def _field_entry(facts: OperatorFacts, field: FieldFacts, info: FieldInfo) -> di
     summary="Run an operator",
     tags=["operators"],
     response_class=Response,
-    openapi_extra=examples.run_operator_openapi(),
+    openapi_extra={"parameters": [_OPERATOR]},
 )
 async def run_operator() -> Response:
     """Post an operator and its tensors; the result comes back as raw bytes, streamed while it is made.
@@ -132,7 +133,7 @@ async def list_onnx_operators() -> JSONResponse:
     summary="Run an ONNX node",
     tags=["onnx"],
     response_class=Response,
-    openapi_extra=examples.run_onnx_openapi(),
+    openapi_extra={"parameters": [{**_OPERATOR, "name": "op_type", "example": "Resize"}]},
 )
 async def run_onnx() -> Response:
     """Post an ONNX node and its tensors; the result comes back as raw bytes, streamed while it is made.
@@ -147,7 +148,7 @@ _VALIDATE_OPENAPI = {
     "parameters": [
         {
             "name": "feature_level", "in": "query", "required": False, "schema": {"type": "string"},
-            "description": "DirectML feature level, 1_0 to 6_4; default the newest", "example": "2_1",
+            "description": "DirectML feature level, 1_0 to 6_4; default the newest",
         }
     ],
     "requestBody": {
@@ -178,9 +179,17 @@ async def validate(request: Request) -> JSONResponse:
     fields = header_fields(request.scope["headers"])
     refuse_unknown_type(fields)
     refuse_content_encoding(fields)
-    length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
-    body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
     with service.admission.admit(0) as ticket, CallerWatch(request.receive) as watch:
+        if is_chunked(fields):
+            chunks = await receive_chunked(
+                request.receive, settings.max_json_bytes, settings.receive_timeout_seconds, ticket.grow
+            )
+            length = len(chunks)
+            body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
+            body.supply(memoryview(chunks))
+        else:
+            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+            body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
         text = await whole_json(body, settings, ticket.grow)
         watch.start()
         large = length > INLINE_TEXT_BYTES

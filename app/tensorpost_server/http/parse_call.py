@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
@@ -16,8 +17,11 @@ from tensorpost.descriptors import FeatureLevel
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.frame import HeadReader, NpyHeadReader
 from tensorpost.layout import Layout
+from tensorpost.onnx import OnnxNode
+from tensorpost.onnx.strings import StringCall, StringTable, has_strings
 from tensorpost.operation import Operation
 from tensorpost.problems import (
+    BodyMismatch,
     InvalidDescriptor,
     InvalidFrame,
     InvalidJson,
@@ -32,15 +36,18 @@ from tensorpost.strict_json import read_json
 from ..engine import Ticket
 from ..settings import Settings
 from .caller_watch import CallerWatch
-from .media_types import MediaType
+from .encoded_bodies import Encoded, Npz, Picture
+from .media_types import IMAGE_TYPES, MediaType, RequestFormat
 from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
 from .request_body import RequestBody
 
 __all__ = [
     "MOST_JSON_CONTAINERS",
+    "MOST_VALUE_BYTES",
     "AnnouncedTensor",
     "CallParser",
     "Dialect",
+    "ReadBody",
     "ReadCall",
     "RunOptions",
     "match_names",
@@ -58,7 +65,8 @@ JSON_MEMORY_FACTOR = 24
 """Bytes that a byte of a long JSON text may become: an object takes 64 bytes and a place in an array, for `{},`."""
 
 _MOST_PARAMETERS = 64  # in a query; an operator has at most 30 attributes
-_MOST_VALUE_BYTES = 2 * 64 * 8  # a roi has two float64 for each of at most 64 dimensions
+MOST_VALUE_BYTES = 2 * 64 * 8
+"""Bytes of a tensor that is part of an operation; a roi has two float64 for each of at most 64 dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,8 @@ class ReadCall(NamedTuple):
         id: the caller's id of the call.
         tensors: what the body announces, in the order of its bytes.
         memory: the bytes of these tensors, if they were read to parse the call; else None.
+        encoded: the body, if it was received and its tensors are to be decoded; else None.
+        strings: the call with strings, if it works on any; numbers stand for them in the memory.
     """
 
     operation: Operation
@@ -147,10 +157,24 @@ class ReadCall(NamedTuple):
     id: str | None
     tensors: Sequence[AnnouncedTensor]
     memory: list[memoryview] | None
+    encoded: Encoded | None = None
+    strings: StringCall | None = None
+
+
+class ReadBody(NamedTuple):
+    """What parsing a call left of its body; both are None where the tensors' bytes are yet to be received.
+
+    Attributes:
+        memory: as in `ReadCall`.
+        encoded: as in `ReadCall`.
+    """
+
+    memory: list[memoryview] | None = None
+    encoded: Encoded | None = None
 
 
 async def read_call(
-    body: RequestBody, media_type: MediaType, parser: CallParser, query: str, settings: Settings,
+    body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
     reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch, *, head_has_arrived: bool,
     large: bool,
 ) -> ReadCall:  # fmt: skip
@@ -158,7 +182,7 @@ async def read_call(
 
     Args:
         body: the request's body, nothing of which has been consumed.
-        media_type: how to read it.
+        format_: how to read it.
         parser: of the operator.
         query: the query string, undecoded.
         settings: the limits.
@@ -171,17 +195,29 @@ async def read_call(
     Raises:
         TensorpostError: the call is malformed, too large, or the memory is not there now.
     """
+    media_type = format_.request
     if media_type is MediaType.JSON:
         text = await whole_json(body, settings, reserve)
         watch.start()
         return await threads.run(large, _parse_json, text, parser, query)
+    if media_type is MediaType.NPZ or (media_type in IMAGE_TYPES and body.length):
+        return await _read_encoded(body, format_, parser, query, settings, reserve, threads, watch)
     if not head_has_arrived:
         reserve(min(body.length, settings.max_head_bytes))
-    if media_type is MediaType.NPY:
+    if media_type is not MediaType.FRAME:
         name = parser.npy_tensor(empty=not body.length)
         if name is None:
             await body.receive_into([])  # refuses a body that is not empty
             return ReadCall(*await threads.run(large, parser.parse, query, [], None, {}), None, [], [])
+        if format_.raw is not None:
+            row, shape = format_.raw
+            tensors = [AnnouncedTensor(name, row, shape, format_.raw.size_in_bytes)]
+            if body.length != tensors[0].size_in_bytes:
+                raise BodyMismatch(
+                    f"Content-Length is {body.length:,}, but {row.numpy_name} of shape {list(shape)} has "
+                    f"{tensors[0].size_in_bytes:,} bytes"
+                )
+            return ReadCall(*await threads.run(large, parser.parse, query, tensors, None, {}), None, tensors, None)
         npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.feed(npy, threads)
         head = npy.finish()
@@ -194,11 +230,7 @@ async def read_call(
     memory, values = None, {}
     needed = [tensor for tensor in tensors if tensor.name in parser.value_names]
     for tensor in needed:
-        if tensor.size_in_bytes > _MOST_VALUE_BYTES:
-            raise InvalidFrame(
-                f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
-                f"dimension, at most {_MOST_VALUE_BYTES:,} bytes in all"
-            )
+        _refuse_large_value(tensor)
     if needed:
         # The caller chooses the order of the tensors, so the large one may come before the small ones.
         ticket = reserve(frame_head.body_bytes)
@@ -208,6 +240,44 @@ async def read_call(
     metadata = frame_head.metadata
     call = await threads.run(large, parser.parse, query, tensors, metadata.get("op"), values)
     return ReadCall(*call, metadata.get("id"), tensors, memory)
+
+
+async def _read_encoded(
+    body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
+    reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch,
+) -> ReadCall:  # fmt: skip
+    """Receive a picture or an npz archive, and parse the call from its head. Only small inputs are decoded for it."""
+    name = None if format_.request is MediaType.NPZ else parser.npy_tensor(empty=False)
+    reserve(2 * body.length)  # as it arrives, and as what reads it holds it
+    content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
+    watch.start()
+    if format_.request is MediaType.NPZ:
+        encoded: Encoded = await threads.run(True, Npz.read, content, settings)
+    elif name is None:
+        raise InvalidFrame("the operator takes no tensors, and the body is a picture; send an empty body")
+    else:
+        media_type = format_.request.value
+        encoded = await threads.run(True, Picture.read, content, media_type, name, format_.read, settings)
+    tensors = [
+        AnnouncedTensor(name, row, shape, row.item_size * math.prod(shape)) for name, row, shape in encoded.tensors
+    ]
+    values: dict[str, Any] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.name in parser.value_names:
+            _refuse_large_value(tensor)
+            block = memoryview(bytearray(tensor.size_in_bytes))
+            await threads.run(True, encoded.decode_into, [block], index)
+            values |= _values(parser, [tensor], [block])
+    call = await threads.run(len(tensors) > 1, parser.parse, query, tensors, None, values)
+    return ReadCall(*call, None, tensors, None, encoded)
+
+
+def _refuse_large_value(tensor: AnnouncedTensor) -> None:
+    if tensor.size_in_bytes > MOST_VALUE_BYTES:
+        raise InvalidFrame(
+            f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
+            f"dimension, at most {MOST_VALUE_BYTES:,} bytes in all"
+        )
 
 
 async def whole_json(body: RequestBody, settings: Settings, reserve: Callable[[int], object]) -> bytes:
@@ -262,11 +332,20 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
         found.append(Violation("document", ("id",), "id must be text", members.get("id"), "text"))
     if found:
         raise InvalidDescriptor.of(found)
+    strings = set[str]()
     arrays = {
         name: frame.tensor_from_json(content, path=("tensors", name))
         for name, content in cast("Mapping[str, Any]", sent).items()
     }
-    tensors = [AnnouncedTensor(name, data_type(a.dtype), a.shape, a.nbytes) for name, a in arrays.items()]
+    table = StringTable()
+    for name, array in arrays.items():
+        if array.dtype.kind == "O":
+            strings.add(name)
+            arrays[name] = table.numbers_of_array(name, array)
+    tensors = [
+        AnnouncedTensor(name, data_type("str" if name in strings else a.dtype), a.shape, a.nbytes)
+        for name, a in arrays.items()
+    ]
     # by way of uint8, since memoryview has no bfloat16
     memory = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()]
     operation = None if members.get("op") is None else json.dumps(members["op"])
@@ -274,7 +353,8 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
         call = parser.parse(query, tensors, operation, _values(parser, tensors, memory))
     except InvalidDescriptor as error:
         raise type(error).of([_from_root(violation, arrays, operation) for violation in error.violations]) from None
-    return ReadCall(*call, members.get("id"), tensors, memory)
+    found = StringCall(cast("OnnxNode", call[0]), table) if has_strings(call[0]) else None
+    return ReadCall(*call, members.get("id"), tensors, memory, strings=found)
 
 
 def _from_root(violation: Violation, tensors: Mapping[str, object], operation: str | None) -> Violation:
@@ -371,5 +451,7 @@ def match_names(tensors: Sequence[AnnouncedTensor], required: Sequence[str], opt
     if not {*required} <= {*names} <= {*required, *optional}:
         sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
+        hint = "; np.savez(file, name=array) names arrays" if any(name.startswith("arr_") for name in names) else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
-        raise InvalidFrame(f"the operator takes the tensors {', '.join(map(repr, required))}{may}; the body has {sent}")
+        takes = ", ".join(map(repr, required))
+        raise InvalidFrame(f"the operator takes the tensors {takes}{may}; the body has {sent}{hint}")

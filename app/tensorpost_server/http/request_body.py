@@ -1,19 +1,20 @@
-"""A request body of known length: its head is fed to a reader, its tensors are received into memory made for them."""
+"""A request body: its head is fed to a reader, its tensors are received into memory made for them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from starlette.types import Receive
 
-from tensorpost.frame import BodyWriter, HeadReader, NpyHeadReader
+from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from .connection.receive_into import ReceiveInto
 from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
 
-__all__ = ["ClientDisconnected", "RequestBody"]
+__all__ = ["ClientDisconnected", "RequestBody", "receive_chunked"]
 
 _HEAD_BLOCK = 4096  # bytes; the head of a frame has a few hundred
 _LONG_HEAD_BLOCK = 64 * 1024  # bytes; memory that is taken before they have come
@@ -22,6 +23,57 @@ _EMPTY = memoryview(b"")
 
 class ClientDisconnected(Exception):
     """The caller closed the connection; no response can be delivered."""
+
+
+class HeadCollector(Protocol):
+    """Collects the head of a body from pieces, as `tensorpost.frame.HeadReader` does."""
+
+    @property
+    def head(self) -> object | None:
+        """What was read; None until it is complete."""
+        ...
+
+    @property
+    def wanted(self) -> int:
+        """Length in bytes of what is collected, as far as is known."""
+        ...
+
+    @property
+    def missing(self) -> int:
+        """How many of them have not been fed, at least 1 until there is a head."""
+        ...
+
+    def feed(self, data: bytes | memoryview) -> int:
+        """Take bytes from the front; returns how many were taken."""
+        ...
+
+
+async def receive_chunked(receive: Receive, limit: int, timeout: float, reserve: Callable[[int], object]) -> bytearray:
+    """Receive a body of unknown length whole, within the limit of any body. Memory is reserved as it grows.
+
+    Args:
+        receive: the ASGI channel.
+        limit: the setting `max_body_bytes`.
+        timeout: longest pause between two parts, seconds.
+        reserve: reserves so many bytes more for the request.
+
+    Raises:
+        LimitExceeded: it is longer than the limit, or than the memory budget.
+        TooBusy: the memory is not there now.
+        ClientDisconnected: the connection closed before the end.
+        ReceiveTimeout: nothing came for too long.
+    """
+    body, reserved = bytearray(), 0
+    source = RequestBody(receive, 0, timeout)
+    while part := await source.next_part():
+        if len(body) + len(part) > limit:
+            raise LimitExceeded.of("the request body", len(body) + len(part), limit, "TENSORPOST_MAX_BODY_BYTES")
+        if len(body) + len(part) > reserved:
+            more = max(len(part), len(body), _LONG_HEAD_BLOCK)  # twice as much as before
+            reserve(more)
+            reserved += more
+        body += part
+    return body
 
 
 class RequestBody:
@@ -37,13 +89,14 @@ class RequestBody:
     Attributes:
         length: Content-Length in bytes.
         received: bytes that have been received.
+        receive: the ASGI channel.
     """
 
     def __init__(
         self, receive: Receive, length: int, timeout: float, extension: ReceiveInto | None = None,
         arrived: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
-        self._receive = receive
+        self.receive = receive
         self._extension = extension
         self._timeout = timeout
         self._buffered = _EMPTY
@@ -56,7 +109,7 @@ class RequestBody:
         """Bytes that have arrived: those received, and those on their way to memory."""
         return self.received if self._arrived is None else self._arrived()
 
-    def supply(self, body: bytes | None) -> None:
+    def supply(self, body: bytes | memoryview | None) -> None:
         """Take the whole body from the server, if it has arrived; before anything else is received."""
         if body is not None:
             self._buffered, self._more, self.received = memoryview(body), False, len(body)
@@ -90,7 +143,7 @@ class RequestBody:
         """All bytes that are unread, if no more will come; else None."""
         return None if self._more else self._buffered
 
-    async def feed(self, reader: HeadReader | NpyHeadReader, threads: ParseThreads) -> None:
+    async def feed(self, reader: HeadCollector, threads: ParseThreads) -> None:
         """Feed a reader until it has its head, a long one on a thread; the bytes after the head stay unread."""
         while reader.head is None and (
             part := self._buffered or await self.peek(max(_HEAD_BLOCK, min(reader.missing, _LONG_HEAD_BLOCK)))
@@ -116,7 +169,7 @@ class RequestBody:
             self._buffered = _EMPTY
             await self._receive_with(self._extension, writer.left(), missing)
             return
-        while part := await self._next_part():
+        while part := await self.next_part():
             writer.feed(part)
         writer.finish()
 
@@ -130,13 +183,13 @@ class RequestBody:
         if self.length > limit:
             raise LimitExceeded.of("the JSON body", self.length, limit, setting)
         data = bytearray()
-        while part := await self._next_part():
+        while part := await self.next_part():
             data += part
         if len(data) != self.length:
             raise BodyMismatch(f"Content-Length is {self.length} but the body has {len(data)} bytes")
         return bytes(data)
 
-    async def _next_part(self) -> memoryview:
+    async def next_part(self) -> memoryview:
         """The next bytes, which are read then; empty at the end of the body."""
         if not self._buffered:
             await self._receive_part()
@@ -147,7 +200,7 @@ class RequestBody:
         while self._more and not self._buffered:
             try:
                 async with asyncio.timeout(self._timeout):
-                    message = await self._receive()
+                    message = await self.receive()
             except TimeoutError:
                 raise self._too_slow() from None
             if message["type"] == "http.disconnect":

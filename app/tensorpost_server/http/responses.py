@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator
+import zipfile
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from io import BytesIO
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.types import Message, Send
 
 from tensorpost import datatypes, frame
+from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
 from tensorpost.json_tensor import tensor_to_json_text
 from tensorpost.operation import Slot
 from tensorpost.problems import LimitExceeded, NotAcceptable
@@ -22,50 +27,62 @@ from ..settings import Settings
 from .access.browser_requests import NO_SNIFFING
 from .call_cache import PreparedCall, PreparedHead, ReplayFunction, WholeMessages, changing_field_lines, field_lines
 from .caller_watch import CallerWatch
-from .media_types import MediaType
+from .media_types import IMAGE_TYPES, MediaType, RequestFormat
+from .raw_tensor import raw_tensor_fields
 from .request_body import ClientDisconnected
 
 __all__ = [
-    "JSON_BYTES_PER_ELEMENT",
+    "JSON_BYTES_PER_TEXT_BYTE",
+    "WHOLE_FORMS",
     "ResponseSender",
+    "backend_name",
+    "check_limits",
     "check_output",
     "json_elements",
-    "json_response",
     "response_head",
     "slices_bytes",
+    "text_bytes",
+    "whole_response",
+    "whole_response_bytes",
 ]
 
 JSON_BYTES_PER_ELEMENT = 96
 """Memory of an element on its way to JSON: a Python number, its place in a list, and two texts of 26 characters."""
 
+JSON_BYTES_PER_TEXT_BYTE = 8
+"""The same of a byte of a string: the string, its text with escapes, and twice that while it is joined."""
+
+WHOLE_FORMS = IMAGE_TYPES | {MediaType.JSON, MediaType.NPZ}
+"""Forms that are written when the whole output is there; the others are streamed."""
+
+_OF_SEVERAL = frozenset((MediaType.FRAME, MediaType.JSON, MediaType.NPZ))
+"""Forms of any number of tensors."""
+
+_SELF_DESCRIBED = _OF_SEVERAL | {MediaType.NPY}
+"""Forms that say shape and type in the body."""
+
 _U8 = datatypes.data_type("U8")
 
 
-def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
+def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None:
     """Refuse outputs that are too large, or that the media type cannot hold, before memory is reserved.
 
     Raises:
-        LimitExceeded: output bytes, work or JSON elements are above their limits.
-        NotAcceptable: the media type cannot hold several outputs, a data type, or strides and padding.
+        LimitExceeded: output bytes, work, pixels or JSON elements are above their limits.
+        NotAcceptable: the media type cannot hold several outputs, a data type, a shape, or strides and padding.
     """
-    if plan.output_bytes > settings.max_output_bytes:
-        raise LimitExceeded.of(
-            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
-        )
-    if plan.work > settings.max_work:
-        raise LimitExceeded.of(
-            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
-        )
-    if media_type is MediaType.NPY and len(plan.outputs) != 1:
+    check_limits(plan, settings)
+    media_type = format_.response
+    if media_type not in _OF_SEVERAL and len(plan.outputs) != 1:
         names = ", ".join([slot.name for slot in plan.outputs])
         raise NotAcceptable(
             f"{media_type.value} holds one tensor, and {plan.operator} has the outputs {names}; "
-            f"accept {MediaType.FRAME.value}"
+            f"accept {MediaType.FRAME.value} or {MediaType.NPZ.value}"
         )
     for slot in plan.outputs:
         row = slot.layout.data_type
         if (
-            (media_type is MediaType.NPY and row.numpy_name == "bfloat16")
+            (media_type in (MediaType.NPY, MediaType.NPZ) and row.numpy_name == "bfloat16")
             or (media_type is MediaType.FRAME and row.safetensors is None)
             or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
         ):
@@ -75,6 +92,8 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
                 f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
                 f"accept {MediaType.FRAME.value}"
             )
+    if media_type in IMAGE_TYPES:
+        _check_picture(plan.outputs[0], format_, settings)
     if media_type is MediaType.JSON:
         elements = json_elements(plan)
         if elements > settings.max_json_elements:
@@ -83,6 +102,57 @@ def check_output(plan: Plan, media_type: MediaType, settings: Settings) -> None:
                 "TENSORPOST_MAX_JSON_ELEMENTS",
                 f"elements, so accept {MediaType.NPY.value} or {MediaType.FRAME.value} for it",
             )  # fmt: skip
+
+
+def _check_picture(slot: Slot, format_: RequestFormat, settings: Settings) -> None:
+    """Refuse an output that is no picture, or none of this format; the message names the forms that hold it."""
+    media_type, (layout, dtype) = format_.response, format_.written
+    sizes, row = slot.layout.sizes, slot.layout.data_type
+    is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None
+    shape = _picture_shape(sizes, layout)
+    if shape is None or (row.dtype.kind == "f" and not is_scaled):
+        also = "; for pictures of 0 to 1 write image/png; dtype=float32" if shape is not None else ""
+        raise NotAcceptable(
+            f"the output is {row.numpy_name} of shape {list(sizes)}, and {media_type.value} with layout={layout} holds "
+            f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any tensor"
+        )
+    stored = np.dtype(np.uint8) if is_scaled else row.dtype
+    reason = unwritable(stored, shape, media_type.name)
+    if reason is not None:
+        others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
+        names = sorted([each.value for each in others if each.name in image_formats()])
+        raise NotAcceptable(f"{reason}; accept {' or '.join([*names, MediaType.NPY.value])}")
+    if shape[0] * shape[1] > settings.max_image_pixels:
+        raise LimitExceeded.of(
+            "the output as a picture", shape[0] * shape[1], settings.max_image_pixels, "TENSORPOST_MAX_IMAGE_PIXELS",
+            f"pixels, so accept {MediaType.NPY.value} for it",
+        )  # fmt: skip
+
+
+def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | None:
+    """Height, width and channels of a tensor that is one picture, with or without a batch of 1; None of any other."""
+    sizes = sizes[1:] if len(sizes) == 4 and sizes[0] == 1 else sizes
+    if len(sizes) == 2:
+        return sizes[0], sizes[1], 1
+    if len(sizes) != 3:
+        return None
+    return (sizes[0], sizes[1], sizes[2]) if layout == "NHWC" else (sizes[1], sizes[2], sizes[0])
+
+
+def check_limits(plan: Plan, settings: Settings) -> None:
+    """Refuse outputs that are too large, or too much work.
+
+    Raises:
+        LimitExceeded: output bytes or work are above their limits.
+    """
+    if plan.output_bytes > settings.max_output_bytes:
+        raise LimitExceeded.of(
+            "the output", plan.output_bytes, settings.max_output_bytes, "TENSORPOST_MAX_OUTPUT_BYTES"
+        )
+    if plan.work > settings.max_work:
+        raise LimitExceeded.of(
+            "the work of this operator", plan.work, settings.max_work, "TENSORPOST_MAX_WORK", "elements to add up,"
+        )
 
 
 def slices_bytes(plan: Plan, settings: Settings) -> int:
@@ -97,11 +167,13 @@ def json_elements(plan: Plan) -> int:
 
 
 def response_head(prepared: PreparedCall, worker: Worker, media_type: MediaType) -> PreparedHead:
-    """The head of an npy or frame response that this worker computes. A frame has its tensors in binding order."""
+    """The head of an npy, raw or frame response that this worker computes. A frame has its tensors in binding order."""
     plan = prepared.plan
     if media_type is MediaType.NPY:
         layout = plan.outputs[0].layout
         body_head = frame.encode_npy_head(layout.data_type, layout.sizes)
+    elif media_type is MediaType.RAW:
+        body_head = b""
     else:
         body_head = frame.encode_head([_frame_entry(slot) for slot in plan.outputs], _metadata(prepared, worker))
     return _head(worker, plan, media_type, body_head, len(body_head) + plan.output_bytes, inline=worker.is_small(plan))
@@ -113,29 +185,100 @@ def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
     return (slot.name, layout.data_type, layout.sizes) if layout.packed else (slot.name, _U8, (layout.size_in_bytes,))
 
 
-def json_response(prepared: PreparedCall, worker: Worker, outputs: bytes) -> tuple[PreparedHead, bytes]:
-    """Head and body of a JSON response; `outputs` holds the bytes of the outputs, one after the other."""
-    tensors: list[str] = []
+def whole_response_bytes(plan: Plan, media_type: MediaType) -> int:
+    """Memory that `whole_response` takes: the outputs, what is made of them, and what it is made with."""
+    if media_type is MediaType.JSON:
+        return json_elements(plan) * JSON_BYTES_PER_ELEMENT
+    if media_type is MediaType.NPZ:
+        return 3 * plan.output_bytes
+    if media_type in IMAGE_TYPES:
+        pixels = math.prod(plan.outputs[0].layout.sizes)  # one channel at least
+        return 3 * plan.output_bytes + pixels * WORKING_BYTES_PER_PIXEL
+    return 0
+
+
+def whole_response(
+    prepared: PreparedCall, format_: RequestFormat, worker: Worker, outputs: bytes
+) -> tuple[PreparedHead, bytes]:
+    """Head and body of a response of one of the `WHOLE_FORMS`.
+
+    Args:
+        prepared: the call.
+        format_: of the response.
+        worker: that computed it.
+        outputs: the bytes of the outputs, one after the other.
+    """
+    media_type, slots = format_.response, prepared.plan.outputs
+    arrays: dict[str, NDArray[Any]] = {}
     data = memoryview(outputs)
-    for slot in prepared.plan.outputs:
-        text = tensor_to_json_text(slot.layout.view(data[: slot.layout.size_in_bytes]))
-        tensors.append(f"{json.dumps(slot.name)}: {text}")
+    for slot in slots:
+        arrays[slot.name] = slot.layout.view(data[: slot.layout.size_in_bytes])
         data = data[slot.layout.size_in_bytes :]
-    metadata = _metadata(prepared, worker)
-    document = json.dumps(metadata | {"op": json.loads(metadata["op"])}, allow_nan=False)
-    body = f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
-    return _head(worker, prepared.plan, MediaType.JSON, b"", len(body), inline=True), body
+    if media_type is MediaType.JSON:
+        body = _json_body(prepared, arrays, _metadata(prepared, worker))
+    elif media_type is MediaType.NPZ:
+        body = _npz_body(arrays)
+    else:
+        body = _picture_body(arrays[slots[0].name], format_)
+    return _head(worker, prepared.plan, media_type, b"", len(body), inline=True), body
+
+
+def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
+    tensors: list[str] = []
+    for (name, array), asked in zip(arrays.items(), prepared.operation.outputs, strict=True):
+        if prepared.strings is not None and asked.layout.data_type.numpy_name == "str":
+            texts = [element.decode() for element in prepared.strings.table.strings(array)]
+            text = json.dumps({"dtype": "string", "shape": list(array.shape), "data": texts}, ensure_ascii=False)
+        else:
+            text = tensor_to_json_text(array)
+        tensors.append(f"{json.dumps(name)}: {text}")
+    document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False)
+    return f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
+
+
+def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """As `numpy.savez` writes it, which takes no tensor of the name `file`."""
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _picture_body(array: NDArray[Any], format_: RequestFormat) -> bytes:
+    shape = _picture_shape(array.shape, format_.written.layout)
+    assert shape is not None, "checked by _check_picture"
+    if format_.written.layout == "NCHW" and array.ndim > 2:
+        array = np.moveaxis(array, -3, -1)
+    array = array.reshape(shape)
+    if array.dtype.kind == "f":
+        # The nearest of 0 to 255; what is outside of 0 to 1 is limited, and NaN is 0.
+        scaled = np.nan_to_num(np.clip(array.astype(np.float32), 0, 1), nan=0)
+        array = np.rint(np.multiply(scaled, 255, out=scaled), out=scaled).astype(np.uint8)
+    return encode_image(array, format_.response.name)
+
+
+def text_bytes(prepared: PreparedCall, outputs: bytes) -> int:
+    """Bytes of the strings in the outputs, whose numbers these are."""
+    total, data = 0, memoryview(outputs)
+    assert prepared.strings is not None
+    for slot, asked in zip(prepared.plan.outputs, prepared.operation.outputs, strict=True):
+        if asked.layout.data_type.numpy_name == "str":
+            total += prepared.strings.table.total_bytes(slot.layout.view(data[: slot.layout.size_in_bytes]))
+        data = data[slot.layout.size_in_bytes :]
+    return total
 
 
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
     """What a response says about itself, so that a saved frame explains itself."""
-    document = prepared.plan.operation.to_document_text()
-    metadata = {"op": document, "backend": _backend_name(worker, prepared.plan), "device": worker.backend.device}
+    document = prepared.operation.to_document_text()
+    metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}
 
 
-def _backend_name(worker: Worker, plan: Plan) -> str:
-    """The backend, and the library that does its work where that is another one."""
+def backend_name(worker: Worker, plan: Plan) -> str:
+    """The name of the backend, and the library that does its work where that is another one."""
     return worker.backend.name + (f"+{plan.library}" if plan.library else "")
 
 
@@ -146,9 +289,12 @@ def _head(
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", _backend_name(worker, plan).encode()),
+        (b"tensorpost-backend", backend_name(worker, plan).encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
+    if media_type not in _SELF_DESCRIBED:
+        layout = plan.outputs[0].layout
+        headers += raw_tensor_fields(layout.data_type, layout.sizes)
     return PreparedHead(headers, field_lines(headers), body_head, inline)
 
 

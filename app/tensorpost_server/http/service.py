@@ -22,6 +22,7 @@ from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
 from .observability.traces import Traces
+from .open_inference.inference_service import InferenceService
 from .parse_threads import ParseThreads
 
 __all__ = ["Service", "router", "service_of"]
@@ -30,7 +31,8 @@ _MOST_CALLS = 512
 _NOT_LIMITS = (
     "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
     "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
-    "tls_certificate", "tls_key", "tls_client_ca",
+    "tls_certificate", "tls_key", "tls_client_ca", "presets", "grpc_port",
+    "shared_memory", "shared_memory_prefix",
 )  # fmt: skip
 
 
@@ -50,6 +52,7 @@ class Service:
         settings: the limits.
         admission: the memory budget.
         access: who may call.
+        inference: the models of `/v2`.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
@@ -59,12 +62,14 @@ class Service:
         traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: threads for large JSON and heads.
+        image_threads: threads that decode and encode pictures and npz, which may take seconds.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
     settings: Settings
     admission: Admission
     access: AccessControl
+    inference: InferenceService
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(
@@ -76,6 +81,7 @@ class Service:
     traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
+    image_threads: ParseThreads = field(default_factory=ParseThreads)
     end: Callable[[], None] = _stop_process
 
     @property
@@ -120,8 +126,8 @@ class Service:
             if before is not None:
                 before.close()
         self.access_log, self.traces = access_log, traces
-        consumers = [observer.observe for observer in (self.metrics, access_log, traces) if observer is not None]
-        self.records = RecordBatch(consumers) if consumers else None
+        observers = (self.metrics, access_log, traces, self.inference.statistics)
+        self.records = RecordBatch([observer.observe for observer in observers if observer is not None])
 
     def observe_refusal(self, status: int) -> None:
         """Take note of a request that the protocol class refused with this status."""

@@ -115,7 +115,7 @@ def scan_form(node: OnnxNode) -> Lines:
     """The sum or the product of the elements up to each one."""
     shape, axis = node.input.shape, dict(node.parameters)["axis"]
     parameters = (*node.parameters, ("sums", node.op_type == "CumSum"))
-    return Lines(scan, (axis,), shape, (shape,), (parameters,), max(4, node.input.row.item_size))
+    return Lines(scan, (axis,), shape, (shape,), (parameters,), max(8, node.input.row.item_size))
 
 
 # ---- products --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost.extras import install_command
 from tensorpost.onnx import OnnxNode
 from tensorpost.problems import InvalidDescriptor, NoBackend, Violation
 
@@ -49,7 +50,9 @@ def _session(model: bytes, operator: str) -> Any:
     try:
         runtime: Any = importlib.import_module(LIBRARY)
     except ModuleNotFoundError:
-        raise NoBackend(f"{operator} is computed by ONNX Runtime, which is not installed: 'tensorpost[onnx]'") from None
+        raise NoBackend(
+            f"{operator} is computed by ONNX Runtime, which is not installed: {install_command('onnx')}"
+        ) from None
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # what is wrong is raised
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -26,7 +26,7 @@ def scan_form(desc: dml.CumulativeSummationOperatorDesc | dml.CumulativeProductO
     backward = desc.axis_direction is AxisDirection.DECREASING
     parameters = (("axis", desc.axis), ("sums", sums), ("backward", backward), ("exclusive", exclusive))
     sizes = desc.input_tensor.sizes
-    lines = Lines(scan, (desc.axis,), sizes, (sizes,), (parameters,), max(4, desc.input_tensor.item_size))
+    lines = Lines(scan, (desc.axis,), sizes, (sizes,), (parameters,), max(8, desc.input_tensor.item_size))
     return cut_by_lines(lines, desc.output_tensor.effective_strides, desc.output_tensor.dtype.name)
 
 

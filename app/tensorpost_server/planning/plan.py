@@ -26,6 +26,9 @@ between two blocks (`stoppable`), so it ends soon after its caller has gone.
 WEIGHTED_WORK = 8
 """What an element counts for where its weight is made as well, for wide filters and gradients: 4 to 40 ns each."""
 
+REDUCED_AT_ONCE = 1 << 21
+"""Elements that a slice of a reduction reads: its output is small, and in one slice only one core would compute it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -119,7 +122,8 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
             slices = cut(layout, slice_bytes, index)
             held += math.prod(layout.sizes) * layout.data_type.item_size
         else:
-            slices = _cut(layout, slice_bytes, weight * read, index)
+            cut_weight = SLICE_WORK // REDUCED_AT_ONCE if _reduces(form) else weight
+            slices = _cut(layout, slice_bytes, cut_weight * read, index)
         if count := slices.count:
             first = slices.piece(0).box
             scratch = max(scratch, form.scratch_bytes(first, index))
@@ -130,6 +134,11 @@ def _make_plan(key: _Key, slice_bytes: int) -> Plan:
         cuts.append(slices)
     all_slices = cuts[0] if len(cuts) == 1 else OutputSlices(tuple(cuts))
     return Plan(operation, form, inputs, outputs, all_slices, work, held, scratch, slice_work)
+
+
+def _reduces(form: Form) -> bool:
+    """Whether no line is read for two elements, so that smaller slices read no more."""
+    return isinstance(form, Lines) and all(sizes[axis] == 1 for sizes in form.outputs for axis in form.axes)
 
 
 def _read_inputs(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..descriptors import BufferTensorDesc
 from ..onnx import OnnxTensor
-from ..problems import InvalidParameter, nearest
+from ..problems import InvalidParameter, entry_count, nearest
 
 __all__ = ["Described", "no_such", "read_constant", "read_numbers", "read_sizes", "read_tensor"]
 
@@ -68,7 +68,7 @@ def _listed(name: str, given: object, count: int) -> list[object]:
         return [given] * count
     entries = list(cast("Iterable[object]", given))
     if len(entries) != count:
-        raise InvalidParameter(f"{name} has {len(entries)} entries; it must have {count}")
+        raise InvalidParameter(f"{name} has {entry_count(len(entries))}; it must have {count}")
     return entries
 
 

@@ -201,6 +201,8 @@ class CEnum:
         if self.first is not None and not isinstance(value, (str, int)):
             value = self.first(value)
         key = value if isinstance(value, str) else _index(value)
+        if isinstance(key, str) and key not in members:
+            key = _SHORTER.get(key.upper(), key.upper())  # in either case
         if key is not None and key in members:
             return members[key]
         names, number, hint = _member_names(cls), _index(value), ""
@@ -216,6 +218,10 @@ class CEnum:
     def write(value: IntEnum | IntFlag) -> str:
         """The short name."""
         return value.name or "NONE"
+
+
+_SHORTER = {"NEAREST": "NEAREST_NEIGHBOR"}
+"""The SDK's and ONNX's word for one of DirectML's."""
 
 
 def _member_names(cls: type[IntEnum | IntFlag]) -> list[str]:

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ..datatypes import TensorDataType
 from ..operation import Slot
-from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation
+from ..problems import InvalidDescriptor, UnsupportedAtLevel, Violation, counted, entry_count
 from .base import Descriptor
 from .catalogue import OperatorFacts, SupportRow, facts_of, pascal_case, slot_name
 from .feature_levels import NEWEST, FeatureLevel
@@ -155,6 +155,11 @@ class OperatorDesc(Descriptor):
     def to_document(self) -> dict[str, Any]:
         """`{"type": "DML_OPERATOR_...", "desc": {...}}`, which `parse_operator` and DxDispatch read."""
         return {"type": f"DML_OPERATOR_{self.operator_type}", "desc": self.to_json()}
+
+    def _repr_html_(self) -> str:
+        from .. import _html  # for notebooks only
+
+        return _html.operation_html(self)
 
     def to_document_text(self) -> str:
         """`to_document` as compact JSON text, as it travels in a frame's head."""
@@ -362,7 +367,7 @@ class OperatorDesc(Descriptor):
         if count != length:
             yield Violation(
                 "count-disagrees", (pascal_case(count_field),),
-                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {length} entries; "
+                f"{pascal_case(count_field)} is {count} but {pascal_case(array_field)} has {entry_count(length)}; "
                 "leave the count out or send the array's length", count, str(length), self.page(),
             )  # fmt: skip
 
@@ -375,8 +380,9 @@ class OperatorDesc(Descriptor):
                 name = pascal_case(field)
                 yield Violation(
                     "array-length", (name,),
-                    f"{name} has {len(values)} entries but the tensors have {wanted} dimensions; "
-                    "send one entry per dimension", list(values), f"{wanted} entries", self.page(),
+                    f"{name} has {entry_count(len(values))} but the tensors have "
+                    f"{counted(wanted, 'dimension')}; send one entry per dimension", list(values),
+                    entry_count(wanted), self.page(),
                 )  # fmt: skip
 
     def count_rules(self, count_field: str, array_field: str) -> Iterator[Violation]:

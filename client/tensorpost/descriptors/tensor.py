@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from ..datatypes import TensorDataType, data_type
 from ..layout import Layout, is_one_to_one, last_index, packed_strides
-from ..problems import InvalidDescriptor, Violation
+from ..problems import InvalidDescriptor, Violation, entry_count
 from .base import Descriptor, json_object
 from .fields import CEnum, UInt, UIntArray, WholeNumber, length_of
 
@@ -163,6 +163,11 @@ class BufferTensorDesc(Descriptor):
         minimum = minimum_tensor_size_in_bytes(known["data_type"], sizes, strides)
         return min(max(minimum, 0), UINT64_MAX - 3)  # what does not fit breaks the element limit; the rules say so
 
+    def _repr_html_(self) -> str:
+        from .. import _html  # for notebooks only
+
+        return _html.layout_html(self.layout)
+
     @classmethod
     def packed(cls, data_type: TensorDataType | str | DTypeLike, sizes: Sequence[int]) -> BufferTensorDesc:
         """A packed row-major tensor of this type and these sizes."""
@@ -231,8 +236,8 @@ class BufferTensorDesc(Descriptor):
         if self.dimension_count != len(self.sizes):
             yield Violation(
                 "count-disagrees", ("DimensionCount",),
-                f"DimensionCount is {self.dimension_count} but Sizes has {len(self.sizes)} entries; leave it out "
-                "or send the length", self.dimension_count, str(len(self.sizes)), _PAGE,
+                f"DimensionCount is {self.dimension_count} but Sizes has {entry_count(len(self.sizes))}; "
+                "leave it out or send the length", self.dimension_count, str(len(self.sizes)), _PAGE,
             )  # fmt: skip
         for axis, size in enumerate(self.sizes):
             if size == 0:
@@ -243,8 +248,8 @@ class BufferTensorDesc(Descriptor):
         if self.strides is not None and len(self.strides) != len(self.sizes):
             yield Violation(
                 "array-length", ("Strides",),
-                f"Strides has {len(self.strides)} entries but Sizes has {len(self.sizes)}", list(self.strides),
-                f"{len(self.sizes)} entries", _PAGE,
+                f"Strides has {entry_count(len(self.strides))} but Sizes has {len(self.sizes)}", list(self.strides),
+                entry_count(len(self.sizes)), _PAGE,
             )  # fmt: skip
         elif self.data_type.bits and all(self.sizes):
             yield from self._extent_rules()

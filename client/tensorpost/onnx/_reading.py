@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datatypes import data_type
-from ..problems import InvalidDescriptor, Violation
+from ..problems import InvalidDescriptor, Violation, entry_count
 from ._report import Path, Report, did_you_mean
 from .package import tensor_of_proto
 from .schemas import (
@@ -281,7 +281,7 @@ def _read_value(schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTen
         report.add("array-length", path, message, list(items[:8]), f"at most {MOST_ENTRIES} entries")
         return ()
     if is_number and len(items) != 1:
-        message = f"{slot.name} has {len(items)} entries; it must be one number"
+        message = f"{slot.name} has {entry_count(len(items))}; it must be one number"
         report.add("array-length", path, message, list(items), "one number, of rank 0 or shape [1]")
         return ()
     kind = kind_of(slot)
@@ -378,6 +378,8 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
             return None
         numbers = [number for number in read if number is not None]
         return tuple(map(int, numbers)) if kind == "int" else tuple(map(_to_float32, numbers))
+    if entry.choices and isinstance(value, str) and value not in entry.choices:
+        value = next((choice for choice in entry.choices if str(choice).lower() == value.lower()), value)
     if entry.choices and value is not None and value not in entry.choices:
         message = f"{str(value)[:60]!r} is no {entry.name} of {schema.name}"
         message += _elsewhere(schema, lambda other: _offers(other, entry.name, value)) or (

@@ -366,6 +366,11 @@ class OnnxNode:
         document = {"op_type": self.op_type, "opset": self.opset, "inputs": inputs, "attributes": attributes}
         return document | ({"outputs": len(self.results)} if len(self.results) > 1 else {})
 
+    def _repr_html_(self) -> str:
+        from .. import _html  # for notebooks only
+
+        return _html.operation_html(self)
+
     def to_json_text(self) -> str:
         """`to_json` as compact JSON text, as it travels in a frame's head."""
         return json.dumps(self.to_json(), separators=(",", ":"))

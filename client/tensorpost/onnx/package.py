@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..datatypes import DATA_TYPES, data_type
+from ..extras import install_command
 from .given_node import GivenNode, Inferred
 
 __all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
-MISSING = "of other ONNX operators the package onnx tells the rules, which is not installed: 'tensorpost[onnx]'"
+MISSING = f"of other ONNX operators the package onnx tells the rules, which is not installed: {install_command('onnx')}"
 _ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints"}
 _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 

@@ -24,6 +24,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..problems import counted, entry_count
 from ._lines import floors
 from ._report import Report
 from .schemas import OnnxSchema
@@ -342,13 +343,13 @@ class _Reader:
             if entries is not None and count is not None and len(entries) != count:
                 self.report.add(
                     "array-length", self._path(name),
-                    f"{name} has {len(entries)} entries but {of_what} {count} dimensions; send one entry for each",
-                    list(entries), f"{count} entries",
+                    f"{name} has {entry_count(len(entries))} but {of_what} {counted(count, 'dimension')}; "
+                    "send one entry for each", list(entries), entry_count(count),
                 )  # fmt: skip
         if scales is None and not self.schema.input("sizes") and count and self._was_sent("scales"):
             self.report.add(
-                "array-length", self._path("scales"), f"scales is empty but the input has {count} dimensions", [],
-                f"{count} entries",
+                "array-length", self._path("scales"),
+                f"scales is empty but the input has {counted(count, 'dimension')}", [], entry_count(count),
             )  # fmt: skip
         at_least_1 = self.schema.op_type == "Upsample"
         for index, scale in enumerate(scales or ()):
@@ -390,7 +391,8 @@ class _Reader:
             of_what = "the axes" if "axes" in self.attributes else "the input's dimensions"
             self.report.add(
                 "array-length", ("inputs", "roi"),
-                f"roi has {len(roi)} entries; it needs a start for each of {of_what}, then an end for each", list(roi),
+                f"roi has {entry_count(len(roi))}; it needs a start for each of {of_what}, then an end for each",
+                list(roi),
                 f"{2 * count} numbers" + ("" if crops else f", or none, since {self._coordinates} does not use them"),
             )  # fmt: skip
             return {}

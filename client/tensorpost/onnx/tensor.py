@@ -131,7 +131,7 @@ class OnnxTensor:
         return self.element_count * self.row.item_size
 
     def require_carriable(self, container: str) -> None:
-        """Refuse a type that a body of this kind cannot hold. Strings travel in neither.
+        """Refuse a type that a body of this kind cannot hold. Strings travel in neither, but as JSON.
 
         Args:
             container: `npy` or `frame`.
@@ -143,9 +143,7 @@ class OnnxTensor:
         if reason is None:
             return
         if self.data_type == "str":
-            reason += (
-                "; no HTTP body here holds strings, so compute this node without a server, as np.tile does for Tile"
-            )
+            reason += "; JSON does, and Client.run and Client.onnx take strings whole"
         message = f"tensor({self.row.onnx}) cannot travel in this body: {reason}"
         raise InvalidDescriptor.of([
             Violation("type-not-carried", ("data_type",), message, self.row.onnx, "", "npy and safetensors formats")

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..problems import counted, entry_count
 from ._report import Report
 from .schemas import OnnxSchema
 from .tensor import OnnxTensor, too_large
@@ -59,8 +60,9 @@ def _tile_6(tensor: OnnxTensor, values: Mapping[str, Values], report: Report) ->
     if len(repeats) != rank:
         report.add(
             "array-length", ("inputs", "repeats"),
-            f"repeats has {len(repeats)} entries but the input has {rank} dimensions; send one entry per dimension "
-            "(unlike NumPy's tile, nothing is broadcast)", list(repeats), f"{rank} entries",
+            f"repeats has {entry_count(len(repeats))} but the input has {counted(rank, 'dimension')}; send "
+            "one entry per dimension (unlike NumPy's tile, nothing is broadcast)", list(repeats),
+            entry_count(rank),
         )  # fmt: skip
     for axis, repeat in enumerate(repeats):
         if repeat < 0:

@@ -69,7 +69,7 @@ def test_it_stands_before_numpy_and_auto_may_choose_it() -> None:
 def test_on_other_systems_it_says_what_to_do() -> None:
     for make in (DirectmlBackend, lambda: list(DirectmlBackend.open_all(DeviceOptions()))):
         with pytest.raises(
-            CannotOpen, match=r"^DirectML runs on 64-bit Windows only .*; there, pip install 'tensorpost"
+            CannotOpen, match=r"^DirectML runs on 64-bit Windows only .*; there, pip install '\.\[directml\]'"
         ):
             make()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backends.numba.test_expressions import computed, plan_of, slot
+from tests.support.batches import each
 
 from tensorpost_server.backends.numba_ import NumbaBackend
 from tensorpost_server.backends.numpy_ import NumpyBackend
@@ -27,9 +31,9 @@ def both(numba: NumbaBackend, form: Copies, inputs: list[Any], output: Any, slic
     return np.frombuffer(mine, output.dtype).reshape(output.shape)
 
 
-@pytest.mark.parametrize("dtype", ITEMS)
-@pytest.mark.parametrize("shape", [(64, 48), (67, 131), (3, 500), (500, 3), (2, 90), (90, 4), (5, 6), (1, 70)], ids=str)
-@pytest.mark.parametrize("slice_bytes", [1 << 20, 3000])
+@each("dtype", ITEMS)
+@each("shape", [(64, 48), (67, 131), (3, 500), (500, 3), (2, 90), (90, 4), (5, 6), (1, 70)])
+@each("slice_bytes", [1 << 20, 3000])
 def test_matrices_are_transposed(numba: NumbaBackend, dtype: str, shape: tuple[int, int], slice_bytes: int):
     x = np.random.default_rng(1).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
     loops = (Loop(shape[1], (0, 1), ((1, 1),)), Loop(shape[0], (1, 1), ((0, 1),)))
@@ -64,6 +68,30 @@ def test_any_order_and_step_over_a_fill(
     out = np.empty([size + 2 * pad for size, pad in zip(sizes, pads, strict=True)], dtype)
 
     both(numba, Copies((rank,), ((copy,),), 7), [x], out, slice_bytes)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no mprotect")
+@each("dtype", ITEMS)
+@each("at_end", [False, True])
+def test_steps_read_no_byte_outside_the_input(numba: NumbaBackend, dtype: str, at_end: bool):
+    """Between two pages of which no byte may be read, at the beginning and at the end of the page."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 3 * page)
+    whole = np.frombuffer(memory, np.uint8)
+    for guard in (0, 2 * page):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(whole.ctypes.data + guard), page, 0) == 0
+    for step in (2, 3, 4, 5):
+        for count in (4, 5, 8, 9, 16, 17, 18, 31, 33, 64):
+            length = (count - 1) * step + 1
+            size = length * np.dtype(dtype).itemsize
+            view = memoryview(memory)[2 * page - size : 2 * page] if at_end else memoryview(memory)[page : page + size]
+            x = np.frombuffer(view, dtype)
+            x[:] = np.random.default_rng(step).integers(0, 100, length)
+            copy = Copy(0, (0,), (0,), (Loop(count, (0, 1), ((0, step),)),))
+            plan = plan_of(Copies((1,), ((copy,),)), [slot("x", x)], slot("y", np.empty(count, dtype)))
+            run = numba.start(plan, [view])
+
+            assert bytes(run.compute(0)) == x[::step].tobytes(), (step, count)
 
 
 def test_several_inputs_are_joined(numba: NumbaBackend):

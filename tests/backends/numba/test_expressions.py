@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.support.batches import each
 from tests.support.elementwise_oracles import packed_case
 
 from tensorpost.descriptors import ActivationGeluOperatorDesc, BufferTensorDesc
@@ -217,6 +218,26 @@ def test_gelu_is_one_instruction_near_the_exact_numbers(numba: NumbaBackend):
     np.testing.assert_array_equal(np.signbit(result[finite]), np.signbit(x[finite]))
     np.testing.assert_array_equal(result[~finite], np.where(x[~finite] == -np.inf, np.float32(-0.0), x[~finite]))
     assert np.signbit(result[x == -np.inf]).all()
+
+
+@each("dtype", ["float32", "float16"])
+def test_large_numbers_between_small_ones_have_the_same_power_of_e(numba: NumbaBackend, dtype: str):
+    """Parts without large numbers have a loop of their own: the same bits."""
+    x = np.linspace(-20, 20, 1 << 14, dtype=np.float32).astype(dtype)
+    mixed = x.copy()
+    mixed[::256] = np.resize(np.array([np.nan, 100, -100, np.inf, -np.inf, 88, -88, 87.5], dtype), 64)
+    form = Pointwise(call("exp", X), ("float32",), "float32")
+    plan = plan_of(form, [slot("x", x)], slot("y", x))
+
+    alone, among = (np.frombuffer(computed(numba, plan, [each.tobytes()]), dtype) for each in (x, mixed))
+
+    same = np.arange(x.size) % 256 != 0
+    assert alone[same].tobytes() == among[same].tobytes()
+    with np.errstate(over="ignore", under="ignore"):
+        exact = np.exp(mixed[~same].astype(np.float64)).astype(dtype)
+    np.testing.assert_allclose(
+        among[~same].astype(np.float64), exact.astype(np.float64), rtol=1e-3 if dtype == "float16" else 2e-7
+    )
 
 
 @pytest.mark.parametrize("expression", [X + Y, call("maximum", X, 0.0), X * 0.1, call("exp", X)], ids=str)

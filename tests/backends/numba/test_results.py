@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.support import resample_oracle as oracle
 from tests.support import strategies as ours
+from tests.support.batches import each
 
 from tensorpost.descriptors import (
     BufferTensorDesc,
@@ -192,9 +193,9 @@ def test_nearest_copies_every_bit(
     np.testing.assert_array_equal(desc.output_tensor.layout.view(output, unsigned), expected)
 
 
-@pytest.mark.parametrize("scale", [2, 3, 4, 5, 1.7183, 0.5, 0.3183])
+@each("scale", [2, 3, 4, 5, 1.7183, 0.5, 0.3183])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
-@pytest.mark.parametrize("shape", [(3, 41, 53), (41, 53, 3), (5, 2000)], ids=str)
+@each("shape", [(3, 41, 53), (41, 53, 3), (5, 2000)])
 def test_nearest_of_pictures(numba: NumbaBackend, scale: float, dtype: str, shape: tuple[int, ...]) -> None:
     """Long enough rows for every loop: repeated items, every second item, wide items."""
     factors = [1 if axis == 3 else scale for axis in shape]
@@ -215,10 +216,10 @@ def test_nearest_of_pictures(numba: NumbaBackend, scale: float, dtype: str, shap
     assert run(numba, desc, x.tobytes(), 4096) == x[np.ix_(*index)].tobytes()
 
 
-@pytest.mark.parametrize("scale", [2, 4, 1.7, 0.5, 0.3])
+@each("scale", [2, 4, 1.7, 0.5, 0.3])
 @pytest.mark.parametrize("dtype", SUMMED)
-@pytest.mark.parametrize("shape", [(2, 41, 63), (41, 63, 3), (9, 17, 22), (1500,)], ids=str)
-@pytest.mark.parametrize("antialiased", [False, True], ids=["linear", "antialiased"])
+@each("shape", [(2, 41, 63), (41, 63, 3), (9, 17, 22), (1500,)])
+@each("antialiased", [False, True], ids=["linear", "antialiased"])
 def test_linear_of_pictures(
     numba: NumbaBackend, scale: float, dtype: str, shape: tuple[int, ...], antialiased: bool
 ) -> None:
@@ -290,9 +291,9 @@ NODES = {
 }
 
 
-@pytest.mark.parametrize("attributes", NODES.values(), ids=list(NODES))
-@pytest.mark.parametrize("scales", [(1, 1, 2, 2), (1, 1, 0.6, 0.7), (1, 2, 1.7, 3), (1, 1, 2, 0.4)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@each("attributes", NODES.values(), ids=list(NODES))
+@each("scales", [(1, 1, 2, 2), (1, 1, 0.6, 0.7), (1, 2, 1.7, 3), (1, 1, 2, 0.4)])
+@each("dtype", ["float32", "float16"])
 def test_onnx_resize_has_the_bits_of_the_numpy_backend(
     numba: NumbaBackend, attributes: dict[str, Any], scales: tuple[float, ...], dtype: str
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorpost.extras import install_command
 from tensorpost.layout import Layout
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
@@ -41,7 +42,7 @@ SHARE_OF_FREE = 0.75
 """Of a device's memory: the rest is for CuPy's kernels, for the context, and for whoever else uses the card."""
 
 INSTALL = (
-    "pip install 'tensorpost[cuda13]' (drivers from 580 on) or 'tensorpost[cuda12]' (drivers from 525 on); "
+    f"{install_command('cuda13')} (drivers from 580 on), or with cuda12 (drivers from 525 on); "
     "nvidia-smi shows the driver"
 )
 

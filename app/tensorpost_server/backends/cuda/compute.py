@@ -1,8 +1,8 @@
 """Fills boxes of operators' outputs on CuPy's current device and stream.
 
 The rule for what runs in our kernels and what in CuPy's array operations stands in launch_plan.py. Kernels are compiled
-by NVRTC when they are first launched; CuPy keeps the binaries of all but expressions in its own cache on disk
-(`CUPY_CACHE_DIR`), so that a new process finds them.
+by NVRTC when they are first launched, unless `kernel_files.py` has them; CuPy keeps the binaries of all but expressions
+in its own cache on disk (`CUPY_CACHE_DIR`), so that a new process finds them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ...forms import Box, Form
 from ...forms.onnx_resize import OnnxResize
+from . import kernel_files
 from .dimensions import Step
 from .launch_plan import plan
 from .launches import ArrayLayout
@@ -140,13 +141,19 @@ def clear_caches() -> None:
 
 @functools.lru_cache(maxsize=KEPT_FUNCTIONS)
 def _function(device: int, variant: Variant) -> Any:
-    del device
     if not variant.prelude:
+        compiled = kernel_files.find(variant, cupy.cuda.Device(device).compute_capability)
+        if compiled is not None:
+            return _loaded(compiled, variant)
         return cupy.RawKernel(variant.source, variant.kernel, options=variant.options)
     # RawKernel would add -ftz=true, which flushes subnormal numbers to zero, and keep every kernel there ever was.
     # Products are not contracted with sums, so that every operation is rounded as in NumPy.
     options = (*variant.options, "-fmad=false")
     binary, _ = cupy.cuda.compiler.compile_using_nvrtc(variant.source, options, filename=variant.file)
+    return _loaded(binary, variant)
+
+
+def _loaded(binary: Any, variant: Variant) -> Any:
     module = cupy.cuda.function.Module()
     module.load(binary)
     return module.get_function(variant.kernel)

@@ -230,7 +230,9 @@ def _units(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
     units = math.prod(loop.extent for loop in moving)
     segments = -(-((VECTOR - 1 + run + VECTOR - 1) // VECTOR) // SEGMENT)
     jobs = segments * math.prod(loop.extent for loop in repeating)
-    share = min(jobs, max(1, min(REUSE * period * segments // run, units * jobs // ENOUGH_BLOCKS)))
+    # Laying an item takes as long whatever its size, so of small items each block writes more of what it has laid.
+    reuse, enough = (REUSE, ENOUGH_BLOCKS) if item >= 4 else (2 * REUSE, 3 * ENOUGH_BLOCKS // 4)
+    share = min(jobs, max(1, min(reuse * period * segments // run, units * jobs // enough)))
     blocks = -(-jobs // share)
     loops = [*inner, *moving, *repeating]
     parameters = structure(

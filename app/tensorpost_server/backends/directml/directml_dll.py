@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tensorpost.extras import install_command
+
 from ..base import CannotOpen
 
 __all__ = ["SYSTEM", "Libraries", "file_version", "find_directml", "open_libraries"]
@@ -74,11 +76,11 @@ def open_libraries() -> Libraries:
     if SYSTEM != "win32" or load is None or ctypes.sizeof(c_void_p) != 8:
         raise CannotOpen(
             "DirectML runs on 64-bit Windows only (10 version 1903 or newer, any DirectX 12 GPU); there, "
-            "pip install 'tensorpost[directml]'"
+            + install_command("directml")
         )
     path = find_directml()
     if path is None:
-        raise CannotOpen("there is no DirectML.dll on this machine: pip install 'tensorpost[directml]'")
+        raise CannotOpen(f"there is no DirectML.dll on this machine: {install_command('directml')}")
     version = file_version(path.read_bytes())
     try:
         directml, d3d12, dxgi = load(str(path)), load("d3d12.dll"), load("dxgi.dll")
@@ -89,7 +91,7 @@ def open_libraries() -> Libraries:
     except AttributeError:
         raise CannotOpen(
             f"{path} is DirectML {version or 'of an unknown version'}, and 1.1.0 or newer is needed: "
-            "pip install 'tensorpost[directml]'"
+            + install_command("directml")
         ) from None
     except OSError as error:
         raise CannotOpen(f"DirectML cannot be loaded: {error}") from error

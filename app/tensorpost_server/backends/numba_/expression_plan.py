@@ -13,7 +13,8 @@ from .launch_plan import KINDS, SCRATCH, Kernels, LaunchPlan, StridedBuffer
 
 __all__ = ["ExpressionPlanner", "Instructions", "NoInstruction", "is_truth", "numeric_operands"]
 
-PITCH, REGISTERS = 4 * 1024 + 192, 64  # these and the order of everything are those of kernels/expression_kernel.py
+# These and the order of everything are those of kernels/expression_kernel.py.
+BLOCK, PITCH, REGISTERS = 1024, 4 * 1024 + 192, 64
 LONG_ROW = 256  # elements from which on a row of float16 is computed by itself, where it lies
 SCRATCH_OF_ADDRESSES = 2 * 8 * REGISTERS + 64  # and what aligns the registers
 CODES = {
@@ -21,8 +22,8 @@ CODES = {
     for code, name in enumerate(
         (
             "add", "subtract", "multiply", "divide", "negative", "absolute", "maximum", "minimum", "exp", "gelu", "log",
-            "sqrt", "tanh", "erf", "floor", "ceil", "trunc", "rint", "less", "less_equal", "equal", "not_equal",
-            "where", "expm1", "log1p", "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh",
+            "sqrt", "tanh", "erf", "less", "less_equal", "equal", "not_equal", "where", "floor", "ceil", "trunc",
+            "rint", "expm1", "log1p", "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh",
             "arctan2", "power", "sin", "cos", "tan", "fmod",
         )
     )
@@ -209,7 +210,7 @@ class ExpressionPlanner:
         parameters = [
             len(walk), target.offset, 0, rows[0], columns[0], target.kind, rows[1], columns[1],
             len(sources), len(made.constants), len(made.code),
-            self._computed_kind(buffers, columns),
+            *self._in_place(buffers, columns),
         ]  # fmt: skip
         blocks = [(1, target.block), (2, SCRATCH)]
         for number, (source, begin) in enumerate(zip(sources, begins, strict=True)):
@@ -224,12 +225,17 @@ class ExpressionPlanner:
         plan.launch(self.kernels["expression"], parameters, blocks)
         return plan
 
-    def _computed_kind(self, buffers: Sequence[StridedBuffer], columns: Sequence[int]) -> int:
-        """float16 where one instruction can read and write rows of it; for all else, blocks become float32 first."""
-        kind = KINDS["<f2"]
+    def _in_place(self, buffers: Sequence[StridedBuffer], columns: Sequence[int]) -> tuple[int, int]:
+        """Type and elements of a block: whole rows where one instruction reads and writes them where they lie.
+
+        For all else, blocks become float32 first.
+        """
+        made, kind = self.instructions, buffers[0].kind
         rows = all(b.kind == kind and step == b.item for b, step in zip(buffers, columns[1:], strict=True))
-        made = self.instructions
-        short = len(made.code) == 1 and made.code[0][0] <= LAST_SHORT
-        if rows and columns[0] >= LONG_ROW and short and made.constants_are_halves:
-            return kind
-        return KINDS["<f4"]
+        block = BLOCK if made.constants else max(BLOCK, columns[0])
+        if len(made.code) == 1 and rows and kind == KINDS["<f4"]:
+            return kind, block
+        halves = kind == KINDS["<f2"] and columns[0] >= LONG_ROW and made.constants_are_halves
+        if len(made.code) == 1 and rows and halves and made.code[0][0] <= LAST_SHORT:
+            return kind, block
+        return KINDS["<f4"], BLOCK

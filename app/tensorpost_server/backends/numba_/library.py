@@ -23,6 +23,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tensorpost.extras import install_command
+
 from ..base import CannotOpen
 
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
@@ -82,18 +84,14 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         package = name.partition(".")[0]
-        raise ModuleNotFoundError(
-            f"{package} is not installed: pip install 'tensorpost[numba]'", name=package
-        ) from None
+        raise ModuleNotFoundError(f"{package} is not installed: {install_command('numba')}", name=package) from None
 
 
 def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        raise ModuleNotFoundError(
-            f"{package} is not installed: pip install 'tensorpost[numba]'", name=package
-        ) from None
+        raise ModuleNotFoundError(f"{package} is not installed: {install_command('numba')}", name=package) from None
 
 
 def cache_folder() -> Path:

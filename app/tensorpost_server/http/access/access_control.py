@@ -1,8 +1,8 @@
 """Who may call: API keys and tokens, their scopes and quotas, and the name of the caller.
 
-With the setting `keys_file` or `jwks_file` every path but the health endpoints wants a key, as `Authorization: Bearer`
-(RFC 6750, section 2.1) or as `X-API-Key`; a token is a key that its issuer signed. Each request gets
-`scope["tensorpost.caller"]`: the key's name, without keys the peer's address, on a Unix socket `local`.
+With the setting `keys_file` or `jwks_file` every path but the health endpoints and the page at `/` wants a key, as
+`Authorization: Bearer` (RFC 6750, section 2.1) or as `X-API-Key`; a token is a key that its issuer signed. Each request
+gets `scope["tensorpost.caller"]`: the key's name, without keys the peer's address, on a Unix socket `local`.
 
 Small calls that are replayed (`call_cache.py`) never come here. Their HTTP heads are known byte for byte, the key in
 them included, so it was checked. It is looked at again before each replay: whether the file still has it, its expiry,
@@ -24,6 +24,7 @@ from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
 from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, SendWhole, WholeMessages
+from ..playground import PLAYGROUND_PATHS
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
 from .json_web_tokens import InvalidToken, Token, TokenReader
 
@@ -32,8 +33,8 @@ __all__ = ["CALLER", "AccessControl", "TokenBucket"]
 CALLER = "tensorpost.caller"
 """The key of the caller's name in the ASGI scope."""
 
-OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
-"""Paths that are answered without a key: what load balancers and containers ask."""
+OPEN_PATHS = PLAYGROUND_PATHS | {"/v2/health/live", "/v2/health/ready"}
+"""Paths that are answered without a key: what load balancers and containers ask, and a page to enter a key on."""
 ADMIN_PATHS = ("/metrics",)
 """Paths, with all below them, that show what is about other callers too."""
 

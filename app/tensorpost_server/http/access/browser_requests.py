@@ -63,6 +63,19 @@ class BrowserRequests:
                 403, f"pages of the Origin {name!r} may not call this ({setting_variable('allowed_origins')})"
             )
 
+    def foreign_origin(self, fields: Mapping[bytes, bytes]) -> str | None:
+        """The origin of the page that made a request, if it is another one than the Host's; None of other requests.
+
+        Args:
+            fields: of a request that `check` let in.
+        """
+        origin = fields.get(b"origin")
+        if origin is None:
+            return None
+        text = origin.decode("latin-1")
+        host = fields.get(b"host", b"").decode("latin-1").lower()
+        return None if text.lower().partition("://")[2] == host != "" else text
+
     def _decide_host(self, host: bytes, address: str) -> bool:
         text = host.decode("latin-1").lower()
         name = text if text.endswith("]") else re.sub(r":[0-9]*$", "", text)
@@ -113,9 +126,10 @@ def send_with_page_policy(send: Send) -> Send:
 
 
 def _policy(page: bytes) -> str:
+    workers = "; worker-src blob:" if b"<redoc" in page else ""  # it searches in one
     digests = [hashlib.sha256(script).digest() for script in _INLINE_SCRIPT.findall(page)]
     scripts = "".join([f" 'sha256-{base64.b64encode(digest).decode()}'" for digest in digests])
     return (
         f"default-src 'none'; script-src 'self'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        f"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'{workers}"
     )

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from tensorpost.extras import install_command
 from tensorpost.problems import InvalidJson, InvalidParameter
 from tensorpost.strict_json import read_json
 
@@ -99,7 +100,7 @@ class TokenReader:
             importlib.import_module("cryptography")  # which PyJWT misses only when a key is read
         except ModuleNotFoundError as error:
             wanted = setting_variable("jwks_file")
-            raise InvalidParameter(f"{wanted} needs {error.name}: install tensorpost[jwt]") from None
+            raise InvalidParameter(f"{wanted} needs {error.name}: {install_command('jwt')}") from None
         self._jwt = jwt
         self._file = WatchedFile[tuple[IssuerKey, ...]](path, _KIND, read_issuer_keys, ())
         self._issuer, self._audience, self._prefix = issuer, audience, prefix

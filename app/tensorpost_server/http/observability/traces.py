@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter
 
 from ...settings import setting_variable
@@ -92,7 +93,7 @@ class Traces:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ModuleNotFoundError as error:
             raise InvalidParameter(
-                f"{setting_variable('traces')} is on and {error.name} is not installed: install tensorpost[otel]"
+                f"{setting_variable('traces')} is on and {error.name} is not installed: {install_command('otel')}"
             ) from None
         named = {"service.version": version("tensorpost")}
         if "OTEL_SERVICE_NAME" not in os.environ and "service.name" not in os.environ.get(

@@ -177,10 +177,52 @@ def _block_of(item, lanes):
     return block
 
 
+def _picked_of(item, lanes, step, first):
+    """Every `step`-th of `step * lanes` items, from number `first` on: LLVM would load them one by one."""
+
+    @intrinsic
+    def picked(_typing, target, source):
+        def code(_context, builder, _signature, arguments):
+            target, source = arguments
+            pointer = ir.VectorType(ir.IntType(8 * item), lanes).as_pointer()
+            mask = ir.VectorType(ir.IntType(32), lanes)
+            result, have = None, 0
+            for number in range(step):
+                address = builder.add(source, ir.Constant(source.type, number * lanes * item))
+                loaded = builder.load(builder.inttoptr(address, pointer), align=1)
+                here = [at for at in range(lanes) if at % step == (first - number * lanes) % step]
+                other = loaded if result is None else result
+                choice = [*range(have), *[lanes + at for at in here], *range(lanes)][:lanes]
+                result = builder.shuffle_vector(other, loaded, ir.Constant(mask, choice))
+                have += len(here)
+            builder.store(result, builder.inttoptr(target, pointer), align=1)
+            return _context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), code
+
+    return picked
+
+
+def _strided_row_of(item, lanes, step):
+    """A row of items of which each is `step` items behind the one before."""
+    from_first, to_last = (_picked_of(item, lanes, step, first) for first in (0, step - 1))
+
+    @inlined
+    def strided_row(target, source, count):
+        """Of more than `lanes` items, some of them twice; reads no byte before the first one or after the last one."""
+        for at in range(0, count - lanes, lanes):
+            from_first(target + at * item, source + at * step * item)
+        at = count - lanes
+        to_last(target + at * item, source + (at * step - (step - 1)) * item)
+
+    return strided_row
+
+
 def _transposed_of(pointer, item, lanes):
     """Rows and columns of items of one machine word."""
     block = _block_of(item, lanes)
     in_line = LINE // item
+    row_2, row_3, row_4 = (_strided_row_of(item, lanes, step) for step in (2, 3, 4))
 
     @inlined
     def scattered(p, target, source, first_row, last_row, first_column, last_column):
@@ -207,22 +249,22 @@ def _transposed_of(pointer, item, lanes):
     @inlined
     def strided_rows(p, target, source):
         """Items lie side by side along the rows of the target only."""
-        step = p[X_SOURCE_COLUMN]
+        step, columns = p[X_SOURCE_COLUMN], p[X_COLUMNS]
         for row in range(p[X_ROWS]):
-            out, first = pointer(target + row * p[X_TARGET_ROW]), source + row * p[X_SOURCE_ROW]
-            items = pointer(first)
-            if step == 2 * item:
-                for column in range(p[X_COLUMNS]):
-                    out[column] = items[2 * column]
-            elif step == 3 * item:
-                for column in range(p[X_COLUMNS]):
-                    out[column] = items[3 * column]
+            out, first = target + row * p[X_TARGET_ROW], source + row * p[X_SOURCE_ROW]
+            if step == 2 * item and columns > lanes:
+                row_2(out, first, columns)
+            elif step == 3 * item and columns > lanes:
+                row_3(out, first, columns)
+            elif step == 4 * item and columns > lanes:
+                row_4(out, first, columns)
             elif step == -item:
-                for column in range(p[X_COLUMNS]):
-                    out[column] = items[-column]
+                result, items = pointer(out), pointer(first)
+                for column in range(columns):
+                    result[column] = items[-column]
             else:
-                for column in range(p[X_COLUMNS]):
-                    out[column] = pointer(first + column * step)[0]
+                for column in range(columns):
+                    pointer(out)[column] = pointer(first + column * step)[0]
 
     @inlined
     def interleaved(p, target, source):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import types
 
 from . import float32_math, float64_math
-from .memory import float_to_half, floats, indices, inlined, longs, words2
+from .memory import called, float_to_half, floats, indices, inlined, longs, not_inlined, prefetch, words2
 from .row_types import F16, F32, load, read_f16, read_f32, store, write_f16, write_f32
 
 __all__ = ["INSTRUCTIONS", "expression"]
@@ -24,13 +24,15 @@ __all__ = ["INSTRUCTIONS", "expression"]
 E_OUTER, E_TARGET, E_SCRATCH = 0, 1, 2
 E_ROWS, E_COLUMNS, E_TARGET_KIND, E_TARGET_ROW, E_TARGET_STEP = 3, 4, 5, 6, 7
 E_INPUTS, E_CONSTANTS, E_INSTRUCTIONS = 8, 9, 10
-E_COMPUTED_KIND, E_LISTS = 11, 12  # F32; F16 if one instruction computes rows of float16 where they lie
+E_COMPUTED_KIND = 11  # F32; F16 if one instruction computes rows of float16 where they lie
+E_BLOCK, E_LISTS = 12, 13  # BLOCK, or more elements if one instruction computes rows where they lie
 # From E_LISTS on: inputs, INPUT numbers each; constants, the bits of one float32 each; instructions; outer axes, each
 # an extent, the target's stride and every input's.
 INPUT, I_ADDRESS, I_KIND, I_ROW, I_STEP = 4, 0, 1, 2, 3
 INSTRUCTION, N_CODE, N_RESULT, N_A, N_B, N_C = 5, 0, 1, 2, 3, 4
 
 BLOCK = 1024  # elements of a register
+PART = 2048  # elements of a long row between two looks at what comes next; with the result, half of a first-level cache
 PITCH = 4 * BLOCK + 192  # bytes from one register to the next; a power of two would have them share cache sets
 REGISTERS = 64
 LINE = 64  # bytes of a cache line
@@ -40,8 +42,9 @@ AT_LINES, AT_MEMORY = 8 * REGISTERS, 2 * 8 * REGISTERS
 
 def _unary(function):
     def typed_loop(pointer, read, write):
-        @inlined
+        @called
         def run_block(result, a, b, c, count):
+            not_inlined()
             out, x = pointer(result), pointer(a)
             for i in range(count):
                 write(out, i, function(read(x, i)))
@@ -53,8 +56,9 @@ def _unary(function):
 
 def _binary(function):
     def typed_loop(pointer, read, write):
-        @inlined
+        @called
         def run_block(result, a, b, c, count):
+            not_inlined()
             out, x, y = pointer(result), pointer(a), pointer(b)
             for i in range(count):
                 write(out, i, function(read(x, i), read(y, i)))
@@ -64,9 +68,44 @@ def _binary(function):
     return typed_loop
 
 
+def _long_unary(function, below=0, function_below=None):
+    """A loop that computes much for each element, and so has the next elements read meanwhile.
+
+    Where all of a part's elements have magnitudes whose bits are less than `below`, `function_below` computes them.
+    """
+
+    def typed_loop(pointer, read, write):
+        item = 4 if pointer is floats else 2
+
+        @called
+        def run_block(result, a, b, c, count):
+            not_inlined()
+            out, x = pointer(result), pointer(a)
+            for start in range(0, count, PART):
+                stop = min(start + PART, count)
+                if count > BLOCK:
+                    for line in range(0, PART * item, LINE):
+                        prefetch(a + (start + PART) * item + line)
+                if below:
+                    largest = types.int32(0)
+                    for i in range(start, stop):
+                        largest = max(largest, float32_math.magnitude_bits(read(x, i)))
+                    if largest < below:
+                        for i in range(start, stop):
+                            write(out, i, function_below(read(x, i)))
+                        continue
+                for i in range(start, stop):
+                    write(out, i, function(read(x, i)))
+
+        return run_block
+
+    return typed_loop
+
+
 def _where(pointer, read, write):
-    @inlined
+    @called
     def run_block(result, a, b, c, count):
+        not_inlined()
         out, condition, x, y = pointer(result), pointer(a), pointer(b), pointer(c)
         for i in range(count):
             write(out, i, float32_math.choice(read(condition, i), read(x, i), read(y, i)))
@@ -93,26 +132,28 @@ SHORT = {
     "absolute": _unary(float32_math.absolute),
     "maximum": _binary(float32_math.maximum),
     "minimum": _binary(float32_math.minimum),
-    "exp": _unary(float32_math.exp),
-    "gelu": _unary(float32_math.gelu),
-    "log": _unary(float32_math.log),
+    "exp": _long_unary(float32_math.exp, float32_math.EXP_NORMAL, float32_math.exp_normal),
+    "gelu": _long_unary(float32_math.gelu),
+    "log": _long_unary(float32_math.log),
     "sqrt": _unary(float32_math.sqrt),
-    "tanh": _unary(float32_math.tanh),
-    "erf": _unary(float32_math.erf),
-    "floor": _unary(float32_math.floor),
-    "ceil": _unary(float32_math.ceil),
-    "trunc": _unary(float32_math.trunc),
-    "rint": _unary(float32_math.rint),
+    "tanh": _long_unary(float32_math.tanh),
+    "erf": _long_unary(float32_math.erf),
     "less": _binary(_number_of(inlined(lambda x, y: x < y))),
     "less_equal": _binary(_number_of(inlined(lambda x, y: x <= y))),
     "equal": _binary(_number_of(inlined(lambda x, y: x == y))),
     "not_equal": _binary(_number_of(inlined(lambda x, y: x != y))),
     "where": _where,
 }
-"""Loops over rows of a type, by the functions' names in `forms.expression`: those as short as a conversion."""
+"""Loops over rows of a type, by the functions' names in `forms.expression`: those as short as a conversion.
+
+Not floor and its kin, which LLVM would compute in float16, element by element."""
 
 INSTRUCTIONS = {
     **{name: typed_loop(floats, read_f32, write_f32) for name, typed_loop in SHORT.items()},
+    "floor": _unary(float32_math.floor)(floats, read_f32, write_f32),
+    "ceil": _unary(float32_math.ceil)(floats, read_f32, write_f32),
+    "trunc": _unary(float32_math.trunc)(floats, read_f32, write_f32),
+    "rint": _unary(float32_math.rint)(floats, read_f32, write_f32),
     "expm1": _unary(float64_math.expm1)(floats, read_f32, write_f32),
     "log1p": _unary(float64_math.log1p)(floats, read_f32, write_f32),
     "arcsin": _unary(float64_math.arcsin)(floats, read_f32, write_f32),
@@ -202,7 +243,8 @@ def expression(p):
     rows, columns, kind = p[E_ROWS], p[E_COLUMNS], p[E_TARGET_KIND]
     item, target_row, target_step = size_of(kind), p[E_TARGET_ROW], p[E_TARGET_STEP]
     computed = p[E_COMPUTED_KIND]
-    computed_item, block_rows = size_of(computed), 1 if computed == F16 else max(1, BLOCK // columns)
+    computed_item, block = size_of(computed), p[E_BLOCK]
+    block_rows = 1 if computed == F16 else max(1, block // columns)
     for register in range(inputs + constants):
         where_is[register] = memory + PITCH * register
     for constant in range(constants):
@@ -230,8 +272,9 @@ def expression(p):
         row = 0
         while row < rows:
             count_rows = min(block_rows, rows - row)
-            for column in range(0, columns, BLOCK):
-                width = min(BLOCK, columns - column)
+            column = 0
+            while column < columns:  # a range of unknown step would be a check that raises an error
+                width = min(block, columns - column)
                 count = count_rows * width
                 for i in range(inputs):
                     entry = E_LISTS + INPUT * i
@@ -263,4 +306,5 @@ def expression(p):
                     else:
                         for one in range(count_rows):
                             store(kind, out + one * target_row, target_step, width, result + 4 * one * width)
+                column += width
             row += count_rows

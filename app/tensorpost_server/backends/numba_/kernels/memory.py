@@ -28,6 +28,7 @@ __all__ = [
     "P_SOURCE",
     "P_TARGET",
     "bytes_",
+    "called",
     "chars",
     "copy",
     "float_to_half",
@@ -36,7 +37,9 @@ __all__ = [
     "indices",
     "inlined",
     "longs",
+    "not_inlined",
     "pointer_to",
+    "prefetch",
     "row_addresses",
     "row_count",
     "source_offset",
@@ -51,6 +54,7 @@ P_OUTER, P_TARGET, P_SOURCE, P_SCRATCH, P_AXES = 0, 1, 2, 3, 40
 AXIS, A_EXTENT, A_TARGET, A_SOURCE, A_TABLE = 4, 0, 1, 2, 3  # strides; the table, if any, holds the source's offsets
 
 inlined = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True)
+called = njit(forceinline=False, error_model="numpy", no_cpython_wrapper=True)
 
 
 def pointer_to(numba_type):
@@ -82,6 +86,31 @@ def copy(_typing, target, source, count):
         cgutils.raw_memcpy(builder, builder.inttoptr(target, byte), builder.inttoptr(source, byte), count, 1)
 
     return types.void(types.int64, types.int64, types.int64), code
+
+
+@intrinsic
+def not_inlined(_typing):
+    """In a `called` function: it stays a function, so that its constants take nobody else's registers."""
+
+    def code(context, builder, _signature, _arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic
+def prefetch(_typing, address):
+    """Have the cache line at an address read, which may lie beyond the end of everything."""
+
+    def code(_context, builder, _signature, arguments):
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(function, [builder.inttoptr(arguments[0], byte), number(0), number(3), number(1)])
+        return _context.get_dummy_value()
+
+    return types.void(types.int64), code
 
 
 @intrinsic

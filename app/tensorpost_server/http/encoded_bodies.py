@@ -1,0 +1,233 @@
+"""Bodies whose tensors have to be decoded: pictures and npz. Sizes are known before, and judged, as of any body.
+
+The body is received whole, its head is read on a thread, the call is parsed and planned, memory is reserved, and then a
+thread decodes the tensors into that memory.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Protocol
+
+import numpy as np
+
+from tensorpost.datatypes import DataType, data_type
+from tensorpost.descriptors.tensor import MOST_TENSORS
+from tensorpost.frame import NpyHead, NpyHeadReader
+from tensorpost.images import EncodedImage, open_image
+from tensorpost.problems import InvalidFrame, LimitExceeded, TensorpostError
+
+from ..settings import Settings
+from .media_types import Pixels
+
+__all__ = ["Encoded", "Npz", "Picture"]
+
+_END_BYTES = 22  # of a ZIP archive's end record without a comment (APPNOTE.TXT, section 4.3.16)
+_END64_BYTES = 20  # of the record before it, which archives with more than 4 GiB have (section 4.3.15)
+_DIRECTORY_BYTES_PER_TENSOR = 1024  # a name of an array, and what NumPy adds
+_BLOCK_BYTES = 1 << 20  # read from an archive at a time
+_SUFFIX = ".npy"
+
+
+class Encoded(Protocol):
+    """The tensors of a body that was received and not decoded yet."""
+
+    @property
+    def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
+        """Name, type and shape of each tensor, in the order of the body."""
+        ...
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory that decoding takes beside the tensors."""
+        ...
+
+    def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
+        """Decode some of the tensors.
+
+        Args:
+            memory: for each of them, as many bytes as it has.
+            first: index of the first of them.
+
+        Raises:
+            InvalidFrame: the body is broken.
+        """
+        ...
+
+
+def _refuse_too_large(size_in_bytes: int, settings: Settings) -> None:
+    if size_in_bytes > settings.max_body_bytes:
+        raise LimitExceeded.of(
+            "what the body unpacks to", size_in_bytes, settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES"
+        )
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """A picture as the tensor 1, height, width, channels; or as `pixels` says.
+
+    Attributes:
+        name: of the tensor.
+        image: the picture.
+        pixels: how its tensor lies.
+    """
+
+    name: str
+    image: EncodedImage
+    pixels: Pixels
+
+    @classmethod
+    def read(cls, content: bytes, media_type: str, name: str, pixels: Pixels, settings: Settings) -> Picture:
+        """Read a picture's head.
+
+        Args:
+            content: the body.
+            media_type: what Content-Type says.
+            name: of the tensor.
+            pixels: how the tensor shall lie.
+            settings: the limits.
+
+        Raises:
+            InvalidFrame: it is no picture of this media type, or broken.
+            LimitExceeded: it is too large.
+        """
+        image = open_image(content, "the body", max_pixels=settings.max_image_pixels)
+        if media_type != f"image/{image.format.lower()}":
+            raise InvalidFrame(
+                f"the body is not what its Content-Type says; it is a {image.format} picture: send it with "
+                f"Content-Type image/{image.format.lower()}"
+            )
+        found = cls(name, image, pixels)
+        ((_, row, shape),) = found.tensors
+        _refuse_too_large(row.item_size * int(np.prod(shape, dtype=object)), settings)
+        return found
+
+    @property
+    def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
+        """See `Encoded.tensors`."""
+        height, width, channels = self.image.shape
+        shape = (1, height, width, channels) if self.pixels.layout == "NHWC" else (1, channels, height, width)
+        return [(self.name, data_type(self.pixels.dtype or f"uint{self.image.depth}"), shape)]
+
+    @property
+    def working_bytes(self) -> int:
+        """See `Encoded.working_bytes`."""
+        height, width, channels = self.image.shape
+        return self.image.working_bytes + height * width * channels * (self.image.depth // 8)
+
+    def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
+        """See `Encoded.decode_into`."""
+        del first
+        ((_, row, shape),) = self.tensors
+        pixels = self.image.decode()[np.newaxis]
+        if self.pixels.layout == "NCHW":
+            pixels = np.moveaxis(pixels, 3, 1)
+        target = np.frombuffer(memory[0], row.dtype).reshape(shape)
+        if row.dtype.kind == "f":
+            np.divide(pixels, np.float32((1 << self.image.depth) - 1), out=target, dtype=np.float32)
+        else:
+            np.copyto(target, pixels)
+
+
+# ---- npz -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Npz:
+    """What `numpy.savez` and `numpy.savez_compressed` write: a ZIP archive of npy files, a tensor each.
+
+    Attributes:
+        archive: opened for reading.
+        content_bytes: of the archive.
+        heads: the members and their heads.
+    """
+
+    archive: zipfile.ZipFile
+    content_bytes: int
+    heads: Sequence[tuple[str, zipfile.ZipInfo, NpyHead]]
+
+    @classmethod
+    def read(cls, content: bytes, settings: Settings) -> Npz:
+        """Read the archive's directory, and the head of each array.
+
+        Raises:
+            InvalidFrame: it is no archive of npy files, or broken.
+            LimitExceeded: what it unpacks to is too large.
+        """
+        _check_directory(content)
+        try:
+            archive = zipfile.ZipFile(BytesIO(content))
+            members = archive.infolist()
+            _refuse_too_large(sum([member.file_size for member in members]), settings)
+            heads = [(_tensor_name(member), member, _head_of(archive, member, settings)) for member in members]
+        except TensorpostError:
+            raise  # which are ValueErrors too
+        except _BROKEN as error:
+            raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
+        if len({name for name, _, _ in heads}) != len(heads):
+            raise InvalidFrame("the npz archive has two arrays of the same name")
+        return cls(archive, len(content), heads)
+
+    @property
+    def tensors(self) -> Sequence[tuple[str, DataType, tuple[int, ...]]]:
+        """See `Encoded.tensors`."""
+        return [(name, head.data_type, head.shape) for name, _, head in self.heads]
+
+    @property
+    def working_bytes(self) -> int:
+        """See `Encoded.working_bytes`."""
+        return self.content_bytes + 2 * _BLOCK_BYTES
+
+    def decode_into(self, memory: Sequence[memoryview], first: int = 0) -> None:
+        """See `Encoded.decode_into`."""
+        try:
+            for view, (name, member, head) in zip(memory, self.heads[first:], strict=False):
+                with self.archive.open(member) as file:
+                    file.read(head.head_bytes)
+                    at = 0
+                    while block := file.read(_BLOCK_BYTES):
+                        view[at : at + len(block)] = block
+                        at += len(block)
+                if at != len(view):
+                    raise InvalidFrame(f"array {name!r} has {at:,} bytes of elements; its head announces {len(view):,}")
+        except TensorpostError:
+            raise  # which are ValueErrors too
+        except _BROKEN as error:
+            raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
+
+
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, KeyError)
+
+
+def _check_directory(content: bytes) -> None:
+    """Refuse archives with a directory of another size than a few arrays need, before it is read."""
+    end = content[-_END_BYTES:]
+    if content[:4] not in (b"PK\x03\x04", b"PK\x05\x06") or end[:4] != b"PK\x05\x06":
+        raise InvalidFrame("the body is no npz archive, as numpy.savez writes it; it must end with its directory")
+    size = int.from_bytes(end[12:16], "little")
+    far = content[-_END_BYTES - _END64_BYTES : -_END_BYTES][:4] == b"PK\x06\x07"
+    if far or size > MOST_TENSORS * _DIRECTORY_BYTES_PER_TENSOR:
+        raise InvalidFrame(f"the npz archive is too large or has more than {MOST_TENSORS:,} arrays; send a frame")
+
+
+def _tensor_name(member: zipfile.ZipInfo) -> str:
+    if not member.filename.endswith(_SUFFIX):
+        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is no npy file; numpy.savez makes them")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise InvalidFrame("the npz archive is compressed in a way that NumPy does not use")
+    return member.filename.removesuffix(_SUFFIX)
+
+
+def _head_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo, settings: Settings) -> NpyHead:
+    reader = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=member.file_size)
+    with archive.open(member) as file:
+        while reader.head is None and (part := file.read(max(1, min(reader.missing, 1 << 16)))):
+            reader.feed(part)
+    return reader.finish()

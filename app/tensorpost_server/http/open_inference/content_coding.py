@@ -1,0 +1,89 @@
+"""Content codings of `/v2`: gzip and deflate, the latter in zlib's wrapper (RFC 9110, section 8.4.1).
+
+A response is compressed only if the caller accepts exactly one of the two, which is what tritonclient sends when its
+user asks for compression. Its asynchronous client names several by default and reads none of them in JSON.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias
+
+from tensorpost.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
+
+from ..parse_threads import ParseThreads
+
+__all__ = ["Coding", "compressed", "decompressed", "request_coding", "response_coding"]
+
+Coding: TypeAlias = Literal["gzip", "deflate"]
+
+_WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_LEVEL = 1  # tensors hardly shrink more at higher ones
+_BLOCK = 1 << 20
+
+
+def request_coding(content_encoding: bytes | None) -> Coding | None:
+    """The coding of a request's body; None if it has none.
+
+    Raises:
+        UnsupportedMediaType: any other.
+    """
+    name = (content_encoding or b"").strip().lower()
+    if name in (b"", b"identity"):
+        return None
+    if name not in (b"gzip", b"deflate"):
+        raise UnsupportedMediaType(
+            f"Content-Encoding {name[:80].decode('latin-1')!r} is not read here; send gzip, deflate or none",
+            extra={"accept_encoding": "gzip, deflate"},
+        )
+    return "gzip" if name == b"gzip" else "deflate"
+
+
+def response_coding(accept_encoding: bytes | None) -> Coding | None:
+    """The coding of the response: the only one that the field names, else None."""
+    name = (accept_encoding or b"").strip().lower()
+    return "gzip" if name == b"gzip" else "deflate" if name == b"deflate" else None
+
+
+async def decompressed(
+    data: bytes, coding: Coding, limit: int, reserve: Callable[[int], object], threads: ParseThreads
+) -> bytes:
+    """The plain body. It is made block by block, and memory is reserved for each before the next one.
+
+    Args:
+        data: the compressed body.
+        coding: of it.
+        limit: the setting `max_body_bytes`, which holds for the plain body as well.
+        reserve: reserves memory, bytes.
+        threads: decompress.
+
+    Raises:
+        LimitExceeded: the plain body is above the limit.
+        InvalidRequest: it is not a body of this coding, or not a whole one.
+        TooBusy: the memory is not there now.
+    """
+    reader, parts, length = zlib.decompressobj(_WINDOW[coding]), list[bytes](), 0
+    left = data
+    while not reader.eof:
+        try:
+            part = await threads.run(True, reader.decompress, left, _BLOCK)
+        except zlib.error as error:
+            raise InvalidRequest(f"the body is not {coding}: {error}") from None
+        left = reader.unconsumed_tail
+        if not part and not left and not reader.eof:
+            raise InvalidRequest(f"the {coding} body ends before its end")
+        length += len(part)
+        if length > limit:
+            raise LimitExceeded.of("the plain request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
+        reserve(2 * len(part))  # the blocks, and the whole that is made of them
+        parts.append(part)
+    if reader.unused_data:
+        raise InvalidRequest(f"{len(reader.unused_data):,} bytes follow the end of the {coding} body")
+    return b"".join(parts)
+
+
+def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:
+    """These bytes, one after the other, with the coding."""
+    writer = zlib.compressobj(_LEVEL, wbits=_WINDOW[coding])
+    return b"".join([*map(writer.compress, parts), writer.flush()])

@@ -1,0 +1,201 @@
+"""Responses to inference requests: their JSON part, and outputs as JSON.
+
+Source: Open Inference Protocol, "Inference Response JSON Object"; Triton's extension "binary tensor data".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorpost.datatypes import DataType
+from tensorpost.layout import Layout
+from tensorpost.operation import Slot
+from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
+
+from .byte_strings import decode_strings
+from .content_coding import Coding
+from .infer_request import InferRequest, RegionPart, refuse
+from .models import VERSION, Model
+
+__all__ = ["OutputForm", "ResponseForm", "json_data", "response_form"]
+
+_ALIGNMENT = 64
+"""Bytes; the JSON part is filled with spaces up to a multiple of it, so that the first tensor is aligned."""
+_NOT_IN_JSON = ("FP16", "BF16")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How one output of the operation comes back.
+
+    Attributes:
+        name: of the tensor.
+        data_type: that the caller is told.
+        shape: sizes.
+        size_in_bytes: of its packed elements.
+        binary: whether as bytes of the body.
+        region: where in shared memory; None if in the body.
+        wanted: whether it comes back at all.
+    """
+
+    name: str
+    data_type: DataType
+    shape: tuple[int, ...]
+    size_in_bytes: int
+    binary: bool
+    region: RegionPart | None
+    wanted: bool
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its elements are strings, whose bytes are known when they are computed."""
+        return not self.data_type.item_size
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseForm:
+    """All about a response that is known before anything is computed.
+
+    Attributes:
+        model: that was called.
+        id: the caller's; empty if there is none.
+        outputs: in the order in which they are computed.
+        coding: of the body; None for none.
+    """
+
+    model: str
+    id: str
+    outputs: tuple[OutputForm, ...]
+    coding: Coding | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the outputs are the body after its head, so that they are sent while they are computed."""
+        return self.coding is None and all(
+            output.wanted and output.binary and not output.is_text for output in self.outputs
+        )
+
+    @property
+    def json_elements(self) -> int:
+        """Elements that are written as JSON."""
+        return sum([
+            math.prod(output.shape)
+            for output in self.outputs
+            if output.wanted and not output.binary and output.region is None
+        ])  # fmt: skip
+
+    def head(self, data: Sequence[str | None] = (), sizes: Sequence[int] = ()) -> tuple[bytes, int]:
+        """The JSON part.
+
+        Args:
+            data: by output its elements as JSON; None or missing for those that are elsewhere.
+            sizes: by output its bytes in the body; missing for those of fixed size.
+
+        Returns:
+            The JSON part, and the value of Inference-Header-Content-Length; 0 if no output has bytes in the body, so
+            that the field is left out.
+        """
+        members: dict[str, Any] = {"model_name": self.model, "model_version": VERSION}
+        if self.id:
+            members = {"id": self.id, **members}
+        entries: list[str] = []
+        binary_bytes = 0
+        for index, output in enumerate(self.outputs):
+            if not output.wanted:
+                continue
+            entry: dict[str, Any] = {
+                "name": output.name,
+                "datatype": output.data_type.open_inference,
+                "shape": list(output.shape),
+            }
+            if output.binary:
+                size = sizes[index] if sizes else output.size_in_bytes
+                entry["parameters"] = {"binary_data_size": size}
+                binary_bytes += size
+            text = _compact(entry)
+            elements = data[index] if index < len(data) else None
+            entries.append(text if elements is None else f'{text[:-1]},"data":[{elements}]}}')
+        head = f'{_compact(members)[:-1]},"outputs":[{",".join(entries)}]}}'.encode()
+        if not binary_bytes:
+            return head, 0
+        head += b" " * (-len(head) % _ALIGNMENT)
+        return head, len(head)
+
+
+def response_form(
+    model: Model, request: InferRequest, slots: Sequence[Slot], rows: Sequence[DataType], coding: Coding | None,
+    most_json_elements: int,
+) -> ResponseForm:  # fmt: skip
+    """How the outputs of an operation come back to this request.
+
+    Args:
+        model: that was called.
+        request: what is wanted.
+        slots: the outputs of the operation.
+        rows: by output the type that the caller is told.
+        coding: of the body.
+        most_json_elements: the setting `max_json_elements`.
+
+    Raises:
+        InvalidDescriptor: an output is asked for that there is not.
+        InvalidParameter: a type that JSON cannot hold is wanted as JSON.
+        NotAcceptable: the protocol has no name for an output's type.
+        LimitExceeded: more elements are wanted as JSON than the setting allows.
+    """
+    wanted = None if request.outputs is None else {output.name: output for output in request.outputs}
+    names = [slot.name for slot in slots]
+    for name in wanted or ():
+        if name not in names:
+            refuse(("outputs",), f"there is no output {name[:60]!r}", name, ", ".join(names))
+    outputs: list[OutputForm] = []
+    for slot, row in zip(slots, rows, strict=True):
+        shape = slot.layout.sizes if slot.layout.packed else (slot.layout.size_in_bytes,)
+        asked = None if wanted is None else wanted.get(slot.name)
+        binary = request.binary_output if asked is None else asked.binary
+        region = None if asked is None else asked.region
+        is_wanted = wanted is None or asked is not None
+        if row.open_inference is None:
+            raise NotAcceptable(f"the protocol has no datatype for {row.numpy_name}, the type of {slot.name!r}")
+        if is_wanted and not binary and region is None and row.open_inference in _NOT_IN_JSON:
+            raise InvalidParameter(
+                f"output {slot.name!r} is {row.open_inference}, which JSON has no numbers for; ask for binary data"
+            )
+        if region is not None and row.item_size and slot.layout.size_in_bytes > region.size:
+            refuse(
+                ("outputs", names.index(slot.name)),
+                f"{region.size:,} bytes of the region {region.region!r} are for output {slot.name!r}; they should be "
+                f"at least {slot.layout.size_in_bytes:,} bytes to hold the results",
+                region.size, f"at least {slot.layout.size_in_bytes:,}",
+            )  # fmt: skip
+        outputs.append(OutputForm(slot.name, row, shape, slot.layout.size_in_bytes, binary, region, is_wanted))
+    form = ResponseForm(model.name, request.id, tuple(outputs), coding)
+    if form.json_elements > most_json_elements:
+        raise LimitExceeded.of(
+            "the output as JSON numbers", form.json_elements, most_json_elements, "TENSORPOST_MAX_JSON_ELEMENTS",
+            "elements, so ask for binary data",
+        )  # fmt: skip
+    return form
+
+
+def json_data(output: OutputForm, data: memoryview) -> str:
+    """The elements as JSON, flat and without brackets. NaN and infinities are Triton's words, which are no JSON."""
+    if output.is_text:
+        try:
+            texts = [element.decode() for element in decode_strings(data, math.prod(output.shape), output.name)]
+        except UnicodeDecodeError:
+            raise InvalidParameter(f"output {output.name!r} is no Unicode text; ask for binary data") from None
+        return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
+    flat = Layout.row_major(output.data_type, output.shape).view(data).reshape(-1)
+    if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
+        return ",".join(map(json.dumps, [float(str(element)) for element in flat]))
+    return json.dumps(np.asarray(flat).tolist(), separators=(",", ":"))[1:-1]
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,314 @@
+"""Models: what the Open Inference Protocol calls each operator, and what it says about one.
+
+A model is made from the catalogue: `tile` is DirectML's TILE, `onnx.tile` ONNX's Tile, `tile.uint8` the same with
+another datatype in its metadata. Presets, operators whose attributes are fixed, come from the settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tensorpost.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
+from tensorpost.descriptors import OPERATORS, OperatorDesc
+from tensorpost.descriptors.catalogue import FieldFacts
+from tensorpost.onnx import ONNX_OPERATORS, OnnxSchema
+from tensorpost.problems import InvalidParameter, UnknownOperator, nearest
+
+from ...settings import Preset
+
+__all__ = ["VERSION", "Model", "ModelCatalogue", "TensorInfo", "input_rank"]
+
+VERSION = "1"
+"""The version of every model. Clients read it as a number."""
+
+_FLOAT32 = data_type("float32")
+_SUFFIXES = {row.open_inference.lower(): row for row in DATA_TYPES if row.open_inference is not None}
+_MOST_RANK = 4
+"""Free dimensions that the metadata shows where an operator takes any number; a request may have fewer or more."""
+_ARRAY_TENSORS = 2
+"""Tensors that the metadata shows of an array of tensors; a request may have fewer or more."""
+_SCHEMA_TYPES = {"UINT": "integer", "INT": "integer", "FLOAT": "number", "BOOL": "boolean", "FLOATS": "number"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor in a model's metadata.
+
+    Attributes:
+        name: as in a request.
+        data_type: one of those that the operator takes.
+        shape: sizes; -1 for a free one.
+    """
+
+    name: str
+    data_type: DataType
+    shape: tuple[int, ...]
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The entry of the model's metadata."""
+        return {"name": self.name, "datatype": self.data_type.open_inference, "shape": list(self.shape)}
+
+    def to_config(self) -> dict[str, Any]:
+        """The entry of the model's configuration, which calls BYTES a string."""
+        name = self.data_type.open_inference
+        return {
+            "name": self.name,
+            "data_type": f"TYPE_{'STRING' if name == 'BYTES' else name}",
+            "dims": list(self.shape),
+        }
+
+
+@dataclass(frozen=True)
+class Model:
+    """An operator as a model.
+
+    Attributes:
+        name: in paths.
+        dialect: path of the operator's dialect in `DIALECTS`.
+        operator: its name there.
+        inputs: the tensors that it is always given, in the order of the operator.
+        outputs: the tensors that come back.
+        attributes: what may be given as a parameter or a small tensor, with its schema.
+        fixed: attributes of a preset, by name, as JSON values.
+    """
+
+    name: str
+    dialect: str
+    operator: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    attributes: Mapping[str, Any]
+    fixed: Mapping[str, Any]
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the operator is ONNX's."""
+        return self.dialect == "/v1/onnx"
+
+    @property
+    def platform(self) -> str:
+        """What the metadata says of the format of models."""
+        return "onnx_operator" if self.is_onnx else "dml_operator"
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The answer to `GET /v2/models/{model}`."""
+        return {
+            "name": self.name,
+            "versions": [VERSION],
+            "platform": self.platform,
+            "inputs": [tensor.to_metadata() for tensor in self.inputs],
+            "outputs": [tensor.to_metadata() for tensor in self.outputs],
+        }
+
+    def to_config(self) -> dict[str, Any]:
+        """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
+        schema = {"type": "object", "properties": self.attributes}
+        return {
+            "name": self.name,
+            "platform": self.platform,
+            "backend": "tensorpost",
+            "max_batch_size": 0,
+            "version_policy": {"latest": {"num_versions": 1}},
+            "input": [tensor.to_config() for tensor in self.inputs],
+            "output": [tensor.to_config() for tensor in self.outputs],
+            "parameters": {
+                "attributes_schema": {"string_value": json.dumps(schema)},
+                "attributes": {"string_value": json.dumps(dict(self.fixed))},
+            },
+        }
+
+
+class ModelCatalogue:
+    """Every model by its name. What a model's metadata says is made when somebody asks.
+
+    Args:
+        presets: from the settings, by name.
+
+    Raises:
+        InvalidParameter: a preset has the name of an operator, one that no path can hold, or an operator that there is
+            not.
+    """
+
+    def __init__(self, presets: Mapping[str, Preset]) -> None:
+        self._presets: dict[str, Model] = {}
+        for name, preset in presets.items():
+            self._presets[name] = self._preset(name, preset)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Presets, then every operator; the same with other datatypes are not listed."""
+        return (*self._presets, *_OPERATORS)
+
+    def find(self, name: str, version: str | None = None) -> Model:
+        """The model of this name.
+
+        Args:
+            name: as in a path.
+            version: as in a path; None for any.
+
+        Raises:
+            UnknownOperator: there is no such model, or no such version of it.
+        """
+        model = self._presets.get(name) or _operator_model(name)
+        if model is None:
+            guess = nearest(name, self.names)
+            hint = f"did you mean {guess!r}?" if guess else "POST /v2/repository/index lists them"
+            raise UnknownOperator(f"unknown model {name[:60]!r}; {hint}", extra={"nearest": guess})
+        if version not in (None, VERSION):
+            raise UnknownOperator(f"model {name!r} has no version {version[:20]!r}; each has version {VERSION} only")
+        return model
+
+    def replace_preset(self, model: Model) -> None:
+        """Put a preset in the place of the one of the same name: its outputs became known."""
+        self._presets[model.name] = model
+
+    @property
+    def presets(self) -> tuple[Model, ...]:
+        """The presets."""
+        return tuple(self._presets.values())
+
+    @staticmethod
+    def _preset(name: str, preset: Preset) -> Model:
+        if name == "stats" or not name or set("/%? #\\") & {*name}:
+            raise InvalidParameter(f"a preset cannot be called {name[:60]!r}: no path of a model can hold that")
+        if _operator_model(name) is not None:
+            raise InvalidParameter(f"the preset {name!r} has the name of an operator; give it another one")
+        model = _operator_model(preset.operator)
+        if model is None:
+            guess = nearest(preset.operator, _OPERATORS)
+            hint = f"; did you mean {guess!r}?" if guess else ""
+            raise InvalidParameter(f"the preset {name!r} is of {preset.operator[:60]!r}, which is no operator{hint}")
+        row = _SUFFIXES.get(preset.datatype.lower())
+        if row is None:
+            raise InvalidParameter(f"the preset {name!r} has the datatype {preset.datatype[:40]!r}, which there is not")
+        inputs = list(model.inputs)
+        if inputs:
+            shape = inputs[0].shape if preset.shape is None else tuple(preset.shape)
+            inputs[0] = TensorInfo(inputs[0].name, row, shape)
+        rank = len(inputs[0].shape) if inputs else _MOST_RANK
+        outputs = [TensorInfo(output.name, row, (-1,) * rank) for output in model.outputs]
+        return replace(model, name=name, inputs=tuple(inputs), outputs=tuple(outputs), fixed=preset.attributes)
+
+
+def input_rank(low: int, high: int) -> int:
+    """How many free dimensions the metadata shows of a tensor that has from `low` to `high`."""
+    return min(max(_MOST_RANK, low), high)
+
+
+def _newest_resample() -> str:
+    return max(cls.operator_type for cls in OPERATORS if cls.operator_type.rstrip("0123456789") == "RESAMPLE")
+
+
+_OPERATORS: Mapping[str, type[OperatorDesc] | str] = {
+    **{cls.operator_type.lower(): cls for cls in OPERATORS},
+    "resample": next(cls for cls in OPERATORS if cls.operator_type == _newest_resample()),
+    **{f"onnx.{schema.op_type.lower()}": schema.op_type for schema in ONNX_OPERATORS},
+}
+"""The operator of each model by the model's name: a descriptor's class, or the op_type of an ONNX node."""
+
+_KNOWN: dict[str, Model] = {}
+"""Models that were asked for; at most all names with all datatypes."""
+
+
+def _operator_model(name: str) -> Model | None:
+    known = _KNOWN.get(name)
+    if known is not None:
+        return known
+    base, _, suffix = name.rpartition(".")
+    row = _FLOAT32
+    operator = _OPERATORS.get(name)
+    if operator is None:
+        operator, row = _OPERATORS.get(base), _SUFFIXES.get(suffix)
+        if operator is None or row is None:
+            return None
+    model = _of_onnx(name, operator, row) if isinstance(operator, str) else _of_directml(name, operator, row)
+    if row is not _FLOAT32 and all(tensor.data_type is not row for tensor in model.inputs):
+        return None
+    _KNOWN[name] = model
+    return model
+
+
+# ---- DirectML --------------------------------------------------------------------------------------------------------
+
+
+def _of_directml(name: str, cls: type[OperatorDesc], wanted: DataType) -> Model:
+    facts = cls.facts
+    inputs = [
+        info
+        for field in facts.fields_by_kind["input"]
+        if not field.optional
+        for info in _field_tensors(cls, field, wanted)
+    ]
+    outputs = [info for field in facts.fields_by_kind["output"] for info in _field_tensors(cls, field, wanted)]
+    attributes = {
+        field.attribute_name: _field_schema(field)
+        for field in facts.fields_by_kind["attribute"]
+        if not field.name.endswith("Count") or field.is_array
+    }
+    attributes["output_sizes"] = {"type": "array", "items": {"type": "integer"}}
+    attributes["output_data_type"] = {"type": "string"}
+    return Model(name, "/v1/operators", cls.operator_type.lower(), tuple(inputs), tuple(outputs), attributes, {})
+
+
+def _field_tensors(cls: type[OperatorDesc], field: FieldFacts, wanted: DataType) -> list[TensorInfo]:
+    support = cls.facts.support
+    rows = support["*"] if "*" in support else support[field.name]
+    types = [type_ for row in rows for type_ in row.data_types]
+    found = _advertised([type_.row for type_ in types if type_ not in _FOUR_BITS], wanted)
+    rank = input_rank(min(row.dimension_counts[0] for row in rows), max(row.dimension_counts[1] for row in rows))
+    names = [f"{field.slot_name}_{index}" for index in range(_ARRAY_TENSORS)] if field.is_array else [field.slot_name]
+    return [TensorInfo(name, found, (-1,) * rank) for name in names]
+
+
+_FOUR_BITS = (TensorDataType.UINT4, TensorDataType.INT4)
+
+
+def _field_schema(field: FieldFacts) -> dict[str, Any]:
+    kind = {"type": _SCHEMA_TYPES.get(field.type.removesuffix("_ARRAY"), "string")}
+    return {"type": "array", "items": kind} if field.is_array else kind
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------------------
+
+
+def _of_onnx(name: str, op_type: str, wanted: DataType) -> Model:
+    schema = [schema for schema in ONNX_OPERATORS if schema.op_type == op_type][-1]
+    free = (-1,) * _MOST_RANK
+    inputs: list[TensorInfo] = []
+    for entry in schema.data_inputs:
+        if not entry.optional:
+            types = _advertised([data_type(known) for known in entry.types], wanted)
+            names = [f"{entry.name}_{index}" for index in range(_ARRAY_TENSORS)] if entry.variadic else [entry.name]
+            inputs += [TensorInfo(each, types, free) for each in names]
+    first = inputs[0].data_type if inputs else wanted
+    outputs: list[TensorInfo] = []
+    for entry in schema.outputs:
+        if entry.optional:
+            continue
+        types = _advertised([data_type(known) for known in entry.types], wanted) if entry.types else first
+        only = entry.name if len(schema.outputs) > 1 else "output"
+        names = [f"{entry.name}_{index}" for index in range(_ARRAY_TENSORS)] if entry.variadic else [only]
+        outputs += [TensorInfo(each, types, free) for each in names]
+    return Model(name, "/v1/onnx", op_type, tuple(inputs), tuple(outputs), _onnx_attributes(schema), {})
+
+
+def _onnx_attributes(schema: OnnxSchema) -> dict[str, Any]:
+    found: dict[str, Any] = {"opset": {"type": "integer"}}
+    for entry in schema.value_inputs:
+        kind = "integer" if {*entry.types} <= {"int64", "int32"} else "number"
+        found[entry.name] = {"type": "array", "items": {"type": kind}}
+    for attribute in schema.attributes:
+        kind = {"INT": "integer", "FLOAT": "number"}.get(attribute.type.removesuffix("S"), "string")
+        is_array = attribute.type in ("INTS", "FLOATS")
+        found[attribute.name] = {"type": "array", "items": {"type": kind}} if is_array else {"type": kind}
+    return found
+
+
+def _advertised(types: Sequence[DataType], wanted: DataType) -> DataType:
+    """The wanted type if it is one of these, else float32, else the first that the protocol has."""
+    known = [row for row in types if row.open_inference is not None]
+    return next((row for row in (wanted, _FLOAT32) if row in known), known[0] if known else _FLOAT32)

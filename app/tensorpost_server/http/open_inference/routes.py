@@ -1,0 +1,228 @@
+"""The endpoints of `/v2` that compute nothing: metadata, configuration, statistics, the model repository.
+
+Requests are read as raw bytes: clients send no Content-Type, or a wrong one. `operator_dispatch.py` takes the
+inferences before FastAPI's routing; their route here is for the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, cast
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tensorpost.problems import InvalidParameter, LimitExceeded, NoBackend, NotReady
+from tensorpost.strict_json import read_json
+
+from ..headers import header_fields
+from ..service import Service, service_of
+from .models import VERSION, Model
+
+__all__ = ["router"]
+
+_EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics", "model_repository")
+_MOST_BODY_BYTES = 64 * 1024  # of a request that holds no tensors
+_TAGS: list[Any] = ["open inference"]
+
+_MODEL: dict[str, Any] = {
+    "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}]
+}
+
+_REGION: dict[str, Any] = {
+    "parameters": [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}, "example": "x"}]
+}
+
+router = APIRouter(tags=_TAGS)
+
+
+@router.get("/v2", summary="What this server is")
+async def server_metadata(request: Request) -> JSONResponse:
+    """Name, version and extensions of the Open Inference Protocol."""
+    shared = ["system_shared_memory"] if service_of(request).inference.regions.enabled else []
+    return JSONResponse({"name": "tensorpost", "version": version("tensorpost"), "extensions": [*_EXTENSIONS, *shared]})
+
+
+@router.get("/v2/models", summary="List the models")
+async def list_models(request: Request) -> JSONResponse:
+    """Names of all models: presets, then every operator."""
+    return JSONResponse({"models": list(service_of(request).inference.models.names)})
+
+
+@router.get("/v2/models/stats", summary="Statistics of every model that was called")
+async def all_statistics(request: Request) -> JSONResponse:
+    """Counts and nanoseconds since the start."""
+    return _statistics(service_of(request), None)
+
+
+@router.get("/v2/models/{model}", summary="A model's inputs and outputs", openapi_extra=_MODEL)
+@router.get("/v2/models/{model}/versions/{version}", include_in_schema=False)
+async def model_metadata(request: Request) -> JSONResponse:
+    """Names, datatypes and shapes, -1 for a free size. Requests may have other datatypes that the operator takes."""
+    return JSONResponse(_model(request).to_metadata())
+
+
+@router.get("/v2/models/{model}/ready", summary="Will the model's requests be served?", openapi_extra=_MODEL)
+@router.get("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
+async def model_ready(request: Request) -> JSONResponse:
+    """200 if they will; 503 while starting or draining."""
+    found, service = _model(request), service_of(request)
+    if not service.ready:
+        raise NotReady("the server is starting or stopping; try again")
+    return JSONResponse({"name": found.name, "ready": True})
+
+
+@router.get("/v2/models/{model}/config", summary="A model's configuration", openapi_extra=_MODEL)
+@router.get("/v2/models/{model}/versions/{version}/config", include_in_schema=False)
+async def model_config(request: Request) -> JSONResponse:
+    """Triton's ModelConfig as JSON; `parameters.attributes_schema` is a JSON Schema of the attributes."""
+    return JSONResponse(_model(request).to_config())
+
+
+@router.get("/v2/models/{model}/stats", summary="Statistics of a model", openapi_extra=_MODEL)
+@router.get("/v2/models/{model}/versions/{version}/stats", include_in_schema=False)
+async def model_statistics(request: Request) -> JSONResponse:
+    """Counts and nanoseconds since the start."""
+    return _statistics(service_of(request), _model(request))
+
+
+@router.post("/v2/models/{model}/infer", summary="Run a model", openapi_extra=_MODEL)
+@router.post("/v2/models/{model}/versions/{version}/infer", include_in_schema=False)
+async def infer(request: Request) -> Response:
+    """JSON, then the bytes of binary tensors; `Inference-Header-Content-Length` says how long the JSON is."""
+    del request
+    raise AssertionError("`OperatorDispatch` answers before the routing; the route is there for the OpenAPI document")
+
+
+@router.post("/v2/repository/index", summary="List the models and their states")
+async def repository_index(request: Request) -> JSONResponse:
+    """Every model is READY."""
+    await _body(request)
+    names = service_of(request).inference.models.names
+    return JSONResponse([{"name": name, "version": VERSION, "state": "READY", "reason": ""} for name in names])
+
+
+@router.post(
+    "/v2/repository/models/{model}/load", summary="Load a model", openapi_extra=_MODEL, response_class=Response
+)
+async def load_model(request: Request) -> Response:
+    """Operators are always loaded: 200, or 404 for one that there is not."""
+    _model(request)
+    if (await _body(request)).get("parameters"):
+        raise NoBackend("models are made from the catalogue and the settings; they cannot be loaded from a request")
+    return Response()
+
+
+@router.post(
+    "/v2/repository/models/{model}/unload", summary="Unload a model", openapi_extra=_MODEL, response_class=Response
+)
+async def unload_model(request: Request) -> Response:
+    """Always refused: operators cannot be unloaded."""
+    _model(request)
+    raise NoBackend("operators cannot be unloaded")
+
+
+@router.api_route("/v2/trace/setting", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/v2/models/{model}/trace/setting", methods=["GET", "POST"], include_in_schema=False)
+@router.api_route("/v2/logging", methods=["GET", "POST"], include_in_schema=False)
+async def not_offered(request: Request) -> Response:
+    """Always refused."""
+    del request
+    raise NoBackend("trace and log settings are not offered here; the server's own settings say what is recorded")
+
+
+@router.get("/v2/systemsharedmemory/status", summary="List the regions of shared memory")
+@router.get("/v2/systemsharedmemory/region/{region}/status", include_in_schema=False)
+async def region_status(request: Request) -> JSONResponse:
+    """The caller's own regions; none where shared memory is off."""
+    regions, name = service_of(request).inference.regions, request.path_params.get("region")
+    if not regions.enabled and name is None:
+        return JSONResponse([])
+    return JSONResponse(regions.status(name, _region_owner(request)))
+
+
+@router.post(
+    "/v2/systemsharedmemory/region/{region}/register",
+    summary="Register a region",
+    openapi_extra=_REGION,
+    response_class=Response,
+)
+async def register_region(request: Request) -> Response:
+    """`{"key": "/name", "offset": 0, "byte_size": 1024}`: a shared memory object, and the part of it to use."""
+    owner, document = _region_owner(request), await _body(request)
+    service_of(request).inference.regions.register(
+        request.path_params["region"], document.get("key"), document.get("offset"), document.get("byte_size"), owner
+    )
+    return Response()
+
+
+@router.post("/v2/systemsharedmemory/unregister", summary="Unregister every region", response_class=Response)
+@router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
+async def unregister_region(request: Request) -> Response:
+    """200, also for a region that there is not; what runs on it ends first."""
+    regions = service_of(request).inference.regions
+    if regions.enabled:
+        regions.unregister(request.path_params.get("region"), _region_owner(request))
+    return Response()
+
+
+@router.get("/v2/cudasharedmemory/status", include_in_schema=False)
+async def cuda_region_status(request: Request) -> JSONResponse:
+    """No regions."""
+    del request
+    return JSONResponse([])
+
+
+@router.post("/v2/cudasharedmemory/unregister", include_in_schema=False)
+@router.post("/v2/cudasharedmemory/region/{region}/unregister", include_in_schema=False)
+async def unregister_cuda_region(request: Request) -> Response:
+    """200: there is none."""
+    del request
+    return Response()
+
+
+@router.post("/v2/cudasharedmemory/region/{region}/register", include_in_schema=False)
+@router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
+async def no_cuda_region(request: Request) -> Response:
+    """Always refused."""
+    del request
+    raise NoBackend("CUDA shared memory is not offered here; use system shared memory, or binary tensors")
+
+
+def _region_owner(request: Request) -> str:
+    return service_of(request).inference.regions.check(request.scope, header_fields(request.scope["headers"]))
+
+
+def _model(request: Request) -> Model:
+    path: Mapping[str, str] = request.path_params
+    return service_of(request).inference.models.find(path["model"], path.get("version"))
+
+
+def _statistics(service: Service, model: Model | None) -> JSONResponse:
+    if service.records is not None:
+        service.records.flush()
+    return JSONResponse(service.inference.statistics.to_json(None if model is None else model.name))
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    """The JSON object in the body; empty for an empty body.
+
+    Raises:
+        LimitExceeded: it is longer than such a body can be.
+        InvalidJson: it is not JSON.
+        InvalidParameter: it is no object.
+    """
+    text = bytearray()
+    async for part in request.stream():
+        text += part
+        if len(text) > _MOST_BODY_BYTES:
+            raise LimitExceeded(
+                f"the body has more than {_MOST_BODY_BYTES:,} bytes, the most that is read at this path",
+                extra={"limit": _MOST_BODY_BYTES},
+            )
+    document: object = read_json(text) if text.strip() else {}
+    if not isinstance(document, Mapping):
+        raise InvalidParameter("the body must be a JSON object, or empty")
+    return cast("Mapping[str, Any]", document)

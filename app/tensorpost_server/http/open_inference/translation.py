@@ -1,0 +1,138 @@
+"""The one translator: from an inference request to an operation (descriptor or ONNX node), or a refusal.
+
+Parameters and small tensors become what the operator's own path takes as its query, so that every rule of it holds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from numpy.typing import NDArray
+
+from tensorpost.datatypes import DataType, data_type
+from tensorpost.descriptors import operator_class
+from tensorpost.operation import Operation
+from tensorpost.problems import InvalidJson, InvalidParameter, TensorpostError
+from tensorpost.strict_json import read_json
+
+from ..dialects import DIALECTS
+from ..parse_call import AnnouncedTensor, RunOptions
+from .infer_request import InferInput
+from .models import Model, ModelCatalogue, TensorInfo
+
+__all__ = ["announced", "operation_of", "output_type", "resolve_presets", "small_tensor_names"]
+
+_OPTIONS = ("backend", "device", "feature_level")
+_UINT8, _BOOL = data_type("uint8"), data_type("bool")
+
+
+def small_tensor_names(model: Model, inputs: Sequence[InferInput]) -> frozenset[str]:
+    """The inputs whose elements are part of the operation: attributes that came as tensors."""
+    known = {*model.attributes, *DIALECTS[model.dialect](model.operator).value_names}
+    known -= {tensor.name for tensor in model.inputs}
+    return frozenset(tensor.name for tensor in inputs if tensor.name in known)
+
+
+def announced(model: Model, tensor: InferInput) -> AnnouncedTensor:
+    """The tensor as the operator's path knows it. DirectML has no booleans and takes them as UINT8."""
+    row = _UINT8 if tensor.data_type is _BOOL and not model.is_onnx else tensor.data_type
+    return AnnouncedTensor(tensor.name, row, tensor.shape, tensor.packed_bytes)
+
+
+def operation_of(
+    model: Model, parameters: Mapping[str, Any], tensors: Sequence[AnnouncedTensor], values: Mapping[str, NDArray[Any]]
+) -> tuple[Operation, RunOptions]:
+    """The operation that a request asks for, and how to run it.
+
+    Args:
+        model: that it was sent to.
+        parameters: attributes and options; texts hold JSON, or are names. `op` is a whole operator or node document.
+        tensors: that are worked on.
+        values: attributes that came as tensors.
+
+    Raises:
+        InvalidRequest: any of them is malformed, or they contradict each other.
+    """
+    parser = DIALECTS[model.dialect](model.operator)
+    given = {**model.fixed, **parameters}
+    for kind, names in (("fixed by the model", model.fixed.keys()), ("sent as a tensor as well", values.keys())):
+        if twice := sorted(names & parameters.keys()):
+            raise InvalidParameter(f"the parameter {twice[0][:60]!r} is {kind}; leave one of them out")
+    if twice := sorted(model.fixed.keys() & values.keys()):
+        raise InvalidParameter(f"the tensor {twice[0][:60]!r} is fixed by the model; leave it out")
+    by_value = {name: array for name, array in values.items() if name in parser.value_names}
+    given |= {name: array.tolist() for name, array in values.items() if name not in by_value}
+    document = None
+    if "op" in given:
+        document, given = _text(given["op"]), {name: value for name, value in given.items() if name != "op"}
+    elif not model.is_onnx and any(name.endswith("_desc") for name in given):
+        document, given = _document(model, given)
+    write = _onnx_text if model.is_onnx else _text
+    query = urlencode({name: write(value) for name, value in given.items()})
+    return parser.parse(query, tensors, document, by_value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _onnx_text(value: object) -> str:
+    """Lists separated by commas, as ONNX's path takes them."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _json_or_text(value)
+    if isinstance(value, bool):
+        return str(int(value))
+    return ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
+
+
+def _json_or_text(value: object) -> Any:
+    if isinstance(value, str):
+        with suppress(InvalidJson):
+            return read_json(value.encode())
+    return value
+
+
+def _document(model: Model, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The operator's document, for tensors with strides: `input_desc` is a whole buffer tensor description."""
+    cls = operator_class(model.operator)
+    names = {field.attribute_name: field.name for field in cls.facts.fields if field.kind == "attribute"}
+    names |= {f"{field.slot_name}_desc": field.name for field in cls.facts.fields if field.kind != "attribute"}
+    options = {name: value for name, value in given.items() if name in _OPTIONS}
+    for name in given:
+        if name not in names and name not in options:
+            raise InvalidParameter(f"there is no parameter {name[:60]!r} beside a tensor's description")
+    desc = {names[name]: _json_or_text(value) for name, value in given.items() if name in names}
+    return json.dumps({"type": cls.operator_type, "desc": desc}), options
+
+
+def resolve_presets(models: ModelCatalogue) -> None:
+    """Find out the outputs of presets whose input has a fixed shape.
+
+    Raises:
+        InvalidParameter: such a preset cannot work.
+    """
+    for model in models.presets:
+        if len(model.inputs) != 1 or not all(size >= 0 for size in model.inputs[0].shape):
+            continue
+        tensor = model.inputs[0]
+        size = math.prod(tensor.shape) * tensor.data_type.item_size
+        try:
+            operation, _ = operation_of(
+                model, {}, [AnnouncedTensor(tensor.name, tensor.data_type, tensor.shape, size)], {}
+            )
+        except TensorpostError as error:
+            raise InvalidParameter(f"the preset {model.name!r} does not work: {error.detail}") from None
+        outputs = [TensorInfo(slot.name, slot.layout.data_type, slot.layout.sizes) for slot in operation.outputs]
+        models.replace_preset(replace(model, outputs=tuple(outputs)))
+
+
+def output_type(model: Model, tensors: Sequence[InferInput], row: DataType) -> DataType:
+    """The type that an output has for the caller: BOOL where DirectML's UINT8 holds what came as BOOL."""
+    moved = not model.is_onnx and row is _UINT8 and bool(tensors)
+    return _BOOL if moved and all(tensor.data_type is _BOOL for tensor in tensors) else row

@@ -1,0 +1,339 @@
+"""The OpenAPI document: a path for each operator, with its query parameters, its JSON body and an example that works.
+
+FastAPI's document has one path for all operators; here it is replaced by theirs. Names are chosen for generators of
+clients: `run_tile`, `run_onnx_Tile`, `TileCall`. `openapi_examples.json` has a call of each operator; it is written by
+`python -m tests.support.docs_tables` from the test vectors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tensorpost.datatypes import DATA_TYPES, TensorDataType
+from tensorpost.descriptors import OPERATORS, OperatorDesc
+from tensorpost.descriptors.catalogue import pascal_case
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema
+
+from ..backends import BACKENDS
+from .media_types import MediaType
+from .raw_tensor import DTYPE_FIELD, SHAPE_FIELD
+
+__all__ = ["EXAMPLES", "expanded"]
+
+EXAMPLES = Path(__file__).with_name("openapi_examples.json")
+
+_BINARY = {"type": "string", "format": "binary"}
+_OPERATORS_PATH, _ONNX_PATH = "/v1/operators/{operator}", "/v1/onnx/{op_type}"
+
+_PARAMETERS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
+    # component: name, description, schema
+    "Backend": ("backend", "a named one is never replaced by another", {"enum": ["auto", *BACKENDS]}),
+    "Device": ("device", "which device of the named backend, from 0; default the least busy one", {"type": "integer"}),
+    "FeatureLevel": (
+        "feature_level",
+        "DirectML feature level that must allow the call, 1_0 to 6_4; default the newest",
+        {},
+    ),
+    "OutputSizes": ("output_sizes", "sizes of the output, where they do not follow; semicolons between outputs", {}),
+    "OutputDataType": ("output_data_type", "DataType of the output, where it does not follow; likewise", {}),
+    "Opset": ("opset", f"opset of ONNX's default domain; default {NEWEST_OPSET}", {"type": "integer"}),
+}
+_RAW_FIELDS = {
+    "TensorShape": (SHAPE_FIELD, "of a raw body (application/octet-stream): sizes with commas"),
+    "TensorDtype": (DTYPE_FIELD, "of a raw body (application/octet-stream): float32 and so on"),
+}
+
+
+def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
+    """FastAPI's document with a path for each operator.
+
+    Args:
+        document: as FastAPI makes it; it is not changed.
+    """
+    paths: dict[str, Any] = {path: dict(item) for path, item in document["paths"].items()}
+    del paths[_OPERATORS_PATH]["post"], paths[_ONNX_PATH]
+    schemas: dict[str, Any] = dict(_SCHEMAS)
+    for cls in OPERATORS:
+        name = _component_name(cls.operator_type)
+        schemas[f"{name}Desc"], parameters = _descriptor(cls, schemas)
+        schemas[f"{name}Document"] = {
+            "type": "object",
+            "required": ["type"],
+            "properties": {
+                "type": {"type": "string", "const": cls.operator_type},
+                "desc": _ref("schemas", f"{name}Desc"),
+            },
+        }
+        schemas[f"{name}Call"] = _call(f"{name}Document")
+        path = f"/v1/operators/{cls.operator_type.lower()}"
+        shared = ("Backend", "Device", "FeatureLevel", "OutputSizes", "OutputDataType")
+        operation_id = f"run_{cls.operator_type.lower()}"
+        paths[path] = _operation(
+            operation_id, cls.operator_type, cls.summary, "operators", name, parameters, shared, path
+        )
+    for schema in _newest_onnx():
+        name = f"Onnx{schema.op_type}"
+        schemas[f"{name}Node"] = {
+            "type": "object",
+            "required": ["op_type"],
+            "properties": {
+                "op_type": {"type": "string", "const": schema.op_type},
+                "opset": {"type": "integer"},
+                "attributes": {"type": "object"},
+                "inputs": {"type": "object"},
+                "outputs": {"type": "integer"},
+            },
+        }
+        schemas[f"{name}Call"] = _call(f"{name}Node")
+        path = f"/v1/onnx/{schema.op_type}"
+        parameters = [
+            _parameter(each.name, f"ONNX's attribute, {each.type}", each.type.endswith("S"), {})
+            for each in schema.attributes
+            if each.type in ("INT", "INTS", "FLOAT", "FLOATS", "STRING")
+        ]
+        parameters += [
+            _parameter(each.name, "small input; travels as a tensor too", True, {"type": "number"})
+            for each in schema.value_inputs
+        ]
+        taken = {parameter["name"] for parameter in parameters}
+        shared = tuple(each for each in ("Backend", "Device", "Opset") if _PARAMETERS[each][0] not in taken)
+        paths[path] = _operation(
+            f"run_onnx_{schema.op_type}",
+            f"ONNX {schema.op_type}",
+            schema.summary or f"As ONNX says of {schema.op_type}.",
+            "onnx",
+            name,
+            parameters,
+            shared,
+            path,
+        )
+    components: dict[str, Any] = {
+        **document.get("components", {}),
+        "schemas": {**document.get("components", {}).get("schemas", {}), **schemas},
+        "parameters": _shared_parameters(),
+        "responses": {"Result": _RESULT, "Problem": _PROBLEM},
+    }
+    return {**document, "paths": paths, "components": components}
+
+
+def _newest_onnx() -> list[OnnxSchema]:
+    newest = {schema.op_type: schema for schema in sorted(ONNX_OPERATORS, key=lambda each: each.since_version)}
+    return [newest[name] for name in sorted(newest)]
+
+
+def _component_name(operator_type: str) -> str:
+    return pascal_case(operator_type.lower())
+
+
+def _ref(kind: str, name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+def _shared_parameters() -> dict[str, Any]:
+    fields = {
+        key: {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for key, (name, text) in _RAW_FIELDS.items()
+    }
+    return fields | {key: _parameter(name, text, False, schema) for key, (name, text, schema) in _PARAMETERS.items()}
+
+
+def _parameter(name: str, text: str, is_array: bool, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A query parameter, without an example: pages fill those in, and the query must not repeat a document."""
+    plain = {**schema} if "$ref" in schema else {"type": "string", **schema}
+    found: dict[str, Any] = {"name": name, "in": "query", "required": False, "description": text, "schema": plain}
+    if is_array:
+        found |= {"schema": {"type": "array", "items": plain}, "style": "form", "explode": False}
+    return found
+
+
+def _descriptor(cls: type[OperatorDesc], schemas: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The schema of a descriptor whose fields may be left out where they follow, and its query parameters.
+
+    Args:
+        cls: of the operator.
+        schemas: the enums that it uses are added here.
+    """
+    full = cls.model_json_schema(by_alias=True)
+    properties: dict[str, Any] = {}
+    parameters: list[dict[str, Any]] = []
+    for field in cls.facts.fields:
+        if field.kind != "attribute":
+            tensor = _ref("schemas", "TensorDesc")
+            properties[field.name] = {"type": "array", "items": tensor} if field.is_array else tensor
+            continue
+        schema = properties[field.name] = _simple(full["properties"].get(field.name, {}), schemas)
+        plain = schema.get("items", schema)
+        is_enum = "Enum" in str(plain.get("$ref", ""))
+        is_structure = not is_enum and plain.get("type") in (None, "object")
+        sent = {} if is_structure else plain if is_enum else {"type": plain["type"]}
+        text = f"{field.name}; a structure, as JSON" if is_structure else field.name
+        parameters.append(_parameter(field.attribute_name, text, field.is_array and not is_structure, sent))
+    return {"type": "object", "properties": properties, "additionalProperties": False}, parameters
+
+
+def _simple(schema: Mapping[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """A schema of one type, which every generator knows: no null, no titles, of an enum the short names only."""
+    if "anyOf" in schema:
+        (first, *_) = [each for each in schema["anyOf"] if each.get("type") != "null"]
+        return _simple(first, schemas)
+    if "$ref" in schema:
+        return _ref("schemas", str(schema["$ref"]).rpartition("/")[2])
+    if "enum" in schema:
+        names = [each for each in schema["enum"] if isinstance(each, str) and not each.startswith("DML_")]
+        full = [each for each in schema["enum"] if isinstance(each, str) and each.endswith(names[0])][1]
+        component = _component_name(full.removeprefix("DML_").removesuffix(f"_{names[0]}")) + "Enum"
+        schemas[component] = {"type": "string", "enum": names}
+        return _ref("schemas", component)
+    found = {key: schema[key] for key in ("type", "minimum", "maximum") if key in schema}
+    if "items" in schema:
+        found["items"] = _simple(schema["items"], schemas)
+    return found or {"type": "object"}
+
+
+def _call(document: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["tensors"],
+        "properties": {
+            "op": _ref("schemas", document),
+            "tensors": {"type": "object", "additionalProperties": _ref("schemas", "JsonTensor")},
+            "id": {"type": "string"},
+        },
+    }
+
+
+def _operation(
+    operation_id: str, summary: str, text: str, tag: str, name: str, parameters: list[dict[str, Any]],
+    shared: tuple[str, ...], path: str,
+) -> dict[str, Any]:  # fmt: skip
+    json_content: dict[str, Any] = {"schema": _ref("schemas", f"{name}Call")}
+    example = _examples().get(path)
+    binary = {each.value: {"schema": _BINARY} for each in MediaType if each is not MediaType.JSON}
+    if example is not None:
+        json_content["example"] = example
+        content = {MediaType.JSON.value: json_content, **binary}  # pages show the first, filled with its example
+    else:
+        content = {**binary, MediaType.JSON.value: json_content}
+    return {
+        "post": {
+            "operationId": operation_id,
+            "summary": summary,
+            "description": text,
+            "tags": [tag],
+            "parameters": [*parameters, *(_ref("parameters", each) for each in (*shared, *_RAW_FIELDS))],
+            "requestBody": {"required": True, "content": content},
+            "responses": {"200": _ref("responses", "Result"), "default": _ref("responses", "Problem")},
+        }
+    }
+
+
+@cache
+def _examples() -> Mapping[str, Any]:
+    return json.loads(EXAMPLES.read_text(encoding="utf-8"))
+
+
+_SCHEMAS: Mapping[str, Any] = {
+    "JsonTensor": {
+        "type": "object",
+        "description": "A tensor as numbers; data is nested like the shape, or flat, as it is in answers.",
+        "required": ["dtype", "shape", "data"],
+        "properties": {
+            "dtype": {"type": "string", "enum": [row.safetensors for row in DATA_TYPES if row.safetensors]},
+            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            "data": {"type": "array", "items": {}},
+        },
+    },
+    "JsonResult": {
+        "type": "object",
+        "required": ["tensors", "op", "backend", "device"],
+        "properties": {
+            "tensors": {"type": "object", "additionalProperties": _ref("schemas", "JsonTensor")},
+            "op": {"type": "object"},
+            "backend": {"type": "string"},
+            "device": {"type": "string"},
+            "id": {"type": "string"},
+        },
+    },
+    "TensorDesc": {
+        "type": "object",
+        "description": "DML_BUFFER_TENSOR_DESC; an input's may be left out, and an output's where it follows.",
+        "required": ["DataType", "Sizes"],
+        "properties": {
+            "DataType": {"type": "string", "enum": [each.name for each in TensorDataType if each]},
+            "Flags": {"type": "string", "enum": ["NONE", "OWNED_BY_DML"]},
+            "Sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 8},
+            "DimensionCount": {"type": "integer"},
+            "Strides": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 8},
+            "TotalTensorSizeInBytes": {"type": "integer"},
+            "GuaranteedBaseOffsetAlignment": {"type": "integer"},
+        },
+    },
+    "ScaleBias": {
+        "type": "object",
+        "required": ["Scale", "Bias"],
+        "properties": {"Scale": {"type": "number"}, "Bias": {"type": "number"}},
+    },
+    "Size2D": {
+        "type": "object",
+        "required": ["Width", "Height"],
+        "properties": {"Width": {"type": "integer"}, "Height": {"type": "integer"}},
+    },
+    "Problem": {
+        "type": "object",
+        "description": "What was wrong (RFC 9457).",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "request_id": {"type": "string"},
+            "violations": {"type": "array", "items": _ref("schemas", "ProblemViolation")},
+        },
+    },
+    "ProblemViolation": {
+        "type": "object",
+        "required": ["code", "path", "message"],
+        "properties": {
+            "code": {"type": "string"},
+            "path": {"type": "string"},
+            "message": {"type": "string"},
+            "value": {},
+            "expected": {"type": "string"},
+            "source": {"type": "string"},
+        },
+    },
+}
+
+_RESULT = {
+    "description": "The output tensors, in the form of the request or as Accept says.",
+    "content": {
+        MediaType.JSON.value: {"schema": _ref("schemas", "JsonResult")},
+        **{each.value: {"schema": _BINARY} for each in MediaType if each is not MediaType.JSON},
+    },
+}
+_PROBLEM = {
+    "description": "What was wrong (RFC 9457).",
+    "content": {
+        "application/problem+json": {
+            "schema": _ref("schemas", "Problem"),
+            "example": {
+                "type": "urn:tensorpost:problem:invalid-descriptor",
+                "title": "The operator or tensor description breaks a rule",
+                "status": 422,
+                "detail": "$.desc.Repeats[2]: every repeat must be larger than 0",
+                "violations": [
+                    {
+                        "code": "repeat-zero", "path": "$.desc.Repeats[2]",
+                        "message": "every repeat must be larger than 0", "value": 0, "expected": "at least 1",
+                        "source": "DML_TILE_OPERATOR_DESC",
+                    }
+                ],
+            },
+        }
+    },
+}  # fmt: skip

@@ -1,0 +1,210 @@
+"""The service on Ray Serve: the application is the replica, and the replica owns its devices.
+
+`tensorpost serve --ray`, `serve run tensorpost_server.ray:application`, or deploy/ray/rayservice.yaml. No tensor
+crosses a handle between deployments: a request goes from Serve's proxy to a replica, which answers as any other server
+does, with refusals (429, 503) of its own. The proxy is HAProxy unless `RAY_SERVE_ENABLE_HA_PROXY=0` says otherwise,
+since Serve's own proxy moves large bodies at a third of its rate.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tensorpost.extras import install_command
+from tensorpost.problems import InvalidParameter
+
+from .http.service import Service
+from .main import create_app
+from .settings import Settings
+
+__all__ = ["Arguments", "QueuedBytesPolicy", "Replica", "application", "run"]
+
+# Read when ray.serve is imported, here and in the processes that Ray starts on this machine.
+os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
+# Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
+os.environ.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
+try:
+    serve: Any = importlib.import_module("ray.serve")  # it has no type stubs
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"Ray is not installed: {install_command('server', 'ray')}", name=missing.name) from None
+
+_NOT_OURS = ("host", "port", "uds", "tls_certificate", "tls_key", "tls_client_ca", "http_protocol")
+"""Settings of the listening socket, which is the proxy's."""
+
+
+class Arguments(BaseModel):
+    """What `application` is told, by `serve run ... replicas=2` or in a RayService.
+
+    Attributes:
+        replicas: processes, each with devices of its own; the least, with `most_replicas`.
+        most_replicas: grow to so many with the bytes that wait; None for no autoscaling.
+        queued_bytes: input and output bytes that may wait at each replica before there is one more.
+        gpus: GPUs of each replica.
+        cpus: processor cores that each replica takes of its node, in Ray's books.
+        settings: settings of docs/settings.md by their names, beside `TENSORPOST_` variables of the nodes.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    replicas: int = Field(default=1, ge=1)
+    most_replicas: int | None = Field(default=None, ge=1)
+    queued_bytes: int = Field(default=256 << 20, ge=1)
+    gpus: float = Field(default=0, ge=0)
+    cpus: float = Field(default=1, ge=0)
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class QueuedBytesPolicy:
+    """As many replicas as the bytes that wait at all of them ask for, one more at least while there are too many.
+
+    Args:
+        queued_bytes: what may wait at each.
+        calm_seconds: how long there must be fewer before one replica is taken away.
+    """
+
+    def __init__(self, queued_bytes: int, calm_seconds: float = 300) -> None:
+        self._queued_bytes, self._calm_seconds = queued_bytes, calm_seconds
+
+    def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
+        """The number of replicas, and what to remember until the next time. Called by Serve's controller."""
+        waiting = sum(context.aggregated_metrics.get("queued_bytes", {}).values())
+        least, most = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
+        wanted = min(most, max(least, math.ceil(waiting / self._queued_bytes)))
+        now, current = float(context.current_time or 0), int(context.target_num_replicas)
+        if wanted >= current:
+            return wanted, {"busy_at": now}
+        if now - float(context.policy_state.get("busy_at", now)) < self._calm_seconds:
+            return current, {"busy_at": context.policy_state.get("busy_at", now)}
+        return current - 1, {"busy_at": now}
+
+
+class Replica:
+    """The application in a process of Ray's. Serve calls the methods whose names are not ours to choose."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        # Whoever reaches the proxy is not known here, and the proxy's address is not loopback's.
+        given: dict[str, Any] = {"allowed_hosts": "*", **settings}
+        self._application = create_app(Settings(**given))
+        self._service: Service = self._application.state.service
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return self._application if _answers_directly() else _with_bytes(self._application)
+
+    def check_health(self) -> None:
+        """Raise what only a new process helps against; Serve then starts one.
+
+        Raises:
+            RuntimeError: a device failed or hangs.
+        """
+        pool = self._service.pool
+        fault = None if pool is None else pool.fault(self._service.settings.stuck_seconds)
+        if fault is not None:
+            raise RuntimeError(fault)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Bytes of input and output in the queues of all devices."""
+        pool = self._service.pool
+        return {"queued_bytes": 0.0 if pool is None else float(sum(status.queued_bytes for status in pool.status()))}
+
+
+def _answers_directly() -> bool:
+    """Whether replicas answer HAProxy over HTTP, rather than Serve's own proxy by messages of Ray's."""
+    constants: Any = importlib.import_module("ray.serve._private.constants")
+    return bool(getattr(constants, "RAY_SERVE_ENABLE_HA_PROXY", False))
+
+
+def _with_bytes(app: ASGIApp) -> ASGIApp:
+    """An application whose bodies can be pickled: copied from views of its memory."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_bytes(message: Message) -> None:
+            if isinstance(message.get("body"), memoryview):
+                message = {**message, "body": bytes(message["body"])}
+            await send(message)
+
+        await app(scope, receive, send_bytes)
+
+    return call
+
+
+def application(arguments: Mapping[str, Any]) -> Any:
+    """The Serve application, for `serve run` and `serve.run`.
+
+    Args:
+        arguments: of `Arguments`.
+
+    Raises:
+        pydantic.ValidationError: an argument is none of `Arguments`, or cannot be right.
+        InvalidParameter: a setting is one of the listening socket, which is Serve's.
+    """
+    chosen = Arguments.model_validate(dict(arguments))
+    for name in _NOT_OURS:
+        if name in chosen.settings:
+            raise InvalidParameter(
+                f"{name} is a setting of the listening socket, which is Ray Serve's own; leave it out"
+            )
+    settings = Settings(**chosen.settings)
+    options: dict[str, Any] = {
+        "name": "tensorpost",
+        # Refusing is the replica's: it knows bytes, and says when to come back.
+        "max_ongoing_requests": 2 * settings.max_requests,
+        "graceful_shutdown_timeout_s": settings.shutdown_seconds,
+        "health_check_period_s": 5,
+        "ray_actor_options": {"num_cpus": chosen.cpus, "num_gpus": chosen.gpus},
+    }
+    if chosen.most_replicas is None:
+        options["num_replicas"] = chosen.replicas
+    else:
+        policy = {"policy_function": QueuedBytesPolicy, "policy_kwargs": {"queued_bytes": chosen.queued_bytes}}
+        options["autoscaling_config"] = {
+            "min_replicas": chosen.replicas, "max_replicas": chosen.most_replicas, "policy": policy,
+        }  # fmt: skip
+    return serve.deployment(**options)(serve.ingress()(Replica)).bind(chosen.settings)
+
+
+def run(settings: Settings, replicas: int) -> None:
+    """Serve on a Ray cluster until SIGINT or SIGTERM: that of `RAY_ADDRESS`, or one of this machine that is made here.
+
+    Args:
+        settings: for the replicas; host and port are the proxy's.
+        replicas: how many.
+    """
+    ray: Any = importlib.import_module("ray")
+    mine = not os.environ.get("RAY_ADDRESS")
+    ray.init(
+        ignore_reinit_error=True,
+        configure_logging=False,
+        log_to_driver=False,
+        include_dashboard=False if mine else None,
+    )
+    given = settings.model_dump(mode="json", exclude_unset=True)
+    serve.start(http_options={"host": settings.host, "port": settings.port, "location": "EveryNode"})
+    own = {name: value for name, value in given.items() if name not in _NOT_OURS}
+    serve.run(application({"replicas": replicas, "settings": own}), name="tensorpost", route_prefix="/")
+    print(f"tensorpost listens on http://{settings.host}:{settings.port}, {replicas} replicas on Ray", flush=True)  # noqa: T201 # for scripts
+    try:
+        _wait_for_a_signal()
+    finally:
+        serve.shutdown()
+        if mine:
+            ray.shutdown()
+
+
+def _wait_for_a_signal() -> None:
+    told = threading.Event()
+
+    def tell(*_: object) -> None:
+        told.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, tell)
+    told.wait()

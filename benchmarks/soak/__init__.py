@@ -1,0 +1,1 @@
+"""What the service promises under load, under attack and where something is missing, tried on servers here."""

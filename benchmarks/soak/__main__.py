@@ -1,0 +1,82 @@
+"""Every row of the proof, and the table of what was seen: `make soak`, or `python -m benchmarks.soak --seconds 60`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..machine import BUSY, Machine, busy_cores
+from ..report import markdown
+from ..servers import ROOT
+from .attacks import attacks
+from .finding import Finding
+from .lifecycle import lifecycle
+from .limits import limits
+from .mixed import mixed
+from .overload import overload
+from .parsers import parsers
+from .suites import access_suites, attack_suites
+
+ROWS: dict[str, tuple[float, Callable[[float], Iterator[Finding]]]] = {
+    "mixed": (200, mixed),
+    "overload": (30, overload),
+    "attacks": (150, attacks),
+    "lifecycle": (40, lifecycle),
+    "attack suites": (60, attack_suites),
+    "parsers": (60, parsers),
+    "limits": (30, limits),
+    "access": (30, access_suites),
+}
+"""Each row with its part of ten minutes, in seconds."""
+WHOLE = sum(part for part, _ in ROWS.values())
+WORDS = {True: "yes", False: "NO", None: "not tried"}
+
+
+def main() -> int:
+    """Run the rows, print each line as it is found, then the table; 1 if one does not hold."""
+    options = arguments()
+    if sys.platform != "linux":
+        print("the soak reads /proc, and starts servers in namespaces: it runs on Linux only", file=sys.stderr)
+        return 1
+    machine = "\n".join(Machine.here({}).lines())
+    others = busy_cores()
+    if others is not None and others > BUSY:
+        machine += f"\nOther programs kept {others:.1f} cores busy when it began: read latencies with care."
+    print(machine, flush=True)
+    lines: list[tuple[str, str, str, str]] = []
+    begin = time.monotonic()
+    for name in options.only:
+        part, row = ROWS[name]
+        for found in row(part / WHOLE * options.seconds):
+            lines.append((name, found.done, found.seen, WORDS[found.holds]))
+            print(" | ".join(lines[-1]), flush=True)
+    table = markdown(("row", "done", "seen", "holds"), lines)
+    text = f"{table}\n\n{time.monotonic() - begin:.0f} s; {machine}\n"
+    options.into.parent.mkdir(parents=True, exist_ok=True)
+    options.into.write_text(text)
+    print(f"\n{text}written to {options.into}")
+    return int(any(line[-1] == WORDS[False] for line in lines))
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600, help="for all rows together; default 600")
+    parser.add_argument("--only", type=rows, default=tuple(ROWS), metavar="ROWS", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--into", type=Path, default=ROOT / "build" / "soak.md", metavar="FILE", help="where to write")
+    return parser.parse_args()
+
+
+def rows(text: str) -> tuple[str, ...]:
+    """Names of rows, in their order here."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(ROWS)):
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    return tuple(name for name in ROWS if name in names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Calls whose tensors travel in shared memory: as inferences of `/v2`, which takes the same operation documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ._arrays import Outputs, RequestTemplate, check_out, output_memory, wire_form
+from ._http1 import Request
+from ._results import Result, ServerTiming
+from ._shared_memory import LEAST_BYTES, Region, RegionPool
+from ._transport import Transport
+from .onnx.schemas import is_own
+from .problems import NotFound, TensorpostError
+
+__all__ = ["close_regions", "compute_shared", "model_of"]
+
+_JSON = (("content-type", "application/json"), ("accept", "application/json"))
+
+
+def model_of(template: RequestTemplate) -> str | None:
+    """The operation's model in `/v2`, if it is worth it and its tensors have types there; else None."""
+    slots = (*template.inputs, *template.outputs)
+    if sum([slot.layout.size_in_bytes for slot in slots]) < LEAST_BYTES:
+        return None
+    if any(slot.layout.data_type.open_inference is None for slot in slots):
+        return None
+    _, _, dialect, name = template.endpoint.split("/")
+    if dialect == "onnx":
+        return f"onnx.{name.lower()}" if is_own(name) else None
+    return None if name == "resample" else name  # which is the newest of its family there
+
+
+async def compute_shared(
+    transport: Transport, regions: RegionPool, model: str, template: RequestTemplate, operation: str,
+    inputs: list[memoryview], out: Outputs, options: Mapping[str, str],
+) -> Result[Any]:  # fmt: skip
+    """Run an operation with its tensors in shared memory.
+
+    Args:
+        transport: to the server.
+        regions: of the client.
+        model: of the operation.
+        template: of the operation.
+        operation: its document.
+        inputs: bytes of each input.
+        out: as for `compute`.
+        options: backend, device and feature level.
+
+    Raises:
+        InvalidParameter: an argument is wrong; nothing was sent.
+        TensorpostError: what the server refused, or `ConnectionProblem`s.
+    """
+    given = check_out(template.outputs, out)
+    sizes = [*map(len, inputs), *[slot.layout.size_in_bytes for slot in template.outputs]]
+    for last in (False, True):
+        region = regions.take(sizes)
+        try:
+            parts = region.parts(sizes)
+            for (_, memory), data in zip(parts, inputs, strict=False):
+                memory[:] = data
+            if not region.registered:
+                await _register(transport, region)
+            headers, request_id = await _infer(transport, region, model, template, operation, parts, options)
+            arrays: dict[str, NDArray[Any]] = {}
+            for slot, array, (_, memory) in zip(template.outputs, given, parts[len(inputs) :], strict=True):
+                target, arrays[slot.name] = output_memory(slot, array)
+                target[:] = memory
+        except BaseException as error:
+            # The server may still write there; it is told to forget the region, and the next call takes another one.
+            region.close()
+            if isinstance(error, NotFound) and not last and "region" in error.detail:
+                continue  # the server is another one than before, or dropped it
+            with suppress(TensorpostError):
+                await _unregister(transport, region)
+            raise
+        regions.give_back(region)
+        timing = ServerTiming(headers.get("server-timing", ""))
+        device = headers.get("tensorpost-device", "")
+        return Result(arrays, headers.get("tensorpost-backend", ""), device, timing, request_id)
+    raise AssertionError("the second turn returns or raises")
+
+
+async def close_regions(transport: Transport, regions: RegionPool) -> None:
+    """Unregister and free every region."""
+    for region in regions.empty():
+        region.close()
+        with suppress(TensorpostError):  # the server drops it in half a minute
+            await _unregister(transport, region)
+
+
+async def _infer(
+    transport: Transport, region: Region, model: str, template: RequestTemplate, operation: str,
+    parts: list[tuple[int, memoryview]], options: Mapping[str, str],
+) -> tuple[Mapping[str, str], str | None]:  # fmt: skip
+    entries: list[dict[str, Any]] = []
+    for slot, (offset, memory) in zip((*template.inputs, *template.outputs), parts, strict=True):
+        row, shape = wire_form(slot)
+        place = {
+            "shared_memory_region": region.name, "shared_memory_offset": offset, "shared_memory_byte_size": len(memory),
+        }  # fmt: skip
+        entries.append({"name": slot.name, "datatype": row.open_inference, "shape": shape, "parameters": place})
+    count = len(template.inputs)
+    wanted = [{"name": entry["name"], "parameters": entry["parameters"]} for entry in entries[count:]]
+    document = {"inputs": entries[:count], "outputs": wanted, "parameters": {"op": operation, **options}}
+    body = memoryview(json.dumps(document, separators=(",", ":")).encode())
+    async with await transport.ask(Request("POST", f"/v2/models/{model}/infer", _JSON, (body,))) as response:
+        await response.read()
+        return response.headers, response.request_id
+
+
+async def _register(transport: Transport, region: Region) -> None:
+    body = json.dumps({"key": f"/{region.name}", "byte_size": region.size}).encode()
+    path = f"/v2/systemsharedmemory/region/{region.name}/register"
+    async with await transport.ask(Request("POST", path, _JSON, (memoryview(body),))) as response:
+        await response.read()
+    region.registered = True
+    region.unlink()
+
+
+async def _unregister(transport: Transport, region: Region) -> None:
+    if region.registered:
+        path = f"/v2/systemsharedmemory/region/{region.name}/unregister"
+        async with await transport.ask(Request("POST", path, _JSON, ()), repeat=False) as response:
+            await response.read()

@@ -1,0 +1,70 @@
+"""One operator over many machines of a Ray cluster: `pip install '.[server,ray]'` on all of them.
+
+For outputs that are larger than any one machine. The computing is the server's (`tensorpost_server.distributed`), found
+by name when it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ._arrays import Inputs, request_template, wire_inputs
+from ._checks import text, whole_number
+from .operation import Operation
+
+__all__ = ["run"]
+
+_CHUNK_BYTES = 64 << 20
+
+
+def run(
+    operation: Operation,
+    inputs: Inputs = None,
+    *,
+    store: str | Path | None = None,
+    chunk_bytes: int = _CHUNK_BYTES,
+    backend: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run an operator, its output cut into chunks that Ray's tasks compute.
+
+    The inputs are put into Ray's object store once and are read there by all tasks of a machine. What a lost machine
+    had is computed again. The cluster is that of `ray.init`, `RAY_ADDRESS`, or this machine.
+
+    Args:
+        operation: a descriptor or `OnnxNode` with one packed output, whose parts can be computed one by one.
+        inputs: as in `Client.run`.
+        store: where to write the output as a Zarr array (version 3, not compressed), a file for each chunk: a path that
+            every machine has, or a URL that `fsspec` knows.
+        chunk_bytes: the most bytes of a chunk; each task holds one. Default 64 MiB.
+        backend: one for all chunks; `auto` is the compiled loops where they are, else NumPy; `cuda` needs
+            `options={"num_gpus": 1}`.
+        progress: called with the number of chunks written and of all; with `store` only.
+        options: for each task, as `ray.remote` takes them: `{"num_cpus": 1, "memory": 2**30}`.
+
+    Returns:
+        With `store` the `zarr.Array`, else the chunks in order, each a pair: its box (begin and end along each axis),
+        and the reference of its array.
+
+    Raises:
+        InvalidParameter: an argument is wrong, or the operator makes its outputs together.
+        ModuleNotFoundError: ray, zarr or the server is not installed.
+    """
+    if store is not None and not isinstance(store, Path):
+        text("store", store, "a path or URL")
+    text("backend", backend, "the name of one, or 'auto'")
+    engine = importlib.import_module("tensorpost_server.distributed")
+    views = wire_inputs(request_template(operation), inputs)
+    return engine.run(
+        operation,
+        views,
+        store=store,
+        chunk_bytes=whole_number("chunk_bytes", chunk_bytes, 1),
+        backend=backend,
+        progress=progress,
+        options=options or {},
+    )

@@ -1,0 +1,60 @@
+"""Rows of `make soak` in seconds: that they run, and hold where a busy machine does not count."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from benchmarks.soak import attacks, lifecycle, mixed
+from benchmarks.soak.finding import Finding, Latency, settled
+from tests.support.http_app import serving
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the soak reads /proc")
+
+
+def test_mixed_requests_have_no_wrong_byte() -> None:
+    (found,) = mixed.mixed(1)
+
+    assert found.holds, found.seen
+    assert found.done.startswith("500 mixed requests from 64 connections")
+
+
+def test_a_wrong_byte_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server:
+        monkeypatch.setattr(
+            mixed, "good_cases", lambda: [mixed.Case(mixed.SMALL, lambda answer: answer.body == b"other")]
+        )
+        outcomes, wrong = mixed.some(server.port, 40, 0)
+        assert not settled(server.port)
+
+    assert outcomes.total() == 40
+    assert len(wrong) == outcomes["answered"]
+
+
+def test_smuggled_requests_are_bodies_beside_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = tuple(attack for attack in attacks.ATTACKS if attack.target is attacks.smuggled)
+    monkeypatch.setattr(attacks, "ATTACKS", only)
+    monkeypatch.setattr(Latency, "holds_beside", lambda *_: True)  # a busy machine is slow, not wrong
+
+    (found,) = attacks.attacks(1)
+
+    assert found.holds, found.seen
+    assert "answers (400, 200)" in found.seen
+
+
+def test_what_clients_held_is_released() -> None:
+    with serving(receive_timeout_seconds=1, send_timeout_seconds=1, head_timeout_seconds=1) as server:
+        found: list[Finding] = [
+            lifecycle.killed_clients(server.port, 1),
+            lifecycle.until_released(server.port, "half open", lambda: lifecycle.half_open(server.port)),
+        ]
+
+    assert [each.holds for each in found] == [True, True], found
+
+
+def test_latencies_are_judged_against_those_alone() -> None:
+    alone = Latency([0.001] * 100, [0.004] * 100)
+
+    assert Latency([0.049] * 100, [0.0119] * 100).holds_beside(alone)
+    assert not Latency([0.051] * 100, [0.004] * 100).holds_beside(alone)
+    assert not Latency([0.001] * 100, [0.0121] * 100).holds_beside(alone)

@@ -1,0 +1,117 @@
+"""The first things that people try, against a server: each gives what NumPy gives, or says what to write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+from PIL import Image
+from tests.support.http_app import NPY, npy_array, npy_bytes, serving
+
+import tensorpost
+from tensorpost import Client, Timeout
+from tensorpost._array_like import as_array
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving(backend="numpy") as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bool", "bfloat16", "complex64", "int64"])
+@pytest.mark.parametrize("repeats", [(2, 2), 2])
+def test_tile_takes_what_numpy_makes(url: str, dtype: str, repeats: Any):
+    x = np.ones((2, 2), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    with Client(url.removeprefix("http://")) as tp:
+        np.testing.assert_array_equal(tp.tile(x, repeats), np.tile(x, repeats), strict=True)
+
+
+def test_tile_and_resample_take_what_is_like_an_array(url: str):
+    picture = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
+    with Client(url) as tp:
+        np.testing.assert_array_equal(tp.tile([1, 2], 2), [1, 2, 1, 2])
+        assert tp.tile(3.5, ()).shape == ()
+        np.testing.assert_array_equal(tp.tile(picture, (2, 1)), np.tile(np.asarray(picture), (2, 1)), strict=True)
+        twice = np.asarray(picture).repeat(2, 0).repeat(2, 1)
+        np.testing.assert_array_equal(tp.resample(picture, scales=(2, 2), mode="NEAREST"), twice)  # pyright: ignore[reportArgumentType] # in upper case
+        np.testing.assert_array_equal(tp.onnx("Tile", [[1.5]], [2, 1]), [[1.5], [1.5]])
+        out = np.empty((), np.float32)
+        assert tp.tile(np.float32(3), (), out=out) is out
+        assert out == 3
+
+
+def test_words_may_be_in_either_case_and_are_the_same_everywhere(url: str):
+    body = npy_bytes(np.arange(4, dtype=np.float32).reshape(1, 1, 1, 4))
+    answers = [
+        httpx.post(f"{url}/v1/{path}", content=body, headers=NPY)
+        for path in (
+            "operators/resample?scales=1,1,1,2&interpolation_mode=LINEAR",
+            "operators/resample?scales=1,1,1,2&interpolation_mode=linear",
+            "onnx/Resize?scales=1,1,1,2&mode=LINEAR",
+            "operators/resample?scales=1,1,1,2&interpolation_mode=nearest",
+            "onnx/Resize?scales=1,1,1,2&mode=Nearest&nearest_mode=ROUND_PREFER_CEIL",
+        )
+    ]
+    found = [npy_array(answer.content).ravel().tolist() for answer in answers]
+    assert found[0] == found[1] == found[2] == [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3]
+    assert found[3] == found[4] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_package_says_its_version_and_only_its_names():
+    assert tensorpost.__version__[0].isdigit()
+    assert {name for name in dir(tensorpost) if not name.startswith("__")} == set(tensorpost.__all__)
+
+
+def test_timeout_is_called_as_httpx_s_is():
+    assert Timeout(5) == Timeout(connect=5, read=5, write=5, pool=5) == Timeout.of(5)
+    assert Timeout(90, connect=1) == Timeout(connect=1, read=90, write=90, pool=90)
+    assert Timeout(None, total=3) == Timeout(read=None, write=None, pool=None, total=3)
+
+
+class Tensor:
+    """What PyTorch's tensors do, as far as it matters here: they refuse NumPy while they have a gradient."""
+
+    def __init__(self, array: np.ndarray, dtype: str, *, plain: bool = False) -> None:
+        self.array, self.dtype, self.plain = array, f"torch.{dtype}", plain
+
+    def detach(self) -> Tensor:
+        return Tensor(self.array, self.dtype.removeprefix("torch."), plain=True)
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def view(self, dtype: str) -> Tensor:
+        return Tensor(self.array, dtype, plain=self.plain)
+
+    def numpy(self) -> np.ndarray:
+        if not self.plain or self.dtype == "torch.bfloat16":
+            raise RuntimeError("no array of this")
+        return self.array
+
+
+Tensor.__module__ = "torch"
+
+
+def test_tensors_of_pytorch_are_detached_and_bfloat16_keeps_its_bits(monkeypatch: pytest.MonkeyPatch):
+    module: Any = ModuleType("torch")
+    module.int16 = "int16"
+    monkeypatch.setitem(sys.modules, "torch", module)
+    assert as_array("x", Tensor(np.array([1, 2], np.float32), "float32")).tolist() == [1, 2]
+    bits = np.array([0x3F80, 0x4000], np.int16)
+    found = as_array("x", Tensor(bits, "bfloat16"))
+    assert (found.dtype.name, found.astype(float).tolist()) == ("bfloat16", [1, 2])
+
+
+def test_what_only_has_array_is_an_array():
+    like = SimpleNamespace()
+    cls = type("Like", (), {"__array__": lambda *_, **__: np.arange(3)})
+    assert as_array("x", cls()).tolist() == [0, 1, 2]
+    with pytest.raises(tensorpost.problems.InvalidParameter, match="not SimpleNamespace"):
+        as_array("x", like)

@@ -1,0 +1,198 @@
+"""The service on Ray Serve, and one operator over a cluster: several nodes, all of them raylets of this machine.
+
+Run where ray is installed (`make ray-test`); skipped elsewhere. The figures that it prints are in docs/deploy.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import statistics
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.live_server import live_server
+
+from tensorpost import Client, OperatorDesc, TensorpostError, distributed, parse_operator
+
+ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
+
+pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own libraries
+PORT = 18321
+URL = f"http://127.0.0.1:{PORT}"
+MEGABYTES = [int(text) for text in os.environ.get("BODY_MEGABYTES", "64,256").split(",")]
+JOB_MEGABYTES = int(os.environ.get("JOB_MEGABYTES", "512"))
+STORE = 300 << 20  # bytes of each node's object store
+
+
+def tile(x: np.ndarray[Any, Any], repeats: tuple[int, ...]) -> OperatorDesc:
+    tensor = {"DataType": "FLOAT32", "Sizes": list(x.shape)}
+    return parse_operator({"type": "TILE", "desc": {"InputTensor": tensor, "Repeats": list(repeats)}}, complete=True)
+
+
+def patiently(start: Callable[[], Any]) -> Any:
+    """Start a node, again if the machine is too busy for the 30 seconds that Ray gives it."""
+    for left in (3, 2, 1):
+        try:
+            return start()
+        except Exception as error:
+            if not left - 1 or "timed out" not in str(error):
+                raise
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that computes little, and two nodes."""
+    os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")  # 0 tests with Serve's own proxy
+    slow = (
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S",
+    )
+    for name in slow:
+        os.environ.setdefault(name, "120")  # a busy machine starts a process in half a minute
+    os.environ["TENSORPOST_ACCESS_LOG"] = "off"
+    new_cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
+
+    head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
+    nodes = patiently(lambda: new_cluster(initialize_head=True, head_node_args=head))
+    nodes.extra = [patiently(lambda: nodes.add_node(num_cpus=1, object_store_memory=STORE)) for _ in range(2)]
+    ray.init(address=nodes.address, configure_logging=False, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+def test_a_tile_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: Any, tmp_path: Path) -> None:
+    x = np.arange(1 << 20, dtype=np.float32).reshape(1, 1024, 1024)
+    lost: list[int] = []
+
+    def progress(done: int, count: int) -> None:
+        if done >= count // 2 and not lost:
+            lost.append(done)
+            cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
+
+    begin = time.monotonic()
+    descriptor = tile(x, (JOB_MEGABYTES // 4, 1, 1))
+    y = distributed.run(descriptor, x, store=tmp_path / "y", chunk_bytes=16 << 20, progress=progress)
+    seconds = time.monotonic() - begin
+
+    assert y.metadata.zarr_format == 3
+    assert y.shape == (JOB_MEGABYTES // 4, 1024, 1024)
+    assert lost
+    for start in range(0, y.shape[0], 8):
+        assert (y[start : start + 8] == x).all()
+    print(
+        f"\nTile into Zarr: {y.nbytes / 1e6:.0f} MB in {seconds:.1f} s; a node killed after {lost[0]} chunks; all right"
+    )
+    parts = distributed.run(tile(x, (4, 1, 1)), x, chunk_bytes=1 << 20)
+    assert [box[0] for box, _ in parts] == [(i // 4, i // 4 + 1) for i in range(16)]
+    assert np.array_equal(np.concatenate(ray.get([ref for _, ref in parts]), axis=1).reshape(4, 1024, 1024)[3], x[0])
+    cluster.extra.append(patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE)))
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Any) -> Iterator[str]:
+    from tensorpost_server.ray import application, serve
+
+    serve.start(http_options={"host": "127.0.0.1", "port": PORT, "location": "HeadOnly"})
+    options = {"replicas": 2, "cpus": 0.6, "settings": {"backend": "numpy"}}  # one fits on each node
+    serve.run(application(options), name="tensorpost", route_prefix="/")
+    with Client(URL) as tp:
+        while not tp.ready():
+            time.sleep(0.2)
+    yield URL
+    serve.shutdown()
+
+
+def replicas(url: str) -> dict[str, float]:
+    """By replica, told apart by when it began: calls that it has answered."""
+    found: dict[str, float] = {}
+    for _ in range(40):
+        text = urllib.request.urlopen(f"{url}/metrics").read().decode()
+        (began,) = re.findall(r"^process_start_time_seconds (\S+)", text, re.MULTILINE)
+        found[began] = sum(map(float, re.findall(r'^tensorpost_requests_total\{operator="TILE".*\} (\S+)', text, re.M)))
+    return found
+
+
+def test_two_replicas_share_the_calls(service: str) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with Client(service) as tp, ThreadPoolExecutor(8) as threads:
+        for y in threads.map(lambda _: tp.tile(x, (2, 2)), range(40)):
+            assert np.array_equal(y, np.tile(x, (2, 2)))
+        assert tp.devices()["default"] == "numpy"
+        with pytest.raises(TensorpostError, match="cuda"):
+            tp.tile(x, (2, 2), backend="cuda")
+    split = replicas(service)
+
+    print(f"\nof 40 calls: {sorted(split.values())}")
+    assert len(split) == 2
+    assert min(split.values()) >= 5
+
+
+@pytest.mark.parametrize("megabytes", MEGABYTES)
+def test_large_bodies_beside_a_plain_server(service: str, megabytes: int) -> None:
+    x = np.ones(megabytes << 18, np.float32)
+    taken = Counter[str](), {"ray": list[float](), "plain": list[float]()}
+    with live_server(TENSORPOST_BACKEND="numpy") as url, Client(service, timeout=120) as far, Client(url) as near:
+        for _ in range(4):
+            for name, tp in (("ray", far), ("plain", near)):
+                begin = time.perf_counter()
+                y = tp.tile(x, (1,))
+                taken[1][name].append(time.perf_counter() - begin)
+                assert np.array_equal(x, y)
+    best = {name: statistics.median(times) for name, times in taken[1].items()}
+    ratio = best["plain"] / best["ray"]
+    print(f"\n{megabytes} MiB: {best['ray']:.2f} s on Ray, {best['plain']:.2f} s plain: {ratio:.2f} of its rate")
+
+
+def test_a_node_that_is_lost_under_load_fails_no_call(service: str, cluster: Any) -> None:
+    x = np.arange(1 << 16, dtype=np.float32).reshape(256, 256)
+    calls, failures, stop = Counter[str](), list[Exception](), threading.Event()
+
+    def load() -> None:
+        with Client(service, retries=8, timeout=30) as tp:
+            while not stop.is_set():
+                try:
+                    assert np.array_equal(tp.tile(x, (1, 2)), np.tile(x, (1, 2)))
+                    calls["right"] += 1
+                except TensorpostError as error:
+                    failures.append(error)
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
+    time.sleep(12)
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    print(f"\na node killed under load: {calls['right']} calls right, {len(failures)} failed {failures[:1]}")
+    assert calls["right"] > 10
+    assert failures == []
+
+
+def test_the_recipe_with_dask_as_the_page_has_it() -> None:
+    pytest.importorskip("dask", reason="needs dask: make ray-test")
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
+    (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "dask" in text]
+    names: dict[str, Any] = {}
+    with live_server(TENSORPOST_BACKEND="numpy") as url:
+        exec(block.replace("http://127.0.0.1:8000", url), names)  # the page's own lines
+        names["tp"].close()
+
+    x, result = names["x"].compute(scheduler="synchronous"), names["result"]
+    assert result.shape == (8, 1024, 1024)
+    # Pixel centres are aligned: the second of two along an axis is 3/4 of its source and 1/4 of the next one.
+    assert np.allclose(result[:, 1, 1], (9 * x[:, 0, 0] + 3 * x[:, 0, 1] + 3 * x[:, 1, 0] + x[:, 1, 1]) / 16, atol=1e-6)

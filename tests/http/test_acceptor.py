@@ -1,0 +1,112 @@
+"""New connections: all that wait are taken in a few turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tensorpost_server.http.connection.acceptor import Acceptor
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows' event loop has a server of its own")
+
+
+class Greeter(asyncio.Protocol):
+    """Says hello, and counts."""
+
+    cycle = None
+
+    def __init__(self, made: list[Greeter]) -> None:
+        self.made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.made.append(self)
+        self.transport.write(b"hello")
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as found:
+        yield found
+
+
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_all_that_wait_are_taken_in_a_few_turns(kind: str, listener: socket.socket) -> None:
+    """uvloop's own server takes 200 turns: with a thousand busy connections each is a third of a second."""
+    loop = pytest.importorskip("uvloop").new_event_loop if kind == "uvloop" else asyncio.new_event_loop
+    made: list[Greeter] = []
+
+    async def turns() -> int:
+        acceptor = Acceptor(listener, 512, lambda: Greeter(made), None, made)
+        callers = [socket.create_connection(listener.getsockname()) for _ in range(200)]
+        count = 0
+        while len(made) < 200:
+            await asyncio.sleep(0)
+            count += 1
+            assert count < 10_000
+        for caller in callers:
+            caller.setblocking(True)
+            assert await asyncio.to_thread(caller.recv, 5) == b"hello"
+            caller.close()
+        acceptor.close()
+        acceptor.close()
+        await acceptor.wait_closed()
+        for each in made:
+            each.transport.abort()
+        await asyncio.sleep(0.01)
+        return count
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(turns()) < 20
+
+
+class Full:
+    """A listener for whose next connection there is no descriptor, once it is told."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real, self.is_full = real, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def accept(self) -> Any:
+        if self.is_full:
+            self.is_full = False
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.real.accept()
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_an_idle_connection_makes_room_or_the_new_one_is_refused(
+    listener: socket.socket, caplog: pytest.LogCaptureFixture, *, idle: bool
+) -> None:
+    made: list[Greeter] = []
+    full: Any = Full(listener)
+
+    async def run() -> None:
+        acceptor = Acceptor(full, 512, lambda: Greeter(made), None, made if idle else [])
+        first = socket.create_connection(listener.getsockname(), timeout=5)
+        assert await asyncio.to_thread(first.recv, 5) == b"hello"
+        full.is_full = True
+        second = socket.create_connection(listener.getsockname(), timeout=5)
+        assert await asyncio.to_thread(second.recv, 5) == (b"hello" if idle else b"")
+        if idle:
+            assert await asyncio.to_thread(first.recv, 1) == b"", "it was idle"
+        third = socket.create_connection(listener.getsockname(), timeout=5)
+        assert await asyncio.to_thread(third.recv, 5) == b"hello"
+        acceptor.close()
+        for each in (first, second, third):
+            each.close()
+        for each in made:
+            each.transport.abort()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert ("an idle one was closed" if idle else "a new connection was refused") in caplog.text

@@ -1,0 +1,107 @@
+"""Calls for the OpenAPI document: of each DirectML operator its smallest test vector, and some of ONNX's operators."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tests.support.vectors import Case, elements, vectors_files
+
+from tensorpost.descriptors import OPERATORS, OperatorDesc, operator_class
+from tensorpost.json_tensor import tensor_to_json
+from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
+from tensorpost.problems import TensorpostError
+
+__all__ = ["examples_text"]
+
+_X = {"dtype": "F32", "shape": [1, 1, 2, 3], "data": [1, 2, 3, 4, 5, 6]}
+_SMALL = {**_X, "data": [0.1, 0.2, 0.3, -0.1, -0.2, -0.3]}
+_KNOWN: dict[str, dict[str, Any]] = {
+    "/v1/operators/tile": {"op": {"type": "TILE", "desc": {"Repeats": [1, 1, 3, 3]}}, "tensors": {"input": _X}},
+    "/v1/onnx/Tile": {"op": {"op_type": "Tile", "inputs": {"repeats": [1, 1, 3, 3]}}, "tensors": {"input": _X}},
+    "/v1/onnx/Resize": {
+        "op": {"op_type": "Resize", "attributes": {"mode": "linear"}, "inputs": {"scales": [1, 1, 2, 2]}},
+        "tensors": {"X": _X},
+    },
+}
+
+
+def examples_text() -> str:
+    """The text of `openapi_examples.json`: a line for each path."""
+    found = {**dict(_directml()), **dict(_onnx()), **_KNOWN}
+    lines = [f"{json.dumps(path)}: {json.dumps(found[path])}" for path in sorted(found)]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _directml() -> Iterator[tuple[str, dict[str, Any]]]:
+    by_type: dict[str, list[Case]] = {}
+    for file in vectors_files():
+        for case in file.cases:
+            if isinstance(case.desc, OperatorDesc):
+                by_type.setdefault(case.desc.operator_type, []).append(case)
+    for cls in OPERATORS:
+        usable = [case for case in by_type[cls.operator_type] if _is_plain(case)]
+        if usable:
+            case = min(usable, key=lambda case: len(case.desc.to_document_text()) + sum(map(len, case.inputs)))
+            yield f"/v1/operators/{cls.operator_type.lower()}", _call(case)
+
+
+def _is_plain(case: Case) -> bool:
+    """Whether JSON can say its tensors, which must be packed, and what comes out."""
+    slots = (*case.desc.inputs, *case.desc.outputs)
+    if not all(slot.layout.packed for slot in slots):
+        return False
+    arrays = [elements(slot, data) for slot, data in zip(case.desc.inputs, case.inputs, strict=True)] + case.outputs()
+    return all(math.prod(x.shape) <= 128 and (x.dtype.kind != "f" or bool(np.isfinite(x).all())) for x in arrays)
+
+
+def _call(case: Case) -> dict[str, Any]:
+    desc = case.desc
+    assert isinstance(desc, OperatorDesc)
+    tensors = {
+        slot.name: tensor_to_json(slot.layout.view(memoryview(data[: slot.layout.size_in_bytes])))
+        for slot, data in zip(desc.inputs, case.inputs, strict=True)
+    }
+    document = desc.to_document()
+    for left_out in _shorter(desc, document["desc"]):
+        described = {field: document["desc"][field] for field in desc.to_json() if field in document["desc"]}
+        short = {name: value for name, value in described.items() if name not in left_out}
+        inputs = {name: described[name] for name in _fields(desc, "input") if name in described}
+        try:
+            if operator_class(desc.operator_type).completed({**inputs, **short}) == desc:
+                return {"op": {"type": desc.operator_type, "desc": short}, "tensors": tensors}
+        except TensorpostError:
+            continue
+    return {"op": {"type": desc.operator_type, "desc": document["desc"]}, "tensors": tensors}
+
+
+def _fields(desc: OperatorDesc, kind: Any) -> list[str]:
+    return [field.name for field in type(desc).facts.fields_by_kind[kind]]
+
+
+def _shorter(desc: OperatorDesc, document: dict[str, Any]) -> Iterator[set[str]]:
+    """What may be left out: most of it first."""
+    counts = {name for name in document if name.endswith("Count")}
+    inputs, outputs = {*_fields(desc, "input")}, {*_fields(desc, "output")}
+    empty = {name for name, value in document.items() if value is None}
+    yield counts | inputs | outputs | empty
+    yield counts | inputs | empty
+
+
+def _onnx() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Operators that take one float32 tensor, or several of one shape, and need nothing else."""
+    newest = {schema.op_type: schema for schema in sorted(ONNX_OPERATORS, key=lambda each: each.since_version)}
+    tensor = OnnxTensor("float32", (1, 1, 2, 3))
+    for op_type, schema in newest.items():
+        required = [entry for entry in schema.data_inputs if not entry.optional]
+        names = [entry.name + ("_0" if entry.variadic else "") for entry in required]
+        try:
+            OnnxNode.from_json({"op_type": op_type, "opset": NEWEST_OPSET, "inputs": dict.fromkeys(names, tensor)})
+        except TensorpostError:
+            continue
+        if names:
+            tensors = dict.fromkeys(names, _SMALL if op_type in ("Acos", "Asin", "Atanh") else _X)
+            yield f"/v1/onnx/{op_type}", {"op": {"op_type": op_type}, "tensors": tensors}
