@@ -26,9 +26,7 @@ SECTIONS = {
     "small": ("benchmarks.small", "rate and latency of small requests"),
     "peers": ("benchmarks.peers.bulk", "large tensors, against other products"),
     "kernels": ("benchmarks.kernels", "on the CPU, against torch, ONNX Runtime, OpenCV and OpenVINO"),
-    "soak": ("benchmarks.soak", "20,000 requests of all sizes, ten minutes; only when named"),
 }
-USUAL = tuple(name for name in SECTIONS if name != "soak")
 
 
 def main() -> int:
@@ -38,7 +36,6 @@ def main() -> int:
         "quick": options.quick,
         "peers": options.peers,
         "gibibytes": options.gibibytes,
-        "requests": options.requests,
     }
     # No server may compile its kernels while it is timed.
     subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True)
@@ -100,7 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="fewer and smaller calls; about two minutes for everything"
     )
-    parser.add_argument("--only", type=sections, default=USUAL, metavar="NAMES", help="sections, with commas")
+    parser.add_argument("--only", type=sections, default=tuple(SECTIONS), metavar="NAMES", help="sections, with commas")
     parser.add_argument(
         "--peers", type=Path, metavar="DIR", help="other products; see python -m benchmarks.peers --help"
     )
@@ -109,7 +106,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--update", action="store_true", help="keep the other sections of that file")
     parser.add_argument("--gibibytes", type=float, default=1.0, help="output of the memory section; default 1")
-    parser.add_argument("--requests", type=int, default=20_000, help="of the soak; default 20,000")
     return parser.parse_args()
 
 

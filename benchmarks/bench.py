@@ -15,7 +15,6 @@ class Bench:
         quick: fewer and smaller calls; about two minutes for everything.
         peers: folder of the other products' environments; see benchmarks/peers.
         gibibytes: size of the output whose memory is watched.
-        requests: how many requests the soak makes.
         notes: how something was measured.
         left_out: what could not be compared, and why.
     """
@@ -23,7 +22,6 @@ class Bench:
     quick: bool = False
     peers: Path | None = None
     gibibytes: float = 1.0
-    requests: int = 20_000
     notes: list[str] = field(default_factory=list[str])
     left_out: list[str] = field(default_factory=list[str])
 

@@ -33,7 +33,7 @@ from tensorpost_server.forms import Form, Pointwise
 from tensorpost_server.forms.base import whole_box
 from tensorpost_server.forms.expression import operand
 from tensorpost_server.forms.resample_axes import LinearAxis, Nearest, NearestAxis
-from tensorpost_server.forms.separable import Separable
+from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators import form_of
 from tensorpost_server.operators.tile import tile as tile_form
 
@@ -142,7 +142,8 @@ def resample(
     reads = int(x.size_in_bytes * min(1.0, sizes[-2] / shape[-2])) if mode == "nearest" else x.size_in_bytes
     tolerance = 0.0 if mode == "nearest" else {"float32": 2e-6, "float16": 1e-3, "uint8": 1.0}[dtype]
     name = f"{shape} to {sizes[-mapped:]}".replace(", ", ",")
-    form, out = Separable(tuple(axes)), layout(dtype, sizes)
+    rounding = Rounding.TRUNCATE if dtype == "uint8" and mode == "linear" else Rounding.NONE  # as RESAMPLE has it
+    form, out = Separable(tuple(axes), rounding=rounding), layout(dtype, sizes)
     return Job(mode, name, form, (x,), out, target, ratio, peer, None, reads, tolerance, resampled=True)
 
 

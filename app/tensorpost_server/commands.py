@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -104,6 +105,9 @@ def serve(
             _check_access_from_outside(settings, address)
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
+        if sys.stderr.isatty() and not address.startswith("unix:"):
+            page = f"page: {address}/   " if settings.playground else ""
+            sys.stderr.write(f"{page}documentation: {address}/docs   stop: Ctrl+C\n")
         server.run_until_stopped(listener)
 
 

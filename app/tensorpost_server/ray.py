@@ -28,7 +28,10 @@ from .settings import Settings
 
 __all__ = ["Arguments", "QueuedBytesPolicy", "Replica", "application", "run"]
 
-os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")  # read when ray.serve is imported, here and in its processes
+# Read when ray.serve is imported, here and in the processes that Ray starts on this machine.
+os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
+# Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
+os.environ.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
 try:
     serve: Any = importlib.import_module("ray.serve")  # it has no type stubs
 except ModuleNotFoundError as missing:

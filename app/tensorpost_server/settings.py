@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tensorpost.problems import InvalidParameter, nearest
@@ -27,6 +29,8 @@ ENVIRONMENT_PREFIX = "TENSORPOST_"
 CONFIG_FILE = "CONFIG_FILE"
 """Name, after the prefix, of the variable that names a TOML file with settings."""
 _FILE = "_FILE"
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)[ ]?([kmgt]i?b)", re.IGNORECASE)
+_UNITS = {f"{letter}{i}b": (1024 if i else 1000) ** (at + 1) for at, letter in enumerate("kmgt") for i in ("", "i")}
 _MIB = 1 << 20
 _GIB = 1 << 30
 
@@ -63,6 +67,14 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_sizes(cls, value: object, info: ValidationInfo) -> object:
+        """Sizes as people write them: `1GB` is 10^9 bytes, `1GiB` 2^30."""
+        if "_bytes" in str(info.field_name) and isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+            return int(Fraction(found[1]) * _UNITS[found[2].lower()])
+        return value
 
     @classmethod
     def settings_customise_sources(

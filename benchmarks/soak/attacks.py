@@ -17,6 +17,7 @@ from tests.attacks.test_parse_attacks import LONG_REQUESTS
 from tests.support.http_app import FRAME, JSON, NPY, Wire, frame_bytes, npy_bytes, request_bytes
 
 from .. import servers
+from ..machine import BUSY, busy_cores
 from ..servers import Server, resident
 from .finding import LOCAL, SMALL, Finding, beside, processor_seconds, settled, well_behaved
 
@@ -31,6 +32,8 @@ OTHER = "127.0.0.2"
 def attacks(seconds: float) -> Iterator[Finding]:
     """All of them, each for its part of the time."""
     each = seconds / (1.6 * len(ATTACKS))
+    others = busy_cores() or 0.0
+    judged = others <= BUSY
     for attack in ATTACKS:
         with servers.tensorpost(**attack.settings) as server:
             well_behaved(server.port, 0.3)
@@ -44,11 +47,12 @@ def attacks(seconds: float) -> Iterator[Finding]:
                 during = well_behaved(server.port, each, new_connections=attack.new_connections)
                 more = attack.judge(server, before)
             left = settled(server.port)
-            holds = during.holds_beside(alone) and not left
+            holds = (during.holds_beside(alone) or not judged) and not left
             seen = f"{during}; alone {alone.live_p99 * 1e3:.1f} and {alone.small_p99 * 1e3:.1f} ms"
             if more is not None:
                 holds = holds and more[1]
                 seen += f"; {more[0]}"
+            seen += "" if judged else f"; latencies not judged, since others kept {others:.1f} cores busy"
             yield Finding(attack.name, seen + (f"; in use at the end: {left}" if left else ""), holds)
 
 
@@ -226,7 +230,7 @@ def busy(port: int, connections: int) -> None:
         thread.join()
 
 
-BUSY = SMALL[:-1]
+STOPPED = SMALL[:-1]
 BUSY_CONNECTIONS, SLOW_READERS = 1000, 256
 AHEAD = (request_bytes("GET", "/", headers=LOCAL | {"content-length": None}) * 24_000)[: 586 << 10]
 ATTACKS = (
@@ -266,7 +270,7 @@ ATTACKS = (
         for count in (4, 32)
     ),
     Attack("bodies that look like requests, beside Upgrade and white space", smuggled, still_answered),
-    Attack("256 uploads that stop after their heads", partial(hold, count=256, data=BUSY)),
+    Attack("256 uploads that stop after their heads", partial(hold, count=256, data=STOPPED)),
     Attack(
         f"{BUSY_CONNECTIONS:,} busy connections; the caller's requests on new ones, alone: beside them on kept ones",
         partial(busy, connections=BUSY_CONNECTIONS), new_connections=True,

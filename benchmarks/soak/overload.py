@@ -16,6 +16,7 @@ import uvloop
 from tests.support.http_app import NPY, npy_bytes, request_bytes
 from tests.support.live_server import live_server
 
+from ..machine import BUSY, busy_cores
 from .finding import LIVE, LIVE_SECONDS, LOCAL, Finding, ask, in_processes, settled
 from .mixed import spelled
 
@@ -67,7 +68,11 @@ def overload(seconds: float) -> Iterator[Finding]:
         f"{p99 * 1e3:.0f} ms, with {UNLOADED} {unloaded * 1e3:.0f} ms; in use at the end: {left or 'nothing'}"
     )
     right = {status for status in statuses if int(status) not in EXPECTED} == set()
-    holds = right and not hung and not left and goodput >= GOODPUT and p99 <= max(LIVE_SECONDS, 3 * unloaded)
+    others = busy_cores() or 0.0
+    in_time = goodput >= GOODPUT and p99 <= max(LIVE_SECONDS, 3 * unloaded)
+    if others > BUSY:
+        seen += f"; goodput and latencies not judged, since others kept {others:.1f} cores busy"
+    holds = right and not hung and not left and (in_time or others > BUSY)
     done = f"{CONNECTIONS:,} connections that ask for {TIMES_MEMORY} times the {memory >> 20} MiB that may be admitted"
     yield Finding(done, seen, holds)
 

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from ._api_key import find_api_key
 from ._arrays import tile_call
+from ._bench_command import measured
 from ._files import (
     check_destination,
     check_picture,
@@ -32,9 +33,9 @@ from ._files import (
 )
 from ._keys_commands import keys
 from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
-from ._run_command import described, total_bytes, write_outputs
+from ._run_command import attributes_of, compute_outputs, described, described_node, operator_document
 from ._server_commands import server_commands
-from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error
+from ._terminal import gib, place_of, print_json, print_table, progress_bar, show_block, show_error, size_text
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
 from .frame import encode_npy_head
@@ -42,11 +43,12 @@ from .images import encode_image
 from .onnx import OnnxNode, lower
 from .operation import Operation
 from .problems import InvalidDescriptor, InvalidParameter, TensorpostError, UnsupportedAtLevel, Violation
-from .resampling import Mode, mode_of, resampling, simplest_ratio
+from .resampling import DML_TYPES, Mode, mode_of, resampling, simplest_ratio
 from .strict_json import read_json
 
 __all__ = ["app"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _MOST_DIGITS = 40  # of a whole number; Python reads no more than 4300, and no size has more than 20
@@ -70,6 +72,17 @@ class _Commands(TyperGroup):
             show_block("there is not enough memory for this; an npy file needs less than a pipe or a picture", [])
         raise typer.Exit(1)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with their whole first sentence, which click would cut."""
+        del ctx
+        rows = [(name, _first_sentence(command.help)) for name, command in self.commands.items() if not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _first_sentence(text: str | None) -> str:
+    return " ".join((text or "").split()).partition(". ")[0].rstrip(".") + "."
+
 
 app = typer.Typer(
     cls=_Commands,
@@ -78,6 +91,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a mistake of ours is best reported with the plain traceback
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.add_typer(keys)
@@ -95,8 +109,14 @@ KeyFile = Annotated[
         help="File with the API key, mode 0600.  [default: variables TENSORPOST_API_KEY, TENSORPOST_API_KEY_FILE]",
     ),
 ]
-Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="The longest silence to bear, in seconds.")]
-Backend = Annotated[str | None, typer.Option(help="Backend to use.  [default: the server's choice]")]
+Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds of silence after which to give up.")]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        help="Backend to use.  [default: the server's choice]",
+        autocompletion=lambda: ["auto", "numba", "numpy", "cuda", "directml"],
+    ),
+]
 Device = Annotated[
     int | None, typer.Option(min=0, help="Which of that backend's devices, from 0.  [default: the least busy one]")
 ]
@@ -108,12 +128,25 @@ OutputFile = Annotated[
 ]
 
 
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="An attribute, as in axis=1 or repeats=1,2; once for each of them."
+    ),
+]
+
+
 def _check_level(level: str | None) -> str | None:
     return None if level is None else str(_usage("--level", FeatureLevel.parse, level))
 
 
 Level = Annotated[
-    str | None, typer.Option(help="DirectML feature level that must support it, as in 2_1.", callback=_check_level)
+    str | None,
+    typer.Option(
+        help="DirectML feature level that must support it, as in 2_1.",
+        callback=_check_level,
+        autocompletion=lambda: [str(level) for level in FeatureLevel],
+    ),
 ]
 
 
@@ -203,7 +236,13 @@ def serve(
             help="Unix socket to listen on instead of a port.  [default: setting TENSORPOST_UDS, or none]",
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "info",
+    log_level: Annotated[
+        str,
+        typer.Option(
+            help="critical, error, warning, info or debug.",
+            autocompletion=lambda: ["critical", "error", "warning", "info", "debug"],
+        ),
+    ] = "info",
     workers: Annotated[int, typer.Option(help="Must be 1: a process owns its devices and its memory budget.")] = 1,
     ray: Annotated[
         int | None,
@@ -251,7 +290,7 @@ def tile(
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
     wanted = _output_format(output)
-    copies = _usage("--repeats", _counts, repeats)
+    copies = _usage("--repeats", _counts, repeats.replace("x", ","))
     client = _client(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
@@ -270,13 +309,16 @@ def resample(
         str | None, typer.Option(help="Factor for every axis of --axes, as in 2 or 0.5; or one for each, as in 2,1.5.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="Instead of --scale: elements along each axis of --axes, as in 480,640.")
+        str | None,
+        typer.Option(help="Instead of --scale: width x height, as in 640x480; or sizes along --axes, as in 480,640."),
     ] = None,
     axes: Annotated[
         str | None,
         typer.Option(help="Axes to resize, as in -2,-1.  [default: rows and columns of a picture, all axes of an npy]"),
     ] = None,
-    mode: Annotated[str, typer.Option(help="linear or nearest.")] = "linear",
+    mode: Annotated[
+        str, typer.Option(help="linear or nearest.", autocompletion=lambda: ["linear", "nearest"])
+    ] = "linear",
     antialias: Annotated[bool, typer.Option("--antialias", help="Filter while shrinking (RESAMPLE3).")] = False,
     output: OutputFile = "-",
     url: Url = DEFAULT_URL,
@@ -293,13 +335,20 @@ def resample(
     if (scale is None) == (size is None):
         raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
     factors = None if scale is None else _usage("--scale", _numbers, scale)
-    counts = None if size is None else _usage("--size", _counts, size)
+    counts = None if size is None else _usage("--size", _size, size)
     chosen = None if axes is None else _usage("--axes", _axes, axes)
-    kind: Mode = _usage("--mode", functools.partial(mode_of, antialias=antialias), mode)
+    kind: Mode = _usage("--mode", functools.partial(_mode, antialias=antialias), mode)
     client = _client(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if chosen is None:
         chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
+    if size is not None and "x" in size.lower() and len(chosen) != 2:
+        raise InvalidParameter("width x height is for two axes; name them, rows first, as in --axes -2,-1")
+    if read.array.dtype.name not in DML_TYPES:
+        raise InvalidParameter(
+            f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
+            "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
+        )
     plan = resampling(
         read.array,
         scales=factors if factors is None or len(factors) != 1 else factors[0],
@@ -317,9 +366,18 @@ def resample(
 
 @app.command(epilog="Example: tensorpost run join.json a.npy b.npy -o joined.npy")
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE.json", help="Operator document; input tensors may be left out.")],
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="[IN]...", help="npy files in binding order.")] = None,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="Name of a DirectML operator, as in join; or FILE.json, a document; input tensors may be left out.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures in binding order.")
+    ] = None,
     *,
+    settings: Attributes = None,
     output: Annotated[
         list[str] | None,
         typer.Option("--output", "-o", metavar="OUT", help="npy file, one for each output; - for standard output."),
@@ -333,21 +391,57 @@ def run(
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
-    """Run any operator, or an ONNX node, on npy files; outputs of any size are streamed to npy files."""
+    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy files."""
     outputs = output or ["-"]
-    for path in outputs:
-        _output_format(path)
+    formats = [_output_format(path) for path in outputs]
     client = _client(url, uds, timeout, api_key=api_key_file)
-    document = _read_document(file)
-    if not isinstance(document, dict):
-        raise InvalidParameter("an operator document must be a JSON object")
+    given = _usage("--set", attributes_of, settings or [])
+    if file == "-" or file.endswith(".json"):
+        if given:
+            raise typer.BadParameter("the document says the attributes; leave --set out", param_hint="--set")
+        document = _read_document(file)
+        if not isinstance(document, dict):
+            raise InvalidParameter("an operator document must be a JSON object")
+    else:
+        document = operator_document(file, given)
     arrays = [read_array(path).array for path in inputs or ()]
     operation, by_name = described(cast("dict[str, Any]", document), arrays)
-    with client, progress_bar(total_bytes(operation, by_name), quiet=quiet) as progress:
-        blocks = client.stream(
-            operation, by_name, backend=backend, device=device, feature_level=level, progress=progress
-        )
-        write_outputs(operation, blocks, outputs)
+    with client:
+        options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+
+
+@app.command(epilog="Example: tensorpost onnx Resize x.npy -s mode=cubic -s scales=1,1,2,2 -o y.npy")
+def onnx(
+    op_type: Annotated[str, typer.Argument(metavar="OP_TYPE", help="Name of an ONNX operator, as in Resize.")],
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures: its tensors, in order.")
+    ] = None,
+    *,
+    settings: Attributes = None,
+    opset: Annotated[int | None, typer.Option(min=1, help="Opset.  [default: the newest]")] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="OUT", help="File, one for each output; - for standard output."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: Backend = None,
+    device: Device = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Run any ONNX operator on npy files or pictures. Attributes and small inputs, such as scales, go into --set."""
+    outputs = output or ["-"]
+    formats = [_output_format(path) for path in outputs]
+    client = _client(url, uds, timeout, api_key=api_key_file)
+    given = _usage("--set", attributes_of, settings or [])
+    arrays = [read_array(path).array for path in inputs or ()]
+    operation, by_name = described_node(op_type, opset, given, arrays)
+    with client:
+        options: dict[str, Any] = {"backend": backend, "device": device}
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
 
 
 @app.command(epilog="Example: tensorpost validate tile.json --level 2_1")
@@ -483,6 +577,37 @@ def healthcheck(
             raise typer.Exit(1)
 
 
+@app.command(epilog="Example: tensorpost bench http://gpu-box:8000")
+def bench(
+    server: Annotated[str | None, typer.Argument(metavar="[URL]", help="The server.  [default: --url]")] = None,
+    *,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    seconds: Annotated[float, typer.Option(min=0, max=60, help="Seconds for each of four sizes.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure from here what calls of a server take: the whole of them, and the server's part."""
+    with _client(server or url, uds, timeout, api_key=api_key_file) as client:
+        rows = list(measured(client, seconds))
+    if as_json:
+        print_json(rows)
+        return
+    heads = ("sent", "received", "calls", "median", "slowest", "server's part", "both ways")
+    cells = [
+        (
+            size_text(row["sent_bytes"]), size_text(row["received_bytes"]), row["calls"], f"{row['median_ms']:,.2f} ms",
+            f"{row['slowest_ms']:,.2f} ms", f"{row['server_ms']:,.2f} ms", f"{row['bytes_per_second'] / 1e6:,.1f} MB/s",
+        )
+        for row in rows
+    ]  # fmt: skip
+    print_table(heads, cells)
+    typer.echo(
+        "Tile, twice along one axis, float32; one call at a time. The rest of a call is the way and this client."
+    )
+
+
 @app.command(epilog="Example: TENSORPOST_PORT=9000 tensorpost config")
 def config(*, as_json: AsJson = False) -> None:
     """Show the settings that a server started here would have, and where each comes from."""
@@ -492,8 +617,14 @@ def config(*, as_json: AsJson = False) -> None:
         return
     print_table(
         ("setting", "value", "origin", "variable"),
-        [(row["name"], row["value"], row["origin"], row["variable"]) for row in rows],
+        [(row["name"], _value_text(row), row["origin"], row["variable"]) for row in rows],
     )
+
+
+def _value_text(row: Mapping[str, object]) -> object:
+    """One cell of `config`: sizes as people say them."""
+    value = row["value"]
+    return size_text(value) if "_bytes" in str(row["name"]) and isinstance(value, int) else value
 
 
 def _device_or_reason(row: Mapping[str, Any]) -> str:
@@ -532,7 +663,7 @@ def _client(
     )
 
 
-def _usage(option: str, read: Callable[[str], T], text: str) -> T:
+def _usage(option: str, read: Callable[[S], T], text: S) -> T:
     """Read an argument; what is wrong with it is wrong with the command line (status 2)."""
     try:
         return read(text)
@@ -544,8 +675,31 @@ def _read_document(file: str) -> Any:
     return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
 
 
+def _size(text: str) -> tuple[int, ...]:
+    """Elements along each axis: `480,640`, or `640x480`, which is width and height and so the other way round."""
+    if "x" not in text.lower():
+        return _counts(text)
+    counts = _counts(text.lower().replace("x", ","))
+    if len(counts) != 2:
+        raise InvalidParameter(f"{text[:60]!r} is no size; write width x height, as in 640x480")
+    return counts[::-1]
+
+
+def _mode(name: str, *, antialias: bool) -> Mode:
+    if name.lower() == "cubic":
+        raise InvalidParameter(
+            "resample has no cubic; ONNX Resize has: tensorpost onnx Resize IN -s mode=cubic -s scales=2,2"
+        )
+    if name.lower() == "nearest" and antialias:
+        raise InvalidParameter("--antialias needs a filter, which nearest does not have; use --mode linear")
+    try:
+        return mode_of(name, antialias=antialias)
+    except InvalidParameter:
+        raise InvalidParameter(f"{name[:40]!r} is no mode; there are linear and nearest") from None
+
+
 def _counts(text: str) -> tuple[int, ...]:
-    parts = text.replace("x", ",").split(",")
+    parts = text.split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise InvalidParameter(f"{text[:60]!r} is no list of whole numbers; write one per dimension, as in 1,1,3,3")
     if any(len(part) > _MOST_DIGITS for part in parts):

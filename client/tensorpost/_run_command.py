@@ -9,17 +9,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import destination, write_blocks
+from ._files import check_picture, destination, write_blocks
+from ._terminal import progress_bar
+from .client import Client
 from .datatypes import data_type
 from .descriptors import operator_class, parse_operator
 from .descriptors.catalogue import slot_name
+from .images import encode_image
 from .npy import encode_npy_head
-from .onnx import OnnxNode, OnnxTensor
+from .onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
 from .operation import Operation
-from .problems import InvalidParameter
+from .problems import InvalidJson, InvalidParameter, counted, nearest
+from .strict_json import read_json
 
-__all__ = ["described", "total_bytes", "write_outputs"]
+__all__ = ["attributes_of", "compute_outputs", "described", "described_node", "operator_document"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -42,7 +46,7 @@ def described(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> tu
     names = [slot.name for slot in operation.inputs]
     if len(names) != len(arrays):
         wanted = ", ".join(names) or "none"
-        raise InvalidParameter(f"{operation.name} has {len(names)} inputs ({wanted}), not {len(arrays)}")
+        raise InvalidParameter(f"{operation.name} has {counted(len(names), 'input')} ({wanted}), not {len(arrays)}")
     return operation, dict(zip(names, arrays, strict=True))
 
 
@@ -80,6 +84,100 @@ def _node(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> OnnxNo
     return OnnxNode.from_json(document)
 
 
+def attributes_of(settings: Sequence[str]) -> dict[str, str]:
+    """The attributes of `--set name=value`, as texts.
+
+    Raises:
+        InvalidParameter: a setting without an equals sign, or a name that stands there twice.
+    """
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InvalidParameter(f"{setting[:60]!r} sets nothing; write NAME=VALUE, as in axis=1")
+        if name.strip() in found:
+            raise InvalidParameter(f"{name.strip()[:60]!r} is set twice; separate several values by commas")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def operator_document(name: str, attributes: Mapping[str, str]) -> dict[str, Any]:
+    """The document of an operator, from its name and its attributes as texts.
+
+    Raises:
+        UnknownOperator: there is no such operator.
+        InvalidParameter: it has no such attribute.
+    """
+    cls = operator_class(name)
+    fields = {field.attribute_name: field for field in cls.facts.fields_by_kind["attribute"]}
+    desc: dict[str, Any] = {}
+    for attribute, text in attributes.items():
+        field = fields.get(attribute.lower()) or next((f for f in fields.values() if f.name == attribute), None)
+        if field is None:
+            guess = nearest(attribute, [*fields])
+            hint = f"did you mean {guess}?" if guess else f"there are {', '.join(fields) or 'none'}"
+            raise InvalidParameter(f"{cls.operator_type} has no attribute {attribute[:60]!r}; {hint}")
+        desc[field.name] = _value(text, is_array=field.is_array)
+    return {"type": cls.operator_type, "desc": desc}
+
+
+def _value(text: str, *, is_array: bool) -> Any:
+    """A number, a structure or a list as in JSON, a list with commas, or a word."""
+    if is_array and not text.startswith("["):
+        return [_value(item.strip(), is_array=False) for item in text.split(",")]
+    try:
+        return read_json(text.encode())
+    except InvalidJson:
+        return text
+
+
+def described_node(
+    op_type: str, opset: int | None, attributes: Mapping[str, str], arrays: Sequence[NDArray[Any]]
+) -> tuple[Operation, dict[str, NDArray[Any]]]:
+    """An ONNX node from attributes and small inputs as texts, and the arrays by the names of its tensors.
+
+    Raises:
+        UnknownOperator, InvalidDescriptor: there is no such operator, or the node breaks a rule.
+        InvalidParameter: there are more arrays than the operator has tensors.
+    """
+    at = NEWEST_OPSET if opset is None else opset
+    slots = schema_of(op_type, at).data_inputs
+    names = [slot.name for slot in slots if not slot.variadic]
+    names += [f"{slot.name}_{index}" for slot in slots if slot.variadic for index in range(len(arrays) - len(names))]
+    if len(arrays) > len(names):
+        takes = counted(len(names), "tensor")
+        raise InvalidParameter(f"{op_type} takes {takes} ({', '.join(names)}), and there are {len(arrays)}")
+    by_name = dict(zip(names, arrays, strict=False))
+    tensors = {name: OnnxTensor(data_type(x.dtype).numpy_name, x.shape) for name, x in by_name.items()}
+    return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+
+
+def compute_outputs(
+    client: Client, operation: Operation, arrays: dict[str, NDArray[Any]], outputs: Sequence[str],
+    formats: Sequence[str | None], options: Mapping[str, Any], *, quiet: bool,
+) -> None:  # fmt: skip
+    """Run an operation and write its outputs: npy is streamed, one picture is written whole.
+
+    Raises:
+        InvalidParameter: as `write_outputs`, or an output is no picture.
+    """
+    picture = next((found for found in formats if found not in (None, "npy")), None)
+    if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):
+        raise InvalidParameter("several outputs are written as npy files; end each -o in .npy")
+    with progress_bar(total_bytes(operation, arrays), quiet=quiet) as progress:
+        if picture is None:
+            write_outputs(operation, client.stream(operation, arrays, progress=progress, **options), outputs)
+            return
+        (slot,) = operation.outputs
+        shape = (
+            slot.layout.sizes[1:] if len(slot.layout.sizes) == 4 and slot.layout.sizes[0] == 1 else slot.layout.sizes
+        )
+        check_picture(slot.layout.data_type.dtype, shape, picture)
+        content = encode_image(client.run(operation, arrays, progress=progress, **options).reshape(shape), picture)
+        with destination(outputs[0]) as file:
+            file.write(content)
+
+
 def write_outputs(operation: Operation, blocks: Iterator[Any], outputs: Sequence[str]) -> None:
     """Write each output of a stream as npy; a file appears under its name when it is complete.
 
@@ -94,7 +192,9 @@ def write_outputs(operation: Operation, blocks: Iterator[Any], outputs: Sequence
     slots = operation.outputs
     if len(slots) != len(outputs):
         names = ", ".join(slot.name for slot in slots)
-        raise InvalidParameter(f"{operation.name} has {len(slots)} outputs ({names}): name each with -o, in this order")
+        raise InvalidParameter(
+            f"{operation.name} has {counted(len(slots), 'output')} ({names}): name each with -o, in this order"
+        )
     for slot in slots:
         if not slot.layout.packed:
             raise InvalidParameter(f"npy holds packed tensors only, and {slot.name} has strides or padding")

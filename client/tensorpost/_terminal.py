@@ -6,6 +6,7 @@ Results go to standard output, everything said about them to standard error.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from ._http1 import PIECE_BYTES
 from ._results import Progress
 from .problems import TensorpostError, Violation
 
-__all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error"]
+__all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show_block", "show_error", "size_text"]
 
 _LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
 _NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
@@ -38,7 +39,9 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
         rich.progress.BarColumn(),
         rich.progress.DownloadColumn(binary_units=True),
         rich.progress.TransferSpeedColumn(),
+        rich.progress.TimeRemainingColumn(compact=True),
     )
+    begin = time.perf_counter()
     with rich.progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("sending", total=total)
 
@@ -48,6 +51,8 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
             bar.update(task, description=doing, completed=progress.sent + progress.received)
 
         yield show
+    seconds = time.perf_counter() - begin
+    console.print(f"{size_text(total)} both ways in {seconds:.1f} s", highlight=False)
 
 
 def place_of(violation: Violation) -> str:
@@ -96,6 +101,16 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
+
+
+def size_text(size_in_bytes: int) -> str:
+    """`2 GiB`, `1.5 MiB` or `300 bytes`; a size that is no whole number of hundredths is followed by its bytes."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_in_bytes >= factor:
+            short = f"{size_in_bytes / factor:.2f}".rstrip("0").rstrip(".")
+            exact = size_in_bytes * 100 % factor == 0
+            return f"{short} {unit}" if exact else f"{short} {unit} ({size_in_bytes:,} bytes)"
+    return f"{size_in_bytes:,} bytes"
 
 
 def gib(size_in_bytes: float) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.support.browser import MISSING, NODE, open_browser
-from tests.support.live_server import live_server
+from tests.support.http_app import eventually, serving
 
 from tensorpost_server import commands
 
@@ -49,8 +49,8 @@ struct DML_RESAMPLE2_OPERATOR_DESC { const DML_TENSOR_DESC* InputTensor; const D
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with live_server(TENSORPOST_BACKEND="numpy") as url:
-        yield url
+    with serving(backend="numpy") as found:
+        yield found.url
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def slide(page: Any, slider: str, value: float) -> None:
 def copied(page: Any, language: str) -> str:
     page.click(f"#tab-{language}")
     page.click("#copy")
-    page.wait_for_selector("#copy:text('Copied')")
-    page.wait_for_selector("#copy:text-is('Copy')")
-    return page.evaluate("navigator.clipboard.readText()")
+    shown = page.text_content("#code code")
+    eventually(lambda: page.evaluate("navigator.clipboard.readText()") == shown, "the clipboard holds the lines")
+    return shown
 
 
 def saved(page: Any, figure: str) -> bytes:
@@ -140,16 +140,16 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         ):
             text = copied(page, language)
             (tmp_path / "output.npy").unlink(missing_ok=True)
-            subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=30)
+            subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=60)
             assert (tmp_path / "output.npy").read_bytes() == output, text
 
         (tmp_path / "noise.png").write_bytes(file.getvalue())
-        subprocess.run(["sh", "-c", copied(page, "picture")], cwd=tmp_path, check=True, timeout=30)
+        subprocess.run(["sh", "-c", copied(page, "picture")], cwd=tmp_path, check=True, timeout=60)
         assert np.array_equal(np.asarray(Image.open(tmp_path / "output.png")), np.tile(picture, (2, 3, 1)))
 
         changed_by(page, lambda: page.check("[name=kind][value='onnx:Resize']", force=True))
         text, output = copied(page, "python"), saved(page, "#output")
-        subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, check=True, timeout=60)
         assert (tmp_path / "output.npy").read_bytes() == output, text
 
 
@@ -197,9 +197,9 @@ def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
 def test_mistakes_are_said_at_the_field_and_a_key_is_asked_for(browser: Any, tmp_path: Path) -> None:
     keys = tmp_path / "keys.jsonl"
     key = commands.add_key(keys, "anna")
-    with live_server(TENSORPOST_BACKEND="numpy", TENSORPOST_KEYS_FILE=keys) as url:
+    with serving(backend="numpy", keys_file=keys) as found:
         page = browser.new_page()
-        page.goto(url)
+        page.goto(found.url)
         page.wait_for_selector("#key[open]")
         page.fill("#key-text", "tp_wrong")
         page.keyboard.press("Enter")

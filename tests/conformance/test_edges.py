@@ -21,8 +21,8 @@ EXAMPLES = {
     "AVERAGE_POOLING": 1, "MAX_POOLING1": 1, "MAX_POOLING2": 1, "ROI_ALIGN1": 1, "AVERAGE_POOLING_GRAD": 1,
     "MAX_POOLING_GRAD": 1, "ROI_ALIGN_GRAD": 1,
 }  # fmt: skip
-# Operators with a vector of an edge, at least. Drawn strides and ranks of all others: `test_layouts_change_no_number` and
-# the tests `test_any_call` in this folder, and tests/operators/test_laws.py.
+# Operators with a vector of an edge, at least. Strides and ranks of all others are drawn: by `test_any_call` and
+# `test_layouts_change_no_number` in this folder, and by tests/operators/test_laws.py.
 AT_LEAST = {
     "NaN": 148, "infinity": 139, "-0": 92, "64 bits that no double holds": 61, "4 bits": 2,
     "the largest rank": 157, "an input broadcast by its strides": 126,

@@ -129,11 +129,12 @@ class Server:
 
     Args:
         url: where it listens.
+        seconds: how long an answer may be silent.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, seconds: float = 60) -> None:
         parts = urlsplit(url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
 
     def close(self) -> None:
         self._connection.close()

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
+from jsonschema import validators
 
 from tensorpost_server.settings import Settings, setting_variable
 
@@ -25,7 +25,7 @@ SERVERS = [name for name, service in SERVICES.items() if "build" in service]
 
 def test_it_follows_the_compose_specification() -> None:
     schema = json.loads((Path(__file__).parent / "schemas" / "compose-spec.json").read_text("utf-8"))
-    validator = jsonschema.validators.validator_for(schema)(schema)
+    validator = validators.validator_for(schema)(schema)
 
     assert [f"{list(error.path)}: {error.message}" for error in validator.iter_errors(COMPOSE)] == []
     broken = {**COMPOSE, "services": {"x": {"image": "y", "port": ["1:1"]}}}

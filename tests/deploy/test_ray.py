@@ -5,6 +5,7 @@ Run where ray is installed (`make ray-test`); skipped elsewhere. The figures tha
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import statistics
@@ -60,10 +61,10 @@ def cluster() -> Iterator[Any]:
     for name in slow:
         os.environ.setdefault(name, "120")  # a busy machine starts a process in half a minute
     os.environ["TENSORPOST_ACCESS_LOG"] = "off"
-    from ray.cluster_utils import Cluster
+    new_cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
 
     head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-    nodes = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+    nodes = patiently(lambda: new_cluster(initialize_head=True, head_node_args=head))
     nodes.extra = [patiently(lambda: nodes.add_node(num_cpus=1, object_store_memory=STORE)) for _ in range(2)]
     ray.init(address=nodes.address, configure_logging=False, log_to_driver=False)
     yield nodes
@@ -180,3 +181,18 @@ def test_a_node_that_is_lost_under_load_fails_no_call(service: str, cluster: Any
     print(f"\na node killed under load: {calls['right']} calls right, {len(failures)} failed {failures[:1]}")
     assert calls["right"] > 10
     assert failures == []
+
+
+def test_the_recipe_with_dask_as_the_page_has_it() -> None:
+    pytest.importorskip("dask", reason="needs dask: make ray-test")
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
+    (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "dask" in text]
+    names: dict[str, Any] = {}
+    with live_server(TENSORPOST_BACKEND="numpy") as url:
+        exec(block.replace("http://127.0.0.1:8000", url), names)  # the page's own lines
+        names["tp"].close()
+
+    x, result = names["x"].compute(scheduler="synchronous"), names["result"]
+    assert result.shape == (8, 1024, 1024)
+    # Pixel centres are aligned: the second of two along an axis is 3/4 of its source and 1/4 of the next one.
+    assert np.allclose(result[:, 1, 1], (9 * x[:, 0, 0] + 3 * x[:, 0, 1] + 3 * x[:, 1, 0] + x[:, 1, 1]) / 16, atol=1e-6)

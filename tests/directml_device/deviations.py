@@ -258,6 +258,15 @@ DEVIATIONS: tuple[Deviation, ...] = (
         or getattr(seen.desc, "mask_type", 0) == 3,
     ),
     Deviation(
+        "a MaskFilterValue beyond FLOAT16 is minus infinity there, and NaN where it is all that there is",
+        frozenset({"MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"}),
+        lambda seen: np.isnan(seen.theirs) & (getattr(seen.desc, "mask_filter_value", 0.0) < -65504),
+    ),
+    Deviation(
+        "powers of a sum that cancels are NaN on the way, with a Beta of 0 too",
+        frozenset({"LOCAL_RESPONSE_NORMALIZATION_GRAD"}), lambda seen: np.isnan(seen.theirs),
+    ),
+    Deviation(
         "a number on the way overflows", _names("ELEMENT_WISE_", "ASINH ACOSH"),
         lambda seen: np.isinf(seen.theirs) | np.isinf(seen.mine),
     ),

@@ -2,8 +2,8 @@
 
 The server runs with the backend directml alone, started by DIRECTML_PYTHON as in `validation`; the client is this
 process. First every case of tests/vectors, whose bytes are those of numpy, or which `directml-xfails.txt` lists; then
-the same requests again until there were COUNT, with the memory of the server's process on the way. Prints one JSON
-document, and keeps it in `build/directml/requests.json`.
+the same requests again, but for the slowest, until there were COUNT, with the memory of the server's process on the
+way. Prints one JSON document, and keeps it in `build/directml/requests.json`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from tests.support.vectors import Case, VectorsFile, vectors_files
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "directml" / "requests.json"
 LISTED = ROOT / "tests" / "conformance" / "directml-xfails.txt"
+SLOW = 5  # seconds; a request that took longer is not repeated
+PATIENCE = 900  # seconds for one answer: shaders are compiled for the first one
 SERVE = 'from tensorpost_server.commands import serve; serve(host="127.0.0.1", port=0, log_level="warning")'
 
 
@@ -115,11 +117,15 @@ def run(count: int) -> dict[str, Any]:
     cases = posted()
     operators: dict[str, Counter[str]] = {}
     surprises: list[str] = []
-    with windows_server() as (url, pid), contextlib.closing(Server(url)) as server:
+    quick: list[Request] = []
+    with windows_server() as (url, pid), contextlib.closing(Server(url, PATIENCE)) as server:
         begin = time.monotonic()
         statuses: Counter[int] = Counter()
-        for file, case, request in cases:
+        for number, (file, case, request) in enumerate(cases, 1):
+            sent = time.monotonic()
             entry, found = f"{file} [{case}]", outcome(server, case, request)
+            if time.monotonic() - sent < SLOW:
+                quick.append(request)
             if found == "same":
                 word = "same"
                 if entry in listed:
@@ -129,11 +135,13 @@ def run(count: int) -> dict[str, Any]:
                 if entry not in listed:
                     surprises.append(f"{entry}: {found}")
             operators.setdefault(str(file), Counter())[word] += 1
+            print(f"{number} {entry}: {word}, {resident(pid) >> 20} MiB", file=sys.stderr, flush=True)
         memory = {len(cases): resident(pid)}
-        for number, (_, _, request) in zip(range(len(cases), count), itertools.cycle(cases), strict=False):
+        for number, request in zip(range(len(cases), count), itertools.cycle(quick), strict=False):
             statuses[server.post(request)[0]] += 1
             if (number + 1) % 1000 == 0:
                 memory[number + 1] = resident(pid)
+                print(f"{number + 1}: {memory[number + 1] >> 20} MiB, {dict(statuses)}", file=sys.stderr, flush=True)
         seconds = time.monotonic() - begin
     totals = Counter[str]()
     for counts in operators.values():

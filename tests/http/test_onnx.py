@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
+from tests.support.http_app import http_app
 from tests.support.live_server import live_server
+
+from tensorpost.onnx import schemas, shapes
+from tensorpost_server.operators import onnx_runtime
 
 X = np.array([[[[1, 2], [3, 4]]]], np.float32)
 # directml.h's half-pixel linear doubling of [[1, 2], [3, 4]], worked by hand
@@ -150,6 +155,33 @@ def test_other_operators_are_computed_by_onnx_runtime(http: httpx.Client) -> Non
     assert refused.status_code in (422, 503), refused.text
     assert "ONNX Runtime" in refused.json()["detail"]
     assert (unknown.status_code, "depends on elements" in unknown.text) == (422, True), unknown.text
+
+
+def noted(name: str, call: Callable[..., Any], threads: dict[str, int]) -> Callable[..., Any]:
+    """The same function, which notes on which thread it is called."""
+
+    def noting(*args: Any, **options: Any) -> Any:
+        threads[name] = threading.get_ident()
+        return call(*args, **options)
+
+    return noting
+
+
+def test_the_packages_are_used_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call imports them, which takes half a second; each new node is checked and compiled."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; it has no wheel for every Python")
+    threads: dict[str, int] = {}
+    for module, name in ((schemas, "_of_package"), (shapes, "infer_by_package"), (onnx_runtime, "_session")):
+        monkeypatch.setattr(module, name, noted(name, getattr(module, name), threads))
+
+    async def current() -> int:
+        return threading.get_ident()
+
+    with http_app() as app:
+        answer = app.post("/v1/onnx/Det", content=framed({"X": np.eye(3, dtype="f4")}), headers=FRAME)
+        assert answer.status_code == 200, answer.text
+        assert len(threads) == 3
+        assert app.run(current()) not in threads.values()
 
 
 def test_an_element_that_onnx_runtime_refuses_is_no_fault_of_the_server(http: httpx.Client) -> None:

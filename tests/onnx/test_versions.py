@@ -54,6 +54,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "Mean": [([X, X + 1, X[:1]], {})],
     **{name: [([B1, B2[:1]], {})] for name in ("And", "Or", "Xor")},
     "Not": [([B1], {})],
+    **{name: [([X], {}), ([np.zeros((3, 0, 2), np.int8)], {})] for name in ("Shape", "Size")},
     **{name: [([X, ROW], {}), ([I, I[:1]], {})] for name in ("Equal", "Greater", "Less")},
     **{name: [([X, ROW], {})] for name in ("GreaterOrEqual", "LessOrEqual")},
     "BitShift": [([U8, U8 % 9], {"direction": "LEFT"}), ([U8, U8 % 9], {"direction": "RIGHT"})],

@@ -23,7 +23,7 @@ Tap = tuple[int, float]
 
 @dataclass(frozen=True)
 class OracleAxis:
-    """One axis. `how` is half-up, floor, ceil, linear, linear gradient or pyramid."""
+    """One axis. `how` is half-up, floor, ceil, linear, linear alone, linear gradient or pyramid."""
 
     size: int
     output_size: int
@@ -45,8 +45,11 @@ def coordinates(axis: OracleAxis, o: int) -> tuple[float, float]:
 def between(axis: OracleAxis, y: float, x: float) -> list[Tap]:
     """DirectML's linear taps: one is at y, the other on the side of x, however far x is from both."""
     near = math.floor(y)
-    lower = near if x >= near else near - 1
-    if axis.scale == 1 and axis.input_offset + axis.output_offset == 0:
+    if axis.how == "linear alone":  # of one dimension
+        lower = min(near, math.floor(x)) if axis.input_offset > 1 else near if axis.input_offset < 0 else math.floor(x)
+    else:
+        lower = near if x >= near else near - 1
+    if axis.how == "linear" and axis.scale == 1 and axis.input_offset + axis.output_offset == 0:
         return [(lower, 1.0)]
     if lower < 0 or lower >= axis.size - 1:
         return [(lower, 1.0)]  # both are one element
@@ -84,7 +87,7 @@ def taps(axis: OracleAxis, o: int) -> list[Tap]:
         else:
             nearest = math.floor(x) if axis.how == "floor" else math.ceil(x)
         raw = [(nearest, 1.0)]
-    elif axis.how == "linear":
+    elif axis.how in ("linear", "linear alone"):
         raw = between(axis, y, x)
     else:
         floor = math.floor(x)
@@ -153,7 +156,7 @@ def axes_of(desc: OperatorDesc) -> list[OracleAxis]:
     if backward:  # each offset is of the gradient operator's own tensor
         inputs, outputs = outputs, inputs
     if fields["InterpolationMode"] == "LINEAR":
-        plain = "linear gradient" if backward else "linear"
+        plain = "linear gradient" if backward else "linear" if rank > 1 else "linear alone"
         how = ["pyramid" if fields.get("Antialiased") and np.float32(s) < 0.5 else plain for s in scales]
     else:
         eight = desc.outputs[0].layout.data_type.item_size == 1  # DirectML reads the element below

@@ -112,22 +112,32 @@ class Lines(BoxForm):
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
         """See `Form.fill`. Where the box holds parts of lines only, the lines are computed and the part is kept."""
+        sizes, spans = self.outputs[output], list(enumerate(box))
+        wanted = tuple([(0, sizes[axis]) if axis in self.axes else span for axis, span in spans])
+        if xp is np and inputs[0].dtype == np.float16 and box == wanted:
+            # A few lines at a time, for what they are widened to takes memory.
+            firsts = tuple([(0, 1) if axis in self.axes else span for axis, span in spans])
+            for part in blocks(firsts, max(1, LINES_AT_ONCE // math.prod([self.sizes[axis] for axis in self.axes]))):
+                go_on()
+                lines = tuple([wanted[axis] if axis in self.axes else span for axis, span in enumerate(part)])
+                at = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(lines, box, strict=True)]
+                self._fill(xp, inputs, lines, out[tuple(at)], output)
+        elif box == wanted:
+            self._fill(xp, inputs, box, out, output)
+        else:
+            whole = xp.empty(extents(wanted), out.dtype)
+            self._fill(xp, inputs, wanted, whole, output)
+            at = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, wanted, strict=True)]
+            out[...] = whole[tuple(at)]
+
+    def _fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int) -> None:
         lines, *others = [
             x[tuple([slice(*span) for span in read or ()])] for x, read in zip(inputs, self.reads(box), strict=True)
         ]
         if xp is np and lines.dtype == np.float16:
-            lines = widen(np, lines)  # which NumPy takes several times as long for; functions compute in float32 anyway
-        sizes = self.outputs[output]
-        wanted = [(0, sizes[axis]) if axis in self.axes else span for axis, span in enumerate(box)]
-        parameters = dict(self.parameters[output])
+            lines = widen(np, lines)  # NumPy takes several times as long; functions compute in float32 anyway
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
-            if list(box) == wanted:
-                self.function(xp, lines, out, *others, **parameters)
-                return
-            whole = xp.empty(extents(tuple(wanted)), out.dtype)
-            self.function(xp, lines, whole, *others, **parameters)
-        part = [slice(start - low, stop - low) for (start, stop), (low, _) in zip(box, wanted, strict=True)]
-        out[...] = whole[tuple(part)]
+            self.function(xp, lines, out, *others, **dict(self.parameters[output]))
 
 
 def cut_by_lines(lines: Lines, strides: Sequence[int], data_type: str) -> Lines | Array:

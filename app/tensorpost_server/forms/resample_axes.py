@@ -150,7 +150,12 @@ class OffsetLinearAxis(LinearAxis):
 
     With `y = (o - output_offset) / scale` the taps are `floor(y)` and its neighbour on the side of `x = y -
     input_offset`, however far x lies from both. Where scale and offsets leave `x = o`, only the lower one is read.
+
+    Attributes:
+        alone: whether the tensor has no other dimension; then the two are `floor(y)` and the next one, and both count.
     """
+
+    alone: bool = False
 
     def taps_of(self, outputs: Indices) -> Taps:
         """The two neighbours; past the ends, where both are one element, the first alone with weight 1."""
@@ -158,18 +163,22 @@ class OffsetLinearAxis(LinearAxis):
         with np.errstate(over="ignore"):
             y = np.clip((outputs.astype(real) - real(self.output_offset)) / real(self.scale), -2, self.input_size + 1)
         floor, x = np.floor(y), y - real(self.input_offset)
-        lower = floor - (x < floor)
+        lower = floor - (x < floor) * (not self.alone)
         first = lower.astype(np.int64)
         index = np.clip(np.stack([first, first + 1]), 0, self.input_size - 1)
-        alone = (index[0] == index[1]) | (self.scale == 1 and self.input_offset + self.output_offset == 0)
-        weight = np.where(alone, real(0), x - lower)
+        copies = self.scale == 1 and self.input_offset + self.output_offset == 0 and not self.alone
+        weight = np.where((index[0] == index[1]) | copies, real(0), x - lower)
         return index, np.stack([1 - weight, weight])
 
 
-def linear_axis(size: int, output_size: int, scale: float, input_offset: float, output_offset: float) -> LinearAxis:
-    """The map of DirectML's linear interpolation along one axis."""
-    kind = LinearAxis if 0 <= input_offset <= 1 else OffsetLinearAxis
-    return kind(size, output_size, scale, input_offset, output_offset)
+def linear_axis(
+    size: int, output_size: int, scale: float, input_offset: float, output_offset: float, *, alone: bool = False
+) -> LinearAxis:
+    """The map of DirectML's linear interpolation along one axis; `alone` as in `OffsetLinearAxis`."""
+    numbers = (size, output_size, scale, input_offset, output_offset)
+    if 0 <= input_offset <= 1 or (alone and input_offset > 1):
+        return LinearAxis(*numbers)
+    return OffsetLinearAxis(*numbers, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +252,7 @@ class PyramidAxis(ScaledAxis):
     def _taps_of(self, outputs: Indices, low: int, high: int) -> Taps:
         """Step after step, from the outputs back: windows from `first` to before `end`, and their weights."""
         first, end = outputs, outputs + 1
-        weight = np.ones((1, *outputs.shape))
+        weight: NDArray[np.float64] = np.ones((1, *outputs.shape))
         for step, (least, most) in zip(reversed(self.steps), reversed(self._ranges(low, high)[:-1]), strict=True):
             between = first + _upwards(len(weight), first)
             index, share = step.taps_of(np.minimum(between, step.output_size - 1))
@@ -255,7 +264,7 @@ class PyramidAxis(ScaledAxis):
             # Sums at (tap, output) of what comes from both neighbours; what lies outside the window is not counted.
             place = np.where((index >= first) & (index < end), index - first, count)
             flat = place * outputs.size + np.arange(outputs.size).reshape(outputs.shape)
-            sums = np.bincount(flat.ravel(), (share * weight).ravel(), (count + 1) * outputs.size)
+            sums = np.bincount(flat.ravel(), (share * weight).ravel(), (count + 1) * outputs.size).astype(np.float64)
             weight = sums[: count * outputs.size].reshape((count, *outputs.shape))
         index = first + _upwards(len(weight), first)
         return np.minimum(index, self.input_size - 1), weight

@@ -28,7 +28,7 @@ from tensorpost.strict_json import read_json
 
 from .parse_call import AnnouncedTensor, Dialect, RunOptions, match_names, parse_document, parse_query, query_number
 
-__all__ = ["DIALECTS", "DirectmlParser", "OnnxParser"]
+__all__ = ["DIALECTS", "DirectmlParser", "OnnxParser", "takes_long"]
 
 _MOST_ITEMS = 256
 """Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
@@ -348,6 +348,11 @@ def _completed(
             raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
         inputs = {**found, **sent, **values}
     return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}
+
+
+def takes_long(dialect: Dialect, operator: str) -> bool:
+    """Whether parsing and planning may take long: by the package onnx and ONNX Runtime, which a first call imports."""
+    return dialect is OnnxParser and not is_own(operator)
 
 
 DIALECTS: Mapping[str, Dialect] = {"/v1/operators": DirectmlParser, "/v1/onnx": OnnxParser}

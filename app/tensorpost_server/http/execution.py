@@ -27,6 +27,7 @@ from .call_cache import (
 )
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
+from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
 from .headers import caller_of, content_length, is_chunked, wait_seconds
 from .media_types import MediaType, RequestFormat
@@ -213,7 +214,10 @@ class Execution:
         """The planned call, from the call cache if it is there; and what parsing it read of the body."""
         settings, calls, format_ = self._service.settings, self._service.calls, key.format
         assert isinstance(format_, RequestFormat)
-        parser = self._dialect(self._operator)  # refuses an unknown operator before anything of the body is read
+        threads = self._service.parsing
+        slow = takes_long(self._dialect, self._operator)
+        # Refuses an unknown operator before anything of the body is read.
+        parser = await threads.run(slow, self._dialect, self._operator)
         length, head = 0, b""
         if format_.may_replay:
             begin = await body.peek()
@@ -224,9 +228,8 @@ class Execution:
                 body.skip(length)
                 stages.done("head")
                 return prepared, ReadBody()
-        threads = self._service.parsing
         has_long_head = not length and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
-        large = has_long_head or len(key.query) > INLINE_QUERY_BYTES
+        large = slow or has_long_head or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
             body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
             head_has_arrived=length > 0, large=large,

@@ -143,6 +143,28 @@ def constant_form(node: OnnxNode) -> Copies:
     return Copies((), ((),), dict(node.parameters)["value"])
 
 
+@form_of_node("Shape")
+def shape_form(node: OnnxNode) -> BoxFunction:
+    """The sizes of the input, whose elements are not read."""
+    return BoxFunction(_sizes, 1, node.parameters)
+
+
+def _sizes(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, values: tuple[int, ...]) -> None:
+    del inputs
+    out[...] = xp.asarray(values[slice(*box[0])], "int64")
+
+
+@form_of_node("Size")
+def size_form(node: OnnxNode) -> BoxFunction:
+    """The number of the input's elements, which are not read."""
+    return BoxFunction(_size, 1, node.parameters)
+
+
+def _size(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, value: int) -> None:
+    del xp, inputs, box
+    out[...] = value
+
+
 @form_of_node("Range")
 def range_form(node: OnnxNode) -> BoxFunction:
     """`start + k * delta`, computed in float64 or modulo 2^64, and rounded once."""

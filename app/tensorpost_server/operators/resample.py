@@ -74,12 +74,14 @@ def resample_form(desc: ResampleDesc) -> Separable:
     for numbers in zip(sizes, output_sizes, scales, input_offsets, output_offsets, strict=True):
         size, output_size, scale, input_offset, output_offset = numbers
         copies = size == output_size and scale == 1 and input_offset + output_offset == 0  # x = o
-        if copies and (gradient or not linear or 0 <= input_offset <= 1):
+        if copies and (gradient or not linear or 0 <= input_offset <= 1 or len(scales) == 1):
             axes.append(None)
         elif gradient:
             axes.append(AdjointAxis(LinearAxis(*numbers) if linear else NearestAxis(*numbers, rule)))
         elif linear:
-            axes.append(PyramidAxis(*numbers) if antialiased and scale < 0.5 else linear_axis(*numbers))
+            axes.append(
+                PyramidAxis(*numbers) if antialiased and scale < 0.5 else linear_axis(*numbers, alone=len(scales) == 1)
+            )
         else:
             axes.append(NearestAxis(*numbers, rule))
     if gradient:

@@ -215,10 +215,11 @@ def _align_gradients(
     spans = ((0, rows.cells), (0, columns.cells))
     axes = (rows, columns, replace(rows, nearest=False), replace(columns, nearest=False))
     for place, ((x1, y1, x2, y2), index) in enumerate(zip(corners, indices, strict=True)):
-        down, across, *between = [
+        down, across, between_rows, between_columns = [
             axis.samples(*ends, span)
             for axis, ends, span in zip(axes, ((y1, y2), (x1, x2)) * 2, spans * 2, strict=True)
         ]
+        between = (between_rows, between_columns)
         image = _nearest(index, sizes[0])
         for low in range(0, sizes[1], step):
             go_on()
@@ -231,7 +232,7 @@ def _align_gradients(
             if wanted[0]:
                 _spread(xp, part, down, across, target)
             if wanted[1]:
-                _slopes(xp, source, part, *between, regions[place])
+                _slopes(xp, source, part, between_rows, between_columns, regions[place])
     return tuple([made for made, asked in ((images, wanted[0]), (regions.reshape(rois.shape), wanted[1])) if asked])
 
 

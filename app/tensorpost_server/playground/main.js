@@ -6,6 +6,7 @@ import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
 import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, suggest, tapProbe } from "./operators.js";
 import { isPictureType, pictureTensor, readFile, smallNumbers, testCard } from "./pictures.js";
+import { sentence, showErrors, showTiming, showVerdict } from "./result.js";
 import { curlOf, fileNames, javascriptOf, jsonOf, pictureCurlOf, pythonOf, structsOf, takesPicture } from "./snippets.js";
 import { MOST_INPUTS, drawTaps, measureTaps, tapRows, tooLong } from "./taps.js";
 import { DATA_TYPES, bytesText, byProperty, shapeText, tensorOf } from "./tensor.js";
@@ -67,8 +68,6 @@ async function useOperator(id) {
   $("#summary").textContent = sentence(state.operator.summary);
   fillIn();
 }
-
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Fills every field in anew, for the operator and the shape that are chosen now. */
 function fillIn() {
@@ -210,36 +209,6 @@ async function updateOnce(asked, signal) {
   $("#result").dataset.round = String(++rounds); // tests wait for it
 }
 
-function showErrors(errors, verdict) {
-  const items = errors.map((error) => (typeof error === "string" ? element("li", {}, error)
-    : element("li", {}, element("code", {}, error.path.replace("$.desc.", "").replace("$.", "")), ` ${error.message}`)));
-  const level = verdict?.lowest_feature_level ? ` It is legal from feature level ${verdict.lowest_feature_level} on.` : "";
-  $("#verdict").replaceChildren(
-    element("p", { class: "bad" }, verdict ? `This call is not valid.${level}` : "This did not work."),
-    element("ul", {}, ...items),
-  );
-  $("#result").classList.add("stale");
-}
-
-function showVerdict(verdict, waits) {
-  const outputs = verdict.outputs.map(({ dtype, shape }) => `${dtype} ${shapeText(shape)}`).join(", ");
-  const level = "op_type" in verdict.op ? loweringText(verdict) : `DirectML feature level ${verdict.lowest_feature_level} or later.`;
-  const { seconds, memory_bytes: memory } = verdict.cost ?? {};
-  const time = seconds < 0.1 ? `${Number((1000 * seconds).toPrecision(2))} ms` : `${seconds} s`;
-  const cost = verdict.cost ? ` It takes about ${time} and ${bytesText(memory)} of memory.` : "";
-  $("#verdict").replaceChildren(
-    element("p", { class: "good" }, `Valid. ${level}`),
-    element("p", { class: "about" }, `Output ${outputs}, ${bytesText(verdict.output_bytes)}.${cost}${waits ? " This is large: press Run." : ""}`),
-    ...(verdict.warnings ?? []).map((warning) => element("p", { class: "about" }, warning)),
-  );
-}
-
-function loweringText({ lowering, lowest_feature_level: level }) {
-  if (!lowering) return "";
-  const op = lowering.op ? ` as ${lowering.op.type.replace("DML_OPERATOR_", "")}${level ? `, feature level ${level} or later` : ""}` : "";
-  return `In DirectML: ${lowering.verdict}${op}.${lowering.reason ? ` ${sentence(lowering.reason)}.` : ""}`;
-}
-
 function showAnswer(answer, verdict) {
   state.answer = answer;
   state.outputs = answer.contentType.startsWith("application/x-npy") ? { [verdict.outputs[0].name]: readNpy(answer.bytes) } : readFrame(answer.bytes);
@@ -262,23 +231,6 @@ function showOutput() {
   plane.hidden = planes < 2;
   number.max = planes - 1;
   $("#output .about").textContent = tensor ? `${tensor.type} · ${shapeText(tensor.shape)} · ${bytesText(tensor.bytes.length)}` : "a type that the page does not show";
-}
-
-function showTiming({ total, stages, device }) {
-  const rest = Math.max(0, total - stages.reduce((sum, [, ms]) => sum + ms, 0));
-  const rows = [...stages, ["network and browser", rest]];
-  const milliseconds = (ms) => `${ms < 0.995 ? ms.toFixed(2) : ms.toFixed(1)} ms`;
-  $("#timing-bar").replaceChildren(...rows.map(([, ms], index) => {
-    const part = element("i");
-    part.style.cssText = `flex-grow:${Math.max(ms, 0.001)};background:var(--stage-${Math.min(index, 5)})`;
-    return part;
-  }));
-  $("#timing").replaceChildren(...rows.flatMap(([name, ms], index) => {
-    const term = element("dt", {}, name);
-    term.style.setProperty("--colour", `var(--stage-${Math.min(index, 5)})`);
-    return [term, element("dd", {}, milliseconds(ms))];
-  }));
-  $("#timing-total").textContent = `${milliseconds(total)} in all · ${device}`;
 }
 
 async function showTaps(signal) {

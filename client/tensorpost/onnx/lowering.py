@@ -29,6 +29,7 @@ from ..descriptors.resample import (
 )
 from ..problems import InvalidDescriptor
 from .node import OnnxNode
+from .operator_lowering import lower_operator
 from .resize import NearestMode, ResizeAxis, Resizing
 from .tile import Tiling
 
@@ -84,11 +85,15 @@ def lower(node: OnnxNode, feature_level: str | int | FeatureLevel = NEWEST) -> L
         InvalidParameter: there is no such feature level.
     """
     level = FeatureLevel.parse(feature_level)
-    if not isinstance(node.meaning, (Tiling, Resizing)):
-        return Lowering(Verdict.NOT_EXPRESSIBLE, f"{node.op_type} is computed as ONNX says, and not translated here")
-    if 0 in node.input.shape or 0 in node.output.shape:
+    if any(0 in tensor.shape for _, tensor in (*node.tensors, *node.results)):
         return Lowering(Verdict.NOT_EXPRESSIBLE, "DirectML has no empty tensors; the answer is the empty tensor")
     try:
+        if not isinstance(node.meaning, (Tiling, Resizing)):
+            found = lower_operator(node, level)
+            if isinstance(found, str):
+                return Lowering(Verdict.NOT_EXPRESSIBLE, found)
+            reason = f"{found.name} is the same function; its results are rounded as the backend rounds them"
+            return _checked(Lowering(Verdict.EXACT, reason, found), level)
         if isinstance(node.meaning, Tiling):
             return _checked(_lower_tile(node, node.meaning, level), level)
         return _checked(_lower_resize(node, node.meaning, level), level)

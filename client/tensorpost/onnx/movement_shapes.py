@@ -24,7 +24,9 @@ def type_of_code(given: GivenNode, name: str, default: str, allowed: tuple[str, 
     found = next((row.numpy_name for row in DATA_TYPES if row.onnx_code == code), "")
     if found not in allowed:
         names = ", ".join(f"{row.onnx_code} ({row.onnx})" for row in DATA_TYPES if row.numpy_name in allowed)
-        message = f"{given.schema.name} makes no tensor of type {code} here"
+        message = (
+            f"{given.schema.name} makes no tensor of type {code} here: float8, and fewer than 8 bits, do not travel"
+        )
         given.refuse("data-type-unsupported", ("attributes", name), message, code, f"one of {names}")
     return found
 
@@ -198,6 +200,17 @@ def _space_to_depth(given: GivenNode) -> Inferred:
     return Inferred([(n, c * block**2, h // block, w // block)], (("block", block), ("mode", mode)))
 
 
+def _shape_of(given: GivenNode) -> Inferred:
+    """From opset 15 on of the axes from `start` to `end`, which are clamped; negative ones count from the end."""
+    shape = given.first.shape
+    span = slice(given.integer("start", 0), given.integers("end")[0] if given.integers("end") else None)
+    return Inferred([(len(shape[span]),)], (("values", shape[span]),))
+
+
+def _size_of(given: GivenNode) -> Inferred:
+    return Inferred([()], (("value", given.first.element_count),))
+
+
 # ---- by index --------------------------------------------------------------------------------------------------------
 
 
@@ -355,6 +368,8 @@ MOVEMENT: Mapping[str, Callable[[GivenNode], Inferred]] = {
     "Scatter": _scattered,
     "ScatterElements": _scattered,
     "ScatterND": _scattered_nd,
+    "Shape": _shape_of,
+    "Size": _size_of,
     "Slice": _sliced,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,

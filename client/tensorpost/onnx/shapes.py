@@ -143,10 +143,8 @@ def _cast(given: GivenNode) -> Inferred:
     allowed = [name for name in given.schema.outputs[0].types if name != "str"]  # which no body holds
     if not found or found[0] not in allowed:
         names = ", ".join(f"{data_type(name).onnx_code} ({data_type(name).onnx})" for name in allowed)
-        given.refuse(
-            "data-type-unsupported", ("attributes", "to"), f"{given.schema.name} casts to no type {target!r} here",
-            target, f"one of {names}",
-        )  # fmt: skip
+        message = f"{given.schema.name} casts to no type {target!r} here: float8, and fewer than 8 bits, do not travel"
+        given.refuse("data-type-unsupported", ("attributes", "to"), message, target, f"one of {names}")
     return Inferred([given.first.shape], types={"T2": found[0]})
 
 

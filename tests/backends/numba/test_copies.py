@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backends.numba.test_expressions import computed, plan_of, slot
@@ -70,8 +71,8 @@ def test_any_order_and_step_over_a_fill(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no mprotect")
-@pytest.mark.parametrize("dtype", ITEMS)
-@pytest.mark.parametrize("at_end", [False, True])
+@each("dtype", ITEMS)
+@each("at_end", [False, True])
 def test_steps_read_no_byte_outside_the_input(numba: NumbaBackend, dtype: str, at_end: bool):
     """Between two pages of which no byte may be read, at the beginning and at the end of the page."""
     page = mmap.PAGESIZE

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.support.batches import each
 from tests.support.elementwise_oracles import packed_case
 
 from tensorpost.descriptors import ActivationGeluOperatorDesc, BufferTensorDesc
@@ -219,7 +220,7 @@ def test_gelu_is_one_instruction_near_the_exact_numbers(numba: NumbaBackend):
     assert np.signbit(result[x == -np.inf]).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@each("dtype", ["float32", "float16"])
 def test_large_numbers_between_small_ones_have_the_same_power_of_e(numba: NumbaBackend, dtype: str):
     """Parts without large numbers have a loop of their own: the same bits."""
     x = np.linspace(-20, 20, 1 << 14, dtype=np.float32).astype(dtype)

@@ -175,7 +175,7 @@ def test_large_scratch_memory_is_given_back():
     small = scratch.block(100)
     scratch.block(launch_plan.MOST_SCRATCH_KEPT + 1)
 
-    assert scratch.memory is small, "and the small block is still there for the next plan"
+    assert scratch.kept is small, "and the small block is still there for the next plan"
     assert scratch.block(50) is small
-    assert scratch.block(launch_plan.MOST_SCRATCH_KEPT).size == launch_plan.MOST_SCRATCH_KEPT
-    assert scratch.memory is not small
+    assert scratch.block(launch_plan.MOST_SCRATCH_KEPT)[0].size == launch_plan.MOST_SCRATCH_KEPT
+    assert scratch.kept is not small

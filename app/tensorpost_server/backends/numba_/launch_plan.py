@@ -74,16 +74,17 @@ class _Launch:
 class _Scratch(threading.local):
     """A block of bytes per thread, as large as it ever had to be there, up to `MOST_SCRATCH_KEPT`."""
 
-    memory: NDArray[np.uint8] | None = None
+    kept: tuple[NDArray[np.uint8], int] = (np.empty(0, np.uint8), 0)
 
-    def block(self, size: int) -> NDArray[np.uint8]:
-        """At least so many bytes, which the thread's next plan may be given too."""
-        memory = self.memory
-        if memory is None or memory.size < size:
-            memory = np.empty(size, np.uint8)
-            if size <= MOST_SCRATCH_KEPT:
-                self.memory = memory
-        return memory
+    def block(self, size: int) -> tuple[NDArray[np.uint8], int]:
+        """At least so many bytes, which the thread's next plan may be given too, and where they are."""
+        if self.kept[0].size >= size:
+            return self.kept  # asking NumPy where they are would take a microsecond
+        memory = np.empty(size, np.uint8)
+        made = (memory, memory.ctypes.data)
+        if size <= MOST_SCRATCH_KEPT:
+            self.kept = made
+        return made
 
 
 _SCRATCH = _Scratch()
@@ -113,8 +114,8 @@ class LaunchPlan:
 
     def run(self, target: int, *inputs: int) -> None:
         """Compute, given the addresses of the output's block and of the inputs. Any number of threads at once."""
-        block = _SCRATCH.block(self.scratch) if self.scratch else None
-        addresses = (0 if block is None else block.ctypes.data, target, *inputs)
+        block = _SCRATCH.block(self.scratch)  # kept as long as the calls run
+        addresses = (block[1], target, *inputs)
         for launch in self.launches:
             parameters = launch.parameters[:]
             for at, number in launch.blocks:

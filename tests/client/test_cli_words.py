@@ -1,0 +1,135 @@
+"""The command line's own words: help, sizes, hints, operators by name, and what a server does from here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.support.command_line import Done, invoke
+from tests.support.http_app import serving
+
+from tensorpost._terminal import size_text
+from tensorpost_server.settings import Settings
+
+X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving(backend="numpy") as server:
+        yield server.url.removeprefix("http://")
+
+
+@pytest.fixture
+def x(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path / "x.npy"
+
+
+def test_help_is_whole_and_short():
+    for arguments in (["-h"], ["--help"]):
+        done = invoke(*arguments)
+        assert done.returncode == 0
+        assert done.stdout.count("...") == 1  # [ARGS]...
+        for command in ("serve", "onnx", "bench", "healthcheck"):
+            assert f"\n  {command} " in done.stdout
+    for command in ("tile", "run", "onnx", "bench", "serve"):
+        assert "Example: tensorpost" in invoke(command, "-h").stdout
+
+
+def test_a_size_with_an_x_is_width_and_height(url: str, tmp_path: Path, x: Path):
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / "in.png")
+    for size in ("20x10", "10,20"):
+        target = tmp_path / "out.png"
+        done = invoke("resample", str(tmp_path / "in.png"), "-o", str(target), "--size", size, "--url", url)
+        assert done.returncode == 0, done.stderr
+        with Image.open(target) as image:
+            assert image.size == (20, 10)  # Pillow says width and height too
+    done = invoke("resample", str(x), "-o", str(tmp_path / "y.npy"), "--size", "6x4", "--axes", "-2,-1", "--url", url)
+    assert (done.returncode, np.load(tmp_path / "y.npy").shape) == (0, (1, 1, 4, 6))
+    done = invoke("resample", str(x), "-o", str(tmp_path / "y.npy"), "--size", "6x4", "--url", url)
+    assert (done.returncode, "--axes -2,-1" in done.stderr) == (1, True)
+
+
+def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
+    target = tmp_path / "y.npy"
+
+    def ran(*arguments: str) -> Done:
+        return invoke(*arguments, "-o", str(target), "--url", url)
+
+    done = ran("run", "join", str(x), str(x), "-s", "axis=3")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(target), np.concatenate([X, X], 3))
+    done = ran("run", "slice1", str(x), "-s", "input_window_offsets=0,0,0,1", "-s", "input_window_sizes=1,1,2,2",
+               "-s", "input_window_strides=1,1,1,1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(target), X[..., 1:])
+    done = ran("onnx", "Resize", str(x), "-s", "mode=NEAREST", "-s", "scales=1,1,2,2", "-s", "nearest_mode=round_prefer_ceil")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(target), X.repeat(2, 2).repeat(2, 3))
+    done = ran("onnx", "Concat", str(x), str(x), str(x), "-s", "axis=0")
+    assert (done.returncode, np.load(target).shape) == (0, (3, 1, 2, 3))
+
+    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(tmp_path / "in.png")
+    done = invoke("onnx", "Transpose", str(tmp_path / "in.png"), "-o", str(tmp_path / "out.png"), "--url", url)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "out.png") as image:
+        np.testing.assert_array_equal(np.asarray(image), np.arange(12).reshape(3, 4).T)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["run", "joim", "{x}"], 1, "JOIN"),
+        (["run", "join", "{x}", "-s", "axes=3"], 1, "did you mean axis?"),
+        (["run", "join", "{x}", "-s", "axis"], 2, "write NAME=VALUE"),
+        (["run", "join", "{x}", "-s", "axis=1", "-s", "axis=2"], 2, "set twice"),
+        (["onnx", "Neg", "{x}", "{x}"], 1, "Neg takes 1 tensor (X), and there are 2"),
+        (["resample", "{x}", "--scale", "2", "--mode", "cubic"], 2, "tensorpost onnx Resize IN -s mode=cubic"),
+        (["resample", "{x}", "--scale", "2", "--mode", "Linaer"], 2, "there are linear and nearest"),
+        (["resample", "{int64}", "--scale", "2"], 1, "tensorpost onnx Resize IN -s mode=linear"),
+        (["tile", "{x}", "--repeats", "3;3"], 2, "write one per dimension"),
+    ],
+)
+def test_hints_are_for_the_command_line(tmp_path: Path, x: Path, arguments: list[str], status: int, said: str):
+    np.save(tmp_path / "int64.npy", np.arange(4).reshape(2, 2))
+    places = {"x": str(x), "int64": str(tmp_path / "int64.npy")}
+    done = invoke(*[each.format(**places) for each in arguments], "-o", str(tmp_path / "y.npy"))
+    assert done.returncode == status, done.stderr
+    text = " ".join(done.stderr.replace("│", " ").split())
+    assert said in text
+    assert not [word for word in ("np.", "client.", "mode='", "tp.") if word in text]
+
+
+def test_float64_and_bool_files_are_tiled(url: str, tmp_path: Path):
+    for array in (np.ones((2, 2)), np.array([True, False])):
+        np.save(tmp_path / "d.npy", array)
+        done = invoke("tile", str(tmp_path / "d.npy"), "--repeats", "2", "-o", str(tmp_path / "y.npy"), "--url", url)
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.tile(array, 2), strict=True)
+
+
+def test_bench_says_what_a_server_does_from_here(url: str):
+    done = invoke("bench", url, "--seconds", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["sent_bytes"] for row in rows] == [1 << 10, 1 << 16, 1 << 20, 1 << 24]
+    assert all(row["calls"] >= 1 and 0 < row["server_ms"] <= row["median_ms"] for row in rows)
+    assert "server's part" in invoke("bench", "--url", url, "--seconds", "0").stdout
+
+
+def test_sizes_are_read_and_shown_as_people_write_them(monkeypatch: pytest.MonkeyPatch):
+    for text, size in (("1GB", 10**9), ("1GiB", 1 << 30), ("1.5 mib", 3 << 19), ("2000", 2000), ("512kB", 512_000)):
+        monkeypatch.setenv("TENSORPOST_MAX_BODY_BYTES", text)
+        assert Settings().max_body_bytes == size
+    shown = invoke("config", env={"TENSORPOST_MAX_BODY_BYTES": "2GiB"}).stdout
+    assert "2 GiB" in next(line for line in shown.splitlines() if line.startswith("max_body_bytes"))
+    for wrong in ("1G", "GB", "1 parsec", "-1GB"):
+        assert invoke("config", env={"TENSORPOST_MAX_BODY_BYTES": wrong}).returncode == 1
+    assert [size_text(size) for size in (0, 999, 1024, 3 << 19, 10**9)] == [
+        "0 bytes", "999 bytes", "1 KiB", "1.5 MiB", "953.67 MiB (1,000,000,000 bytes)",
+    ]  # fmt: skip
