@@ -85,6 +85,8 @@ class RoiAligning(OperatorDesc):
         roi_tensor: BufferTensorDesc
         batch_indices_tensor: BufferTensorDesc
         reduction_function: ReduceFunction
+        spatial_scale_x: Float
+        spatial_scale_y: Float
         minimum_samples_per_output: UInt
         maximum_samples_per_output: UInt
 
@@ -117,6 +119,10 @@ class RoiAligning(OperatorDesc):
             yield from self.sizes_are(
                 [count, channels, *grid.sizes[2:]], "regions and channels before the grid", self.grid_tensor
             )
+        for name in ("SpatialScaleX", "SpatialScaleY"):
+            scale = self.spatial_scale_x if name == "SpatialScaleX" else self.spatial_scale_y
+            if scale < 0:  # as DirectML; ROI_POOLING takes it
+                yield self.broken("scale-negative", (name,), "must be 0 or more", scale, "at least 0")
         least, most = self.minimum_samples_per_output, self.maximum_samples_per_output
         if not 1 <= least <= most:
             message = f"must be at least 1 and at most MaximumSamplesPerOutput, which is {most}"
