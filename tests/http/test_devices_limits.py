@@ -75,6 +75,10 @@ def test_limits_lists_every_setting_that_is_one():
         "tls_certificate",
         "tls_key",
         "tls_client_ca",
+        "presets",
+        "grpc_port",
+        "shared_memory",
+        "shared_memory_prefix",
     }
     assert Settings.model_fields.keys() - no_limits == listed.keys()
     for name, limit in listed.items():

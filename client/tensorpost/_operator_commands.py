@@ -1,0 +1,354 @@
+"""The commands that compute or check an operation: tile, resample, run, onnx, validate."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from numpy.typing import NDArray
+
+from ._arrays import tile_call
+from ._command_options import (
+    AsJson,
+    Attributes,
+    Backend,
+    Device,
+    InputFile,
+    KeyFile,
+    Level,
+    OutputFile,
+    Quiet,
+    Silence,
+    Uds,
+    Url,
+    axes_of,
+    client_of,
+    counts_of,
+    factors_of,
+    mode_named,
+    size_of,
+    usage,
+)
+from ._files import (
+    check_destination,
+    check_picture,
+    destination,
+    format_of,
+    read_array,
+    standard_input,
+    write_blocks,
+)
+from ._options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from ._run_command import attributes_of, compute_outputs, described, described_node, operator_document
+from ._terminal import place_of, print_json, progress_bar
+from .client import Client
+from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
+from .frame import encode_npy_head
+from .images import encode_image
+from .onnx import OnnxNode, lower
+from .operation import Operation
+from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
+from .resampling import DML_TYPES, Mode, resampling
+from .strict_json import read_json
+
+__all__ = [
+    "onnx",
+    "resample",
+    "run",
+    "tile",
+    "validate",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Computation:
+    """What a command computes: an operation, its input, and the shape of the result."""
+
+    operation: Operation
+    array: NDArray[Any]
+    shape: tuple[int, ...]
+    backend: str | None
+    device: int | None
+    level: str | None
+
+
+def _output_format(output: str) -> str | None:
+    wanted = usage("--output", format_of, output)
+    check_destination(output)
+    if output == "-" and sys.stdout.isatty():
+        raise typer.BadParameter("a terminal cannot show the result; write it to a file with -o", param_hint="--output")
+    return wanted
+
+
+def _compute(client: Client, computation: _Computation, output: str, out_format: str, *, quiet: bool) -> None:
+    """Run it and write its result."""
+    (slot,) = computation.operation.outputs
+    if out_format != "npy":
+        check_picture(slot.layout.data_type.dtype, computation.shape, out_format)
+    total = computation.array.nbytes + slot.layout.size_in_bytes
+    options: dict[str, Any] = {
+        "backend": computation.backend,
+        "device": computation.device,
+        "feature_level": computation.level,
+    }
+    with progress_bar(total, quiet=quiet) as progress:
+        if out_format == "npy":
+            # Never whole in our memory: mapped in, streamed out.
+            head = encode_npy_head(slot.layout.data_type, computation.shape)
+            blocks = client.stream(computation.operation, computation.array, progress=progress, **options)
+            with destination(output) as file:
+                write_blocks(file, head, blocks)
+        else:
+            array = client.run(computation.operation, computation.array, progress=progress, **options).reshape(
+                computation.shape
+            )
+            content = encode_image(array, out_format)
+            with destination(output) as file:
+                file.write(content)
+
+
+def tile(
+    source: InputFile,
+    *,
+    repeats: Annotated[
+        str,
+        typer.Option(help="Copies per dimension, as in 1,1,3,3; for pictures rows and columns are enough, as in 3,3."),
+    ],
+    output: OutputFile = "-",
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: Backend = None,
+    device: Device = None,
+    level: Level = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
+    wanted = _output_format(output)
+    copies = usage("--repeats", counts_of, repeats.replace("x", ","))
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    read = read_array(source)
+    if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
+        copies = (*copies, 1)
+    call = tile_call(read.array, copies, directml=level is not None)
+    computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
+    with client:
+        _compute(client, computation, output, wanted or read.format, quiet=quiet)
+
+
+def resample(
+    source: InputFile,
+    *,
+    scale: Annotated[
+        str | None, typer.Option(help="Factor for every axis of --axes, as in 2 or 0.5; or one for each, as in 2,1.5.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Instead of --scale: width x height, as in 640x480; or sizes along --axes, as in 480,640."),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(help="Axes to resize, as in -2,-1.  [default: rows and columns of a picture, all axes of an npy]"),
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="linear or nearest.", autocompletion=lambda: ["linear", "nearest"])
+    ] = "linear",
+    antialias: Annotated[bool, typer.Option("--antialias", help="Filter while shrinking (RESAMPLE3).")] = False,
+    output: OutputFile = "-",
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: Backend = None,
+    device: Device = None,
+    level: Level = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Resize an array or a picture (DML_OPERATOR_RESAMPLE2, or RESAMPLE3 with --antialias), pixel centres aligned."""
+    wanted = _output_format(output)
+    if (scale is None) == (size is None):
+        raise typer.BadParameter("give exactly one of --scale and --size", param_hint="--scale")
+    factors = None if scale is None else usage("--scale", factors_of, scale)
+    counts = None if size is None else usage("--size", size_of, size)
+    chosen = None if axes is None else usage("--axes", axes_of, axes)
+    kind: Mode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    read = read_array(source)
+    if chosen is None:
+        chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
+    if size is not None and "x" in size.lower() and len(chosen) != 2:
+        raise InvalidParameter("width x height is for two axes; name them, rows first, as in --axes -2,-1")
+    if read.array.dtype.name not in DML_TYPES:
+        raise InvalidParameter(
+            f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
+            "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
+        )
+    plan = resampling(
+        read.array,
+        scales=factors if factors is None or len(factors) != 1 else factors[0],
+        sizes=counts if counts is None or len(counts) != 1 else counts[0],
+        axes=chosen,
+        mode=kind,
+        antialias=antialias,
+    )
+    computation = _Computation(
+        plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level
+    )
+    with client:
+        _compute(client, computation, output, wanted or read.format, quiet=quiet)
+
+
+def run(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="Name of a DirectML operator, as in join; or FILE.json, a document; input tensors may be left out.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures in binding order.")
+    ] = None,
+    *,
+    settings: Attributes = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="OUT", help="npy file, one for each output; - for standard output."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: Backend = None,
+    device: Device = None,
+    level: Level = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Run any operator on npy files or pictures. Outputs of any size are streamed to npy files."""
+    outputs = output or ["-"]
+    formats = [_output_format(path) for path in outputs]
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    given = usage("--set", attributes_of, settings or [])
+    if file == "-" or file.endswith(".json"):
+        if given:
+            raise typer.BadParameter("the document says the attributes; leave --set out", param_hint="--set")
+        document = _read_document(file)
+        if not isinstance(document, dict):
+            raise InvalidParameter("an operator document must be a JSON object")
+    else:
+        document = operator_document(file, given)
+    arrays = [read_array(path).array for path in inputs or ()]
+    operation, by_name = described(cast("dict[str, Any]", document), arrays)
+    with client:
+        options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+
+
+def onnx(
+    op_type: Annotated[str, typer.Argument(metavar="OP_TYPE", help="Name of an ONNX operator, as in Resize.")],
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures: its tensors, in order.")
+    ] = None,
+    *,
+    settings: Attributes = None,
+    opset: Annotated[int | None, typer.Option(min=1, help="Opset.  [default: the newest]")] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="OUT", help="File, one for each output; - for standard output."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    backend: Backend = None,
+    device: Device = None,
+    timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
+    quiet: Quiet = False,
+) -> None:
+    """Run any ONNX operator on npy files or pictures. Attributes and small inputs, such as scales, go into --set."""
+    outputs = output or ["-"]
+    formats = [_output_format(path) for path in outputs]
+    client = client_of(url, uds, timeout, api_key=api_key_file)
+    given = usage("--set", attributes_of, settings or [])
+    arrays = [read_array(path).array for path in inputs or ()]
+    operation, by_name = described_node(op_type, opset, given, arrays)
+    with client:
+        options: dict[str, Any] = {"backend": backend, "device": device}
+        compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
+
+
+def validate(
+    file: Annotated[str, typer.Argument(metavar="FILE.json", help="An operator document; - for standard input.")],
+    *,
+    level: Annotated[str, typer.Option(help="DirectML feature level to check against, 1_0 to 6_4.")] = str(NEWEST),
+    url: Annotated[str | None, typer.Option("--url", help="Ask this server instead of checking here, offline.")] = None,
+    uds: Uds = None,
+    api_key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a document against DirectML's rules, or an ONNX node's, and show every violation. Exit status 1 if any."""
+    wanted = usage("--level", FeatureLevel.parse, level)
+    client = None if url is None and uds is None else client_of(url or DEFAULT_URL, uds, api_key=api_key_file)
+    document = _read_document(file)
+    try:
+        if client is None:
+            desc = _validate_offline(document, wanted)
+        else:
+            with client:
+                desc = client.validate(document, feature_level=wanted).operator
+        lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
+    except InvalidDescriptor as error:
+        if not as_json:
+            raise
+        _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
+        raise typer.Exit(1) from None
+    expressed = lowering.descriptor if lowering else desc
+    lowest = str(expressed.lowest_feature_level()) if isinstance(expressed, OperatorDesc) else None
+    if as_json:
+        _print_verdict(wanted, lowest, ())
+    elif isinstance(desc, OnnxNode) and lowering:
+        typer.echo(f"valid {desc.schema.name}; in DirectML {wanted}: {lowering.verdict.value} ({lowering.reason})")
+    elif isinstance(desc, OperatorDesc):
+        typer.echo(f"valid at feature level {wanted} (DML_OPERATOR_{desc.operator_type}; lowest level {lowest})")
+
+
+def _read_document(file: str) -> Any:
+    return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+
+
+def _is_node(document: object) -> bool:
+    return isinstance(document, dict) and "op_type" in cast("dict[str, object]", document)
+
+
+def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | OnnxNode:
+    """What a server would say, from the same rules.
+
+    Raises:
+        InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
+    """
+    if _is_node(document):
+        return OnnxNode.from_json(document)
+    desc = parse_operator(document, complete=True)
+    try:
+        desc.validate_for(level)
+    except UnsupportedAtLevel as error:
+        lowest = desc.lowest_feature_level()
+        seen_from_root = error.under("desc")
+        seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
+        raise seen_from_root from None
+    return desc
+
+
+def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:
+    verdict = {
+        "valid": not violations,
+        "feature_level": str(level),
+        "lowest_feature_level": lowest,
+        "violations": [{**violation.to_json(), "path": place_of(violation)} for violation in violations],
+    }
+    print_json(verdict)
