@@ -203,7 +203,7 @@ def _space_to_depth(given: GivenNode) -> Inferred:
 def _shape_of(given: GivenNode) -> Inferred:
     """From opset 15 on of the axes from `start` to `end`, which are clamped; negative ones count from the end."""
     shape = given.first.shape
-    span = slice(given.integer("start", 0), given.integers("end")[0] if given.integers("end") else None)
+    span = slice(given.integer("start", 0), given.integer("end", len(shape)))
     return Inferred([(len(shape[span]),)], (("values", shape[span]),))
 
 
