@@ -311,7 +311,7 @@ def test_too_little_memory_is_one_block(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def none_left(path: str) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tensorpost._cli.read_array", none_left)
+    monkeypatch.setattr("tensorpost._operator_commands.read_array", none_left)
 
     found = run("tile", "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1")
 
