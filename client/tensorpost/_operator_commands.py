@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ def tile(
 ) -> None:
     """Lay copies of an array or a picture side by side (DML_OPERATOR_TILE). Pipes carry the format that came in."""
     wanted = _output_format(output)
-    copies = usage("--repeats", counts_of, repeats.replace("x", ","))
+    copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:

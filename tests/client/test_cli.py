@@ -27,8 +27,7 @@ from tensorpost._terminal import print_table
 
 COMMANDS = [
     "serve", "tile", "resample", "run", "onnx", "validate", "devices", "doctor", "probe-directml", "warmup",
-    "healthcheck", "bench",
-    "config",
+    "healthcheck", "bench", "config",
 ]  # fmt: skip
 TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
@@ -311,7 +310,7 @@ def test_too_little_memory_is_one_block(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def none_left(path: str) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tensorpost._cli.read_array", none_left)
+    monkeypatch.setattr("tensorpost._operator_commands.read_array", none_left)
 
     found = run("tile", "x.npy", "-o", tmp_path / "y.npy", "--repeats", "1")
 

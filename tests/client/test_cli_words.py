@@ -68,8 +68,9 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
                "-s", "input_window_strides=1,1,1,1")  # fmt: skip
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(target), X[..., 1:])
-    words = ("mode=NEAREST", "scales=1,1,2,2", "nearest_mode=round_prefer_ceil")
-    done = ran("onnx", "Resize", str(x), *(part for word in words for part in ("-s", word)))
+    done = ran(
+        "onnx", "Resize", str(x), "-s", "mode=NEAREST", "-s", "scales=1,1,2,2", "-s", "nearest_mode=round_prefer_ceil"
+    )
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(target), X.repeat(2, 2).repeat(2, 3))
     done = ran("onnx", "Concat", str(x), str(x), str(x), "-s", "axis=0")
