@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tests.support.http_app import Serving, eventually, serving
 
-http = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group clients has it")
-aio = pytest.importorskip("tritonclient.http.aio", reason="tritonclient is not installed; group clients has it")
-utils = pytest.importorskip("tritonclient.utils", reason="tritonclient is not installed; group clients has it")
+http = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group dev has it")
+aio = pytest.importorskip("tritonclient.http.aio", reason="tritonclient is not installed; group dev has it")
+utils = pytest.importorskip("tritonclient.utils", reason="tritonclient is not installed; group dev has it")
 memory = pytest.importorskip(
-    "tritonclient.utils.shared_memory", reason="tritonclient is not installed; group clients has it"
+    "tritonclient.utils.shared_memory", reason="tritonclient is not installed; group dev has it"
 )
 
 RNG = np.random.default_rng(14)

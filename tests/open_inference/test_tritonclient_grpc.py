@@ -17,14 +17,14 @@ from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its code was generated for another major version of protobuf
-    grpc = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed; group clients has it")
-    aio = pytest.importorskip("tritonclient.grpc.aio", reason="tritonclient is not installed; group clients has it")
+    grpc = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed; group dev has it")
+    aio = pytest.importorskip("tritonclient.grpc.aio", reason="tritonclient is not installed; group dev has it")
     service_pb2 = pytest.importorskip(
-        "tritonclient.grpc.service_pb2", reason="tritonclient is not installed; group clients has it"
+        "tritonclient.grpc.service_pb2", reason="tritonclient is not installed; group dev has it"
     )
-    utils = pytest.importorskip("tritonclient.utils", reason="tritonclient is not installed; group clients has it")
+    utils = pytest.importorskip("tritonclient.utils", reason="tritonclient is not installed; group dev has it")
     memory = pytest.importorskip(
-        "tritonclient.utils.shared_memory", reason="tritonclient is not installed; group clients has it"
+        "tritonclient.utils.shared_memory", reason="tritonclient is not installed; group dev has it"
     )
 
 RNG = np.random.default_rng(14)

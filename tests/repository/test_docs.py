@@ -101,7 +101,7 @@ def test_python_on_a_page_runs(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     if page.name == "open-inference.md":
-        pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group clients has it")
+        pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group dev has it")
     for block in blocks(page.read_text("utf-8")):
         where = f"{page.name}:{block.line}"
         if block.reason is not None:
