@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from . import compat, datatypes, descriptors, four_bits, frame, npy, onnx, problems, resampling
+    from . import compat, datatypes, descriptors, distributed, four_bits, frame, npy, onnx, problems, resampling
     from ._options import Limits, Timeout
     from ._progress_bar import ProgressBar
     from ._results import Progress, Result, TensorBlock, Validation

@@ -1,6 +1,6 @@
 """One operator over many machines of a Ray cluster: `pip install '.[server,ray]'` on all of them.
 
-For outputs that are larger than any one machine. The computing is the server's (`tensorpost_server.distributed`), found
+For outputs that are larger than any one machine. The computing is the server's (`tensorpost_server.chunked_run`), found
 by name when it is needed.
 """
 
@@ -57,7 +57,7 @@ def run(
     if store is not None and not isinstance(store, Path):
         text("store", store, "a path or URL")
     text("backend", backend, "the name of one, or 'auto'")
-    engine = importlib.import_module("tensorpost_server.distributed")
+    engine = importlib.import_module("tensorpost_server.chunked_run")
     views = wire_inputs(request_template(operation), inputs)
     return engine.run(
         operation,
