@@ -108,7 +108,7 @@ def test_layout_and_float_are_named_in_the_media_type(app: AppClient):
     np.testing.assert_array_equal(npy_array(tensor.content), nchw.astype(np.float32) / np.float32(255), strict=True)
 
     # -1 and NaN are black, 2 is white, and halves go to the even number: 0.5 / 255 to 0, 1.5 / 255 to 2.
-    values = np.float32([[[[-1, np.nan, 2, 1], [0.5 / 255, 1.5 / 255, 254.4 / 255, 0]]]])
+    values = np.array([[[[-1, np.nan, 2, 1], [0.5 / 255, 1.5 / 255, 254.4 / 255, 0]]]], np.float32)
     for dtype in (np.float32, np.float16):
         headers = NPY | {"accept": "image/png; dtype=float32; layout=NCHW"}
         answer = app.post(COPY, npy_bytes(values.astype(dtype)), headers)
@@ -267,7 +267,7 @@ def test_raw_bytes_that_are_not_described(app: AppClient, headers: dict[str, str
 # ---- npz -------------------------------------------------------------------------------------------------------------
 
 NPZ = {"content-type": "application/x-npz"}
-A, B = np.float32([[1, 2, 3]]), np.float32([[10, 20, 30]])
+A, B = np.array([[1, 2, 3]], np.float32), np.array([[10, 20, 30]], np.float32)
 
 
 def npz(save: Any = np.savez, **arrays: Any) -> bytes:
@@ -288,8 +288,8 @@ def test_npz_holds_several_tensors(app: AppClient, save: Any):
     with np.load(io.BytesIO(split.content)) as found:
         assert [value.tolist() for value in found.values()] == [[[1]], [[2, 3]]]
 
-    x = np.float32([[[[1, 2]]]])
-    resized = app.post("/v1/onnx/Resize?mode=nearest", npz(save, scales=np.float32([1, 1, 1, 2]), X=x), NPZ)
+    x = np.array([[[[1, 2]]]], np.float32)
+    resized = app.post("/v1/onnx/Resize?mode=nearest", npz(save, scales=np.array([1, 1, 1, 2], np.float32), X=x), NPZ)
     with np.load(io.BytesIO(resized.content)) as found:
         np.testing.assert_array_equal(found["Y" if "Y" in found else "output"], [[[[1, 1, 2, 2]]]])
 
