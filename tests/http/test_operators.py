@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import struct
@@ -461,8 +462,11 @@ def test_an_operator_is_found_below_the_prefix_of_a_proxy(app: AppClient, root: 
         "root_path": root, "scheme": "http", "server": ("test", 80), "client": ("127.0.0.1", 1), "http_version": "1.1",
     }  # fmt: skip
 
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
     async def receive() -> Any:
-        return {"type": "http.request", "body": body, "more_body": False}
+        message = next(messages, None)
+        return message or await asyncio.Event().wait()  # the caller stays
 
     async def send(message: Any) -> None:
         sent.append(message)
