@@ -57,6 +57,9 @@ def new_transport(
     if isinstance(base_url, str):
         url = base_url.removeprefix(DNS_PREFIX)
         return ManyServers([], lambda address: make(url, address), make(url, None))
+    given: object = base_url
+    if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray)):
+        raise InvalidParameter(f"base_url is {shown(given)}; it must be a URL, or several")
     urls = list(base_url)
     if not urls or len(set(urls)) < len(urls):
         raise InvalidParameter(f"base_url is {shown(urls)}; it must be a URL, or several that differ")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ._arrays import Outputs, RequestTemplate, check_out, output_memory, wire_form
 from ._http1 import Request
 from ._results import Result, ServerTiming
-from ._shared_memory import LEAST_BYTES, Region, RegionPool
+from ._shared_memory import LEAST_BYTES, OwnRegion, RegionPool
 from ._transport import Transport
 from .onnx.schemas import is_own
 from .problems import NotFound, TensorpostError
@@ -94,7 +94,7 @@ async def close_regions(transport: Transport, regions: RegionPool) -> None:
 
 
 async def _infer(
-    transport: Transport, region: Region, model: str, template: RequestTemplate, operation: str,
+    transport: Transport, region: OwnRegion, model: str, template: RequestTemplate, operation: str,
     parts: list[tuple[int, memoryview]], options: Mapping[str, str],
 ) -> tuple[Mapping[str, str], str | None]:  # fmt: skip
     entries: list[dict[str, Any]] = []
@@ -113,7 +113,7 @@ async def _infer(
         return response.headers, response.request_id
 
 
-async def _register(transport: Transport, region: Region) -> None:
+async def _register(transport: Transport, region: OwnRegion) -> None:
     body = json.dumps({"key": f"/{region.name}", "byte_size": region.size}).encode()
     path = f"/v2/systemsharedmemory/region/{region.name}/register"
     async with await transport.ask(Request("POST", path, _JSON, (memoryview(body),))) as response:
@@ -122,7 +122,7 @@ async def _register(transport: Transport, region: Region) -> None:
     region.unlink()
 
 
-async def _unregister(transport: Transport, region: Region) -> None:
+async def _unregister(transport: Transport, region: OwnRegion) -> None:
     if region.registered:
         path = f"/v2/systemsharedmemory/region/{region.name}/unregister"
         async with await transport.ask(Request("POST", path, _JSON, ()), repeat=False) as response:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .problems import InvalidParameter
 
-__all__ = ["LEAST_BYTES", "Region", "RegionPool"]
+__all__ = ["LEAST_BYTES", "OwnRegion", "RegionPool"]
 
 LEAST_BYTES = 64 * 1024
 """Input and output together, bytes, from which on shared memory is used; less goes through the socket in one packet."""
@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 _LARGEST_STEP = 64 << 20  # sizes are rounded up to a power of two, or a multiple of this
 
 
-class Region:
+class OwnRegion:
     """An object of shared memory, mapped.
 
     Attributes:
@@ -89,11 +89,11 @@ class RegionPool:
     def __init__(self) -> None:
         if not _FOLDER.is_dir():
             raise InvalidParameter(f"shared_memory=True needs {_FOLDER}, which this system has not; leave it out")
-        self._idle: list[Region] = []
+        self._idle: list[OwnRegion] = []
         self._lock = threading.Lock()
         self._process = os.getpid()
 
-    def take(self, sizes: Sequence[int]) -> Region:
+    def take(self, sizes: Sequence[int]) -> OwnRegion:
         """A region with room for tensors of these sizes; it may be one that the server knows.
 
         Raises:
@@ -108,14 +108,14 @@ class RegionPool:
                 region = min(fitting, key=lambda each: each.size)
                 self._idle.remove(region)
                 return region
-        return Region(_rounded(needed))
+        return OwnRegion(_rounded(needed))
 
-    def give_back(self, region: Region) -> None:
+    def give_back(self, region: OwnRegion) -> None:
         """Keep a region for the next call."""
         with self._lock:
             self._idle.append(region)
 
-    def empty(self) -> list[Region]:
+    def empty(self) -> list[OwnRegion]:
         """Take all that are idle."""
         with self._lock:
             idle, self._idle = self._idle, []

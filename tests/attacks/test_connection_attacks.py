@@ -103,7 +103,7 @@ def test_memory_that_slow_readers_held_is_given_back(monkeypatch: pytest.MonkeyP
     admission = Admission(1 << 30, 8, 1)
 
     async def run() -> None:
-        trimming = asyncio.ensure_future(main._trim(admission, 0.001))
+        trimming = asyncio.ensure_future(main._trim(admission, lambda: None, 0.001))
         await asyncio.sleep(0.01)  # until it has looked at the memory for the first time
         ticket = admission.admit(1 << 20, "anna")
         resident[0] = 500 << 20

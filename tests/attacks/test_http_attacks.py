@@ -166,7 +166,7 @@ def test_01_a_body_that_looks_like_a_request(server: Serving):
     [
         ("/v1/operators/tiel", NPY, 404),
         (TILE, {}, 415),
-        (TILE, NPY | {"accept": "text/html"}, 406),
+        (TILE + "?repeats=2", NPY | {"accept": "text/csv"}, 400),  # that the body is no npy comes first
         (TILE + "?repeats=0", NPY, 400),
         (TILE, JSON, 400),
         ("/v1/validate?x=1", JSON, 400),
@@ -537,8 +537,6 @@ def test_17_a_head_without_end(server: Serving):
 def test_17_a_head_without_end_in_pieces(server: Serving, begin: bytes):
     with server.wire() as wire:
         wire.send(begin)
-        if b"chunked" in begin:
-            assert wire.answer().status == 411
         with pytest.raises((EOFError, OSError)):  # noqa: PT012 # after a refusal, or at once
             for _ in range(5000):
                 wire.send(b"a" * 1000)

@@ -590,7 +590,7 @@ def test_an_operation_without_inputs_sends_a_frame_without_tensors(inputs: Any) 
     ((_, body),) = compute([Scripted(body=frame())], desc=Made((), DESC.outputs), x=inputs).requests
 
     assert len(body) == 8 + int.from_bytes(body[:8], "little")
-    with pytest.raises(problems.InvalidParameter, match="MADE has no inputs; got one ndarray"):
+    with pytest.raises(problems.InvalidParameter, match="MADE takes no inputs; got one ndarray"):
         compute([], desc=Made((), DESC.outputs))
 
 

@@ -96,7 +96,7 @@ def test_bfloat16_is_that_of_ml_dtypes() -> None:
 
 def test_bfloat16_without_ml_dtypes_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(ModuleNotFoundError, match=r"tensorpost\[bfloat16\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[bfloat16\]'"):
         _ = data_type("bfloat16").dtype
 
 

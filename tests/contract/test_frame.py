@@ -763,7 +763,7 @@ NESTED = {"dtype": "U8", "shape": [2, 2]}
         (doc("f99", [], 1), ["$.in.dtype"], "is no data type"),
         (doc(None, [], 1), ["$.in.dtype"], "is no data type"),
         (doc("C64", [], 1), ["$.in.dtype"], "is no data type that JSON"),
-        (doc("BYTES", [], "a"), ["$.in.dtype"], "is no data type that JSON"),
+        (doc("BYTE", [], "a"), ["$.in.dtype"], "is no data type that JSON"),
         (doc("U8", 1, [1]), ["$.in.shape"], "must be an array of sizes"),
         (doc("U8", [1, -1], [1]), ["$.in.shape[1]"], "must be a whole number"),
         (doc("U8", [1.0], [1]), ["$.in.shape[0]"], "must be a whole number"),

@@ -87,7 +87,11 @@ def test_the_probe_follows_the_port(port: str, tmp_path: Path, monkeypatch: pyte
 def test_the_probe_imports_the_standard_library_only() -> None:
     code = "import sys, tensorpost_server.health_probe; print(*{name.partition('.')[0] for name in sys.modules})"
     found = subprocess.run(
-        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": str(Path(commands.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
 
     assert {name for name in found if name not in sys.stdlib_module_names} <= {"tensorpost_server", "__main__"}

@@ -121,7 +121,7 @@ def test_accept_picks_the_writer(app: AppClient, accept: str, expected: str):
     assert expected == answer.headers["content-type"]
 
 
-@pytest.mark.parametrize("accept", ["text/html", "image/tiff, text/*", "application/json;q=0"])
+@pytest.mark.parametrize("accept", ["text/csv", "image/tiff, text/*", "application/json;q=0"])
 def test_an_accept_that_cannot_be_met(app: AppClient, accept: str):
     answer = app.post(TILE + "?repeats=1,1,2,2", npy_bytes(X), NPY | {"accept": accept})
 
