@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from ._checks import shown
 from ._deadline import Deadline
@@ -57,7 +58,7 @@ def new_transport(
     if isinstance(base_url, str):
         url = base_url.removeprefix(DNS_PREFIX)
         return ManyServers([], lambda address: make(url, address), make(url, None))
-    given: object = base_url
+    given = cast("object", base_url)
     if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray)):
         raise InvalidParameter(f"base_url is {shown(given)}; it must be a URL, or several")
     urls = list(base_url)
