@@ -115,7 +115,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     "Content-Encoding": (
         Q, npy_bytes(X), NPY | {"content-encoding": "gzip"}, 415, "unsupported-media-type", None, "gzip"
     ),
-    "Accept that is none": (Q, npy_bytes(X), NPY | {"accept": "text/html"}, 406, "not-acceptable", None, "x-npy"),
+    "Accept that is none": (Q, npy_bytes(X), NPY | {"accept": "text/csv"}, 406, "not-acceptable", None, "x-npy"),
     "Accept with a bad weight": (
         Q, npy_bytes(X), NPY | {"accept": "*/*;q=x"}, 400, "invalid-parameter", None, "quality"
     ),

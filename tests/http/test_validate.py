@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from tests.support import strategies as ours
 from tests.support.http_app import JSON, AppClient, Controlled, assert_problem, http_app, use_backend
 
-from tensorpost.descriptors import OPERATORS, BufferTensorDesc, TileOperatorDesc, operator_names, parse_operator
-from tensorpost.descriptors.catalogue import facts_of
+from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc, operator_names, parse_operator
 
 TILE = {"InputTensor": {"DataType": "INT16", "Sizes": [2, 3]}, "Repeats": [1, 2]}
 MEMBERS = {
@@ -90,16 +89,11 @@ def test_a_level_that_does_not_take_it(app: AppClient):
     assert found["op"] is not None, "it is well formed, and can be shown"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in operator_names() if name not in {cls.operator_type for cls in OPERATORS}]
-)
-def test_every_operator_of_directml_is_known(app: AppClient, name: str):
-    found = verdict(app, {"type": f"DML_OPERATOR_{name}", "desc": {}})
-
-    (violation,) = found["violations"]
-    assert (violation["code"], violation["path"]) == ("operator-not-served", "$.type")
-    assert f"{name} from feature level {facts_of(name).since} on" in violation["message"]
-    assert facts_of(name).fields[0].name in violation["source"]
+def test_every_operator_of_directml_is_known(app: AppClient):
+    for name in operator_names():
+        found = verdict(app, {"type": f"DML_OPERATOR_{name}", "desc": {}})
+        assert found["violations"], name
+        assert "operator-not-served" not in {violation["code"] for violation in found["violations"]}, name
 
 
 @pytest.mark.parametrize("document", [None, [], "TILE", 7, {}, {"type": "TILE"}, {"desc": {}}, {"type": 1, "desc": {}}])
