@@ -40,7 +40,8 @@ def listener() -> Iterator[socket.socket]:
 @pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
 def test_all_that_wait_are_taken_in_a_few_turns(kind: str, listener: socket.socket) -> None:
     """uvloop's own server takes 200 turns: with a thousand busy connections each is a third of a second."""
-    loop = pytest.importorskip("uvloop").new_event_loop if kind == "uvloop" else asyncio.new_event_loop
+    reason = "uvloop has no wheel for this machine"
+    loop = pytest.importorskip("uvloop", reason=reason).new_event_loop if kind == "uvloop" else asyncio.new_event_loop
     made: list[Greeter] = []
 
     async def turns() -> int:

@@ -167,7 +167,7 @@ def test_owners_prefixes_counts_and_addresses(key: str, monkeypatch: pytest.Monk
         regions.check({"client": ("192.0.2.1", 5)}, {})
     assert regions.check({"client": None}, {}) == "local"
     with pytest.raises(InvalidParameter, match="shared_memory is 1"):
-        Client("http://127.0.0.1:9", shared_memory=1)  # type: ignore[arg-type]
+        Client("http://127.0.0.1:9", shared_memory=1)  # type: ignore[arg-type] # what is refused
 
 
 def test_a_document_is_an_operation_of_a_model(server: Serving):

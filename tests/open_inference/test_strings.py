@@ -112,7 +112,7 @@ def test_over_our_own_json(server: Serving):
     frame = {"accept": "application/vnd.safetensors"}
     refused = server.ask(request_bytes("POST", "/v1/onnx/Tile", json.dumps(call).encode(), {**JSON, **frame}))
     assert "strings" in assert_problem(refused, 406, "not-acceptable")["detail"]
-    call["tensors"]["input"]["data"] = ["a", 1]  # type: ignore[index, call-overload]
+    call["tensors"]["input"]["data"] = ["a", 1]  # type: ignore[index, call-overload] # JSON, whose type says nothing
     wrong = server.ask(request_bytes("POST", "/v1/onnx/Tile", json.dumps(call).encode(), JSON))
     assert "a text" in assert_problem(wrong, 422, "invalid-descriptor")["detail"]
 

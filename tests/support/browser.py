@@ -52,7 +52,7 @@ def _node() -> str | None:
     if found is None or found.origin is None:
         return shutil.which("node")
     name = "node.exe" if sys.platform == "win32" else "node"
-    return shutil.which("node") or os.path.join(os.path.dirname(found.origin), "driver", name)  # noqa: PTH118, PTH120
+    return shutil.which("node") or os.path.join(os.path.dirname(found.origin), "driver", name)  # noqa: PTH118, PTH120 # text, as which() gives
 
 
 NODE = _node()
