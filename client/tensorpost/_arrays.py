@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._array_like import TensorLike, as_array, as_array_of, is_nested_numbers
+from ._array_like import TensorLike, as_array, as_array_of, is_nested_numbers, refuse_mask
 from ._checks import shown, whole_number
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, TileOperatorDesc
@@ -202,10 +202,9 @@ def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
     return memory[:count]
 
 
-def _plain(name: str, array: NDArray[Any], instead: str = "fill it first: x.filled(value)") -> NDArray[Any]:
+def _plain(name: str, array: NDArray[Any], *instead: str) -> NDArray[Any]:
     """The same elements without what a subclass makes of them: np.matrix, for one, cannot be flattened."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise InvalidParameter(f"{name} is a masked array, and a tensor has no mask; {instead}")
+    refuse_mask(name, array, *instead)
     return np.asarray(array)
 
 
