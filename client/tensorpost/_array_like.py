@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -52,10 +52,13 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
         refuse_mask(name, array)
-        if array.dtype.kind == "O" and not all(isinstance(item, (str, bytes)) for item in array.flat):
-            raise InvalidParameter(
-                f"{name} is an array of objects that are not texts; convert it: x.astype(np.float64)"
-            )
+        if array.dtype.kind == "O":
+            for index, item in enumerate(array.flat):
+                if not isinstance(item, (str, bytes)):
+                    raise InvalidParameter(
+                        f"{name} is an array of objects that are not texts: element {index} is a "
+                        f"{type(item).__name__}; convert it, as in x.astype(np.float64)"
+                    )
         return array
     if value is None or isinstance(value, (str, Mapping, Set)):
         raise _no_array(name, cast("object", value))
@@ -75,10 +78,10 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
     except (TypeError, ValueError, BufferError, RuntimeError, OverflowError) as error:
         raise _no_array(name, value, f": {error}") from None
     if isinstance(value, (list, tuple)):
-        items = cast("Sequence[object]", cast("object", value))
-        refuse_mask(name, next((item for item in items if isinstance(item, np.ma.MaskedArray)), None))
+        masked = (item for item in cast("list[Any]", value) if isinstance(item, np.ma.MaskedArray))
+        refuse_mask(name, next(masked, None))
     if array.dtype.kind in ("OSV" if texts else "OUSV") and not _is_extended(array.dtype):
-        raise _no_array(name, value)
+        raise _no_array(name, cast("object", value))
     return array
 
 

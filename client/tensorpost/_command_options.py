@@ -126,9 +126,10 @@ def size_of(text: str) -> tuple[int, ...]:
 
 
 def mode_named(name: str, *, antialias: bool) -> Mode:
-    if name.lower() == "cubic":
+    if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
-            "resample has no cubic; ONNX Resize has: tensorpost onnx Resize IN -s mode=cubic -s scales=2,2"
+            f"resample has no {name}; ONNX Resize has: "
+            "tensorpost onnx Resize IN -s mode=cubic -s scales=2,2 -s axes=0,1 -o OUT"
         )
     if name.lower() == "nearest" and antialias:
         raise InvalidParameter("--antialias needs a filter, which nearest does not have; use --mode linear")

@@ -282,10 +282,10 @@ class TensorpostError(Exception):
     request_id: str | None = None
 
     def __str__(self) -> str:
-        lines = [self.detail]
-        if len(self.violations) > 1 or any(v.message not in self.detail for v in self.violations):
-            lines += [f"  {v.where}: {v.message}" for v in self.violations]
-        return "\n".join(lines)
+        lines = [f"  {v.where}: {v.message}" for v in self.violations]
+        if lines and lines[0].strip() in self.detail:
+            del lines[0]  # the detail mostly is the first violation
+        return "\n".join([self.detail, *lines])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by their args; ours are fields.
