@@ -78,8 +78,8 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
     except (TypeError, ValueError, BufferError, RuntimeError, OverflowError) as error:
         raise _no_array(name, value, f": {error}") from None
     if isinstance(value, (list, tuple)):
-        masked = (item for item in cast("list[Any]", value) if isinstance(item, np.ma.MaskedArray))
-        refuse_mask(name, next(masked, None))
+        for item in cast("list[object]", value):
+            refuse_mask(name, item)
     if array.dtype.kind in ("OSV" if texts else "OUSV") and not _is_extended(array.dtype):
         raise _no_array(name, cast("object", value))
     return array
