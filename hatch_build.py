@@ -1,7 +1,7 @@
 """Make the description of the package from README.md: what the README links to is not beside it in a package index.
 
-Hatchling calls this when it builds (`make dist`). Absolute addresses would need a public host, and there is none yet, so
-relative links become the names of files in the source distribution, and relative pictures are left out.
+Hatchling calls this when it builds (`make dist`). Absolute addresses would need a public host, and there is none yet.
+Relative links become the names of files in the source distribution, and relative pictures are left out.
 """
 
 from __future__ import annotations
