@@ -139,21 +139,25 @@ def _sides(section: str, table: Table, cells: Mapping[str, Cell]) -> Iterator[tu
             yield "large tensors, SDK", "tensorpost, GB/s", {str(cells["product"]): "theirs, GB/s"}
         case "small":
             for what in ("req/s", "p50 us", "p99 us"):
-                yield f"small requests, {what}", f"ours, {what}", {str(cells["against"]): f"theirs, {what}"}
+                yield (
+                    f"small requests, {what.removesuffix(' us')}",
+                    f"ours, {what}",
+                    {str(cells["against"]): f"theirs, {what}"},
+                )
         case "kernels":
             ours = [name for name in ("numba", "numpy", "ours") if name in table.columns]
             end = next(index for index, name in enumerate(table.columns) if "/" in name)
             others = {name: name for name in table.columns[2:end] if name not in ours}
             for name in ours:
-                compared = f"kernels, {table.title}" + (f", {name}" if name != "ours" else "")
+                compared = table.title if name == "ours" else f"{table.title}, {name} backend"
                 yield compared, name, others
         case _:
             return
 
 
 def _label(cells: Mapping[str, Cell]) -> str:
-    """The words of a row, and for small requests its connections."""
-    words = [cell for cell in cells.values() if isinstance(cell, str)]
+    """The words of a row without the other's name, and for small requests its connections."""
+    words = [cell for name, cell in cells.items() if isinstance(cell, str) and name not in ("against", "product")]
     connections = [f"connections: {cell}" for name, cell in cells.items() if name == "connections"]
     return ", ".join([*words, *connections])
 

@@ -72,7 +72,7 @@ def test_losses_are_the_rows_behind_by_time_and_by_speed() -> None:
         ("alone", "uint8", Figure(4), None, Figure(9)),
     )  # fmt: skip
     programs, limits = losses(kernels, {})
-    assert cells(programs) == [["kernels, Tile, numba", "torch", "1 of 3", "1.50", "long, uint8"]]
+    assert cells(programs) == [["Tile, numba backend", "torch", "1 of 3", "1.50", "long, uint8"]]
     assert not limits.rows
     # Speeds by hand: 2 GB/s against 5 take 2.5 times as long.
     wire = run_of(
