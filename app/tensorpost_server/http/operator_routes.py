@@ -18,9 +18,9 @@ from tensorpost.problems import InvalidDescriptor, Unavailable, Violation
 from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
-from . import examples
 from .caller_watch import CallerWatch
-from .conformance import conformance_of
+from .documents import examples
+from .documents.conformance import conformance_of
 from .headers import FRAMING, Framing, content_length, header_fields
 from .media_types import refuse_content_encoding, refuse_unknown_type
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
