@@ -1,4 +1,4 @@
-"""Write the tables and the plots of docs/performance.md from runs.
+"""Write the tables and the plots of docs/performance.md, and a table of docs/deploy.md, from runs.
 
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
@@ -19,12 +19,14 @@ from typing import Any
 
 from . import plots
 from .__main__ import SECTIONS
+from .capacity import capacity
 from .losses import losses, missed
 from .report import Run, Section, Table, markdown, verdicts
 from .servers import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.json"
+DEPLOY = ROOT / "docs" / "deploy.md"
 GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
 MISSING = "Not measured in the run that this page shows; `python -m benchmarks --only {}` measures it."
 MARKED = re.compile(r"(<!-- begin (?P<name>[a-z]+): written by benchmarks/page\.py -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -46,6 +48,7 @@ def main() -> None:
         GPU_FIGURES.write_text(json.dumps(known, indent=1) + "\n")
     run = Run.read(FIGURES)
     plots.write(run, plots.IMAGES)
+    DEPLOY.write_text(with_capacity(DEPLOY.read_text(), run))
     PAGE.write_text(filled(PAGE.read_text(), run, json.loads(GPU_FIGURES.read_text())))
 
 
@@ -74,6 +77,11 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
     if set(placed) != set(parts):
         raise ValueError(f"the page has places for {sorted(placed)}, and there are {sorted(parts)}")
     return MARKED.sub(lambda match: f"{match[1]}{parts[match['name']]()}\n{match[3]}", page)
+
+
+def with_capacity(page: str, run: Run) -> str:
+    """docs/deploy.md with what one server does in that run."""
+    return MARKED.sub(lambda match: f"{match[1]}{capacity(run)}\n{match[3]}", page)
 
 
 def titled(tables: Iterable[Table]) -> str:

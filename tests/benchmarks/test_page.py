@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.losses import losses, missed
-from benchmarks.page import FIGURES, GPU_FIGURES, PAGE, filled
+from benchmarks.page import DEPLOY, FIGURES, GPU_FIGURES, PAGE, filled, with_capacity
 from benchmarks.report import Cell, Figure, Run, Section, Table, Target
 from benchmarks.sizes import Job, in_bytes, words
 
@@ -28,6 +28,11 @@ def cells(table: Table) -> list[list[str]]:
 
 def test_the_pages_tables_are_those_of_the_committed_run() -> None:
     assert filled(TEXT, RUN, GPU) == TEXT, "run: python -m benchmarks.page docs/performance.json"
+
+
+def test_the_deployment_page_counts_with_the_committed_run() -> None:
+    text = DEPLOY.read_text()
+    assert with_capacity(text, RUN) == text, "run: python -m benchmarks.page docs/performance.json"
 
 
 def test_the_plots_are_those_of_the_committed_run() -> None:
