@@ -120,13 +120,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is meant most likely, or None if none is near.
 
     Of those of which it is a whole part the shortest, one that ends with it first (`add`: ELEMENT_WISE_ADD); then of
-    those that begin with it the first (`float`: FLOAT32); then the one that looks most like it.
+    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it.
     """
     by_upper = {k.upper(): k for k in known}
     upper = word[:100].upper()
     whole = [k for k in by_upper if upper in k.split("_")]
     begun = [k for k in by_upper if k.startswith(upper)] if len(upper) >= _FEWEST_LETTERS else []
     whole.sort(key=lambda k: (not k.endswith(upper), len(k)))
+    begun.sort(key=len)
     matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1)
     return by_upper[matches[0]] if matches else None
 

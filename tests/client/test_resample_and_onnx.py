@@ -119,6 +119,9 @@ def test_onnx_refuses_before_anything_is_sent() -> None:
             offline.onnx("StringConcat", np.array(["a"], object), np.array(["b"], object))
         with pytest.raises(InvalidParameter, match="element 1 is a int"):
             offline.onnx("Tile", np.array(["a", 1], object), [2])
+        words = np.ma.array(np.array(["a", "b"], object), mask=[False, True])
+        with pytest.raises(InvalidParameter, match="input is a masked array"):
+            offline.run(OnnxNode.of("Tile", {"input": words.data, "repeats": [3]}, opset=13), words)
         with pytest.raises(InvalidParameter, match="opset"):
             offline.run(OnnxNode.of("Tile", {"input": X, "repeats": [3]}, opset=13), X, feature_level="2_1")
 
