@@ -29,6 +29,7 @@ from tests.support.http_app import (
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
+from tensorpost_server.http.call_cache import Replay
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Preset, Settings
@@ -97,20 +98,34 @@ def test_the_golden_bytes_both_ways(server: Serving):
         assert wire.answer().body == GOLDEN_ANSWER
 
 
-def test_a_call_that_comes_again_is_replayed_with_its_own_elements_and_counted(server: Serving):
+def test_a_call_that_comes_again_is_replayed_with_its_own_elements_and_counted(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    replayed: list[bool] = []
+
+    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
+        answer = usual(self, body)
+        replayed.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(Replay, "__call__", counted)
     text = (
         b'{"inputs":[{"name":"input","shape":[1,2],"datatype":"FP32","parameters":{"binary_data_size":8}}],'
         b'"parameters":{"repeats":"[2,1]","binary_data_output":true}}'
     )
     before = server.ask(request_bytes("GET", "/v2/models/tile/stats")).json()["model_stats"][0]["inference_count"]
-    with server.wire() as wire:
-        for index in range(5):
-            body = text + struct.pack("<2f", index, -index)
-            wire.send(request_bytes("POST", "/v2/models/tile/infer", body, {HEADER: len(text)}))
-            answer = wire.answer()
-            assert struct.pack("<4f", *[index, -index] * 2) == answer.body[int(answer.headers[HEADER.lower()]) :]
+    for spaces in (0, 1, 4, 8):  # a JSON part has any length, so the elements after it lie at any address
+        head = text + b" " * spaces
+        with server.wire() as wire:
+            for index in range(4):
+                body = head + struct.pack("<2f", index, -index)
+                wire.send(request_bytes("POST", "/v2/models/tile/infer", body, {HEADER: len(head)}))
+                answer = wire.answer()
+                assert struct.pack("<4f", *[index, -index] * 2) == answer.body[int(answer.headers[HEADER.lower()]) :]
     found = server.ask(request_bytes("GET", "/v2/models/tile/stats")).json()["model_stats"][0]
-    assert found["inference_count"] - before == 5
+    assert found["inference_count"] - before == 16
+    assert replayed == [True] * len(replayed)
+    assert len(replayed) >= 8, "the first of a head is not replayed, nor one that is computed for the first time"
 
 
 @pytest.mark.parametrize("content_type", [None, "application/octet-stream", "application/x-www-form-urlencoded"])

@@ -23,7 +23,7 @@ from .call_cache import (
     Replay,
     RequestKey,
     WholeMessages,
-    tensors_in_place,
+    received_tensors,
 )
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
@@ -177,7 +177,7 @@ class Execution:
             await service.image_threads.run(True, read.encoded.decode_into, memory)
         if memory is None:
             complete = body.complete if prepared.aligned and worker.is_small(plan) else None
-            memory = None if complete is None else tensors_in_place(complete, prepared.sizes)
+            memory = None if complete is None else received_tensors(complete, prepared.sizes)
         if memory is None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
             await body.receive_into(memory)
