@@ -71,9 +71,7 @@ PEERS = {product.environment: product for product in PRODUCTS}
 def measure(bench: Bench) -> Iterator[Table]:
     """Small and large calls against each peer and against the client alone, and shared memory."""
     bench.note("One process of tritonclient asks, with as many threads and client objects as connections.")
-    bench.note(
-        "An answer made beforehand comes from a server that does nothing else: no server can have the client do more."
-    )
+    bench.note("An answer made beforehand is that of a server without any work: the client can do no more.")
     bench.note("Small: Tile x2x2 of 1x3x8x8 float32, 3 KiB out. Large: GB/s of output; a quarter of it goes in.")
     small: list[tuple[Cell, ...]] = []
     large: list[tuple[Cell, ...]] = []
