@@ -344,6 +344,29 @@ def test_every_refusal_has_the_member_that_clients_show(server: Serving, method:
     assert len(refused(answer, status)) > 15
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("POST /v2/models/tile/infer HTTP/1.1\r\nno field\r\n\r\n", 400),
+        ("POST /v2/models/tile/infer HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n", 400),
+        ("POST /v2/models/tile/infer HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+        (f"GET /v2/models/{'a' * 100_000} HTTP/1.1\r\nhost: a\r\n\r\n", 431),
+        ("GET /v2 HTTP/1.1\r\nhost: a\r\n" + "x: 1\r\n" * 101 + "\r\n", 431),
+        ("GET http://test/v2?x HTTP/1.1\r\n: \r\n\r\n", 400),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_the_application_has_it_too(server: Serving, head: str, status: int):
+    with server.wire() as wire:
+        wire.send(head.encode())
+        assert len(refused(wire.answer(), status)) > 15
+    page = server.ask(request_bytes("GET", "/v2/nothing", b"", {"accept": "text/html"}))
+    assert "nothing" in refused(page, 404)
+    with server.wire() as wire:  # and nobody else
+        wire.send(head.replace("/v2", "/v1").encode())
+        answer = wire.answer()
+    assert ("error" in answer.json(), answer.headers["content-type"]) == (False, "application/problem+json")
+
+
 def test_more_than_a_limit_is_413_with_the_setting(server: Serving):
     large = {"inputs": [tensor("input", "FP32", [1.0])], "parameters": {"repeats": [2000]}}
     text = b'{"inputs":' + b" " * (2 << 20)
