@@ -29,7 +29,7 @@ from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import caller_of, content_length, is_chunked, wait_seconds
+from .headers import FRAMING, Framing, caller_of, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadBody, ReadCall, read_call
@@ -139,14 +139,15 @@ class Execution:
         self._observation.stages = stages.milliseconds
         pool = service.workers()
         chunks: bytearray | None = None
-        if is_chunked(fields):
+        framing: Framing = self._scope[FRAMING]
+        if framing.chunked:
             self._format_of(settings.max_body_bytes)  # refuses what is not read here, before any of it is received
             chunks = await receive_chunked(
                 receive, settings.max_body_bytes, settings.receive_timeout_seconds, self._reserve
             )
             length = len(chunks)
         else:
-            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+            length = content_length(framing.length, settings.max_body_bytes)
         format_ = self._format_of(length)
         sender = self.sender = ResponseSender(
             send, self._scope["tensorpost.request_id"], stages, settings.send_timeout_seconds, self._whole, watch

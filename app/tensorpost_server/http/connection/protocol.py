@@ -340,7 +340,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._refuse_head()
             raise _RequestRefused
         try:
-            length, chunked = request_framing(header_fields(self.headers), self.parser.get_http_version())
+            framing = request_framing(header_fields(self.headers), self.parser.get_http_version())
         except InvalidParameter as error:
             self._refuse(error)
             raise _RequestRefused from None
@@ -348,11 +348,12 @@ class DirectProtocol(HttpToolsProtocol):
             self._refuse(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
             raise _RequestRefused
         upgrade = self.parser.should_upgrade()
-        if upgrade and chunked and not self._should_upgrade():
+        if upgrade and framing.chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
             self._refuse(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
             raise _RequestRefused
         self._discarded_bytes = self._unparsed_bytes = 0
+        length = framing.length or 0
         if length > self.limits.drain_bytes:
             self.app = cast("Any", self._close_if_unread)
         super().on_headers_complete()
