@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ THEIRS = ("x", "y")
 
 @dataclass(frozen=True)
 class Way:
-    """Who is compared with us, and by which client each is asked: `http` or `grpc`."""
+    """Who is compared with us, by which client each is asked (`http` or `grpc`), and the large jobs."""
 
     environment: str
     ours: str
     theirs: str
+    jobs: tuple[str, ...] = ("16 MiB", "256 MiB")
 
     @property
     def words(self) -> str:
@@ -62,10 +64,11 @@ WAYS = (
     Way("pytriton", "http", "http"),
     Way("pytriton", "grpc", "grpc"),
     Way("mlserver", "http", "grpc"),
-    Way("mlserver", "grpc", "grpc"),
+    Way("mlserver", "grpc", "grpc", ("16 MiB",)),
 )
-PEERS = {product.environment: product for product in PRODUCTS}
 """MLServer takes no binary tensors by HTTP, so its gRPC is its fastest."""
+
+PEERS = {product.environment: product for product in PRODUCTS}
 
 
 def measure(bench: Bench) -> Iterator[Table]:
@@ -86,7 +89,7 @@ def measure(bench: Bench) -> Iterator[Table]:
                 asked = [_asked(way.ours, ours, OURS), _asked(way.theirs, theirs, THEIRS)]
                 with asked[0] as us, asked[1] as them:
                     small += _small(bench, (name, way.words), us, them)
-                    large += _large(bench, (name, way.words), us, them)
+                    large += _large(bench, (name, way.words), us, them, way.jobs)
         except (RuntimeError, OSError) as error:
             bench.leave_out(f"{name}, {way.words}: {error}")
     columns = ("ours, req/s", "theirs, req/s", "ratio", "ours, p50 us", "theirs, p50 us")
@@ -95,7 +98,7 @@ def measure(bench: Bench) -> Iterator[Table]:
             with _asked(kind, ours, OURS) as us, _asked(kind, theirs, THEIRS) as them:
                 names = ("an answer made beforehand", f"tritonclient.{kind}")
                 small += _small(bench, names, us, them, None)
-                large += _large(bench, names, us, them, None)
+                large += _large(bench, names, us, them, ("16 MiB",), None)
     yield Table("Small calls", ("against", "asked by", "connections", *columns), tuple(small))
     yield Table("Large calls", ("against", "asked by", "job", "ours, GB/s", "theirs, GB/s", "ratio"), tuple(large))
     if sys.platform == "linux":
@@ -157,10 +160,11 @@ def _small(
 
 
 def _large(
-    bench: Bench, names: tuple[str, str], us: Conversation, them: Conversation, target: Target | None = SPEED
-) -> Iterator[tuple[Cell, ...]]:
+    bench: Bench, names: tuple[str, str], us: Conversation, them: Conversation, jobs: tuple[str, ...],
+    target: Target | None = SPEED,
+) -> Iterator[tuple[Cell, ...]]:  # fmt: skip
     """Whole calls, in turn; compared before."""
-    for job in ("16 MiB", "256 MiB"):
+    for job in jobs:
         bench.doing(f"{', '.join(names)}: {job}")
         for side in (us, them):
             side.check(job)
@@ -216,11 +220,12 @@ def main() -> int:
     """Run, print and write. A target that is missed is no failure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.open_inference", description=__doc__)
     parser.add_argument("--peers", type=Path, metavar="DIR", help="the other servers' environments")
-    parser.add_argument("--quick", action="store_true", help="shorter rows: three minutes")
+    parser.add_argument("--quick", action="store_true", help="shorter rows: five minutes instead of eight")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "open-inference.json", help="where to write")
     options = parser.parse_args()
     subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True)
-    machine = Machine.here(versions(options.peers))
+    here = {name: version(name) for name in ("tritonclient", "grpcio")}
+    machine = Machine.here({**versions(options.peers), **here})
     print("\n".join(machine.lines()))
     section = measured("inference", "benchmarks.open_inference", Bench(options.quick, options.peers))
     Run(machine, options.quick, (section,)).write(options.json)

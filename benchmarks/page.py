@@ -1,10 +1,11 @@
-"""Write the tables of docs/performance.md from runs.
+"""Write the tables of docs/performance.md and docs/open-inference.md from runs.
 
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
+    python -m benchmarks.page --inference build/open-inference.json
 
-The runs are kept beside the page as docs/performance.json and, one for each kind of GPU, docs/performance-gpu.json.
-What stands between the page's markers is written from them; the rest of the page is written by hand.
+The runs are kept beside the pages as docs/performance.json, docs/open-inference.json and, one for each kind of GPU,
+docs/performance-gpu.json. What stands between a page's markers is written from them; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from .servers import ROOT
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.json"
 GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
+INFERENCE_PAGE = ROOT / "docs" / "open-inference.md"
+INFERENCE_FIGURES = ROOT / "docs" / "open-inference.json"
 MARKED = re.compile(r"(<!-- begin (?P<name>[a-z]+): written by benchmarks/page\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -32,7 +35,11 @@ def main() -> None:
     parser.add_argument(
         "--gpu", type=Path, nargs=2, metavar=("FORMS", "SERVICE"), help="what gpu.py and gpu_service.py wrote"
     )
+    parser.add_argument("--inference", type=Path, metavar="JSON", help="what python -m benchmarks.open_inference wrote")
     options = parser.parse_args()
+    if options.inference:
+        Run.read(options.inference).write(INFERENCE_FIGURES)
+    INFERENCE_PAGE.write_text(inference_filled(INFERENCE_PAGE.read_text(), Run.read(INFERENCE_FIGURES)))
     if options.json:
         Run.read(options.json).write(FIGURES)
     if options.gpu:
@@ -58,6 +65,23 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
         "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
         **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
+    return _filled(page, parts)
+
+
+def inference_filled(page: str, run: Run) -> str:
+    """The page of the Open Inference Protocol with what the run found between its markers.
+
+    Raises:
+        ValueError: as for `filled`.
+    """
+    parts: dict[str, Callable[[], str]] = {
+        "machine": lambda: "\n".join(run.machine.lines()),
+        **{section.name: lambda section=section: of_section(section) for section in run.sections},
+    }
+    return _filled(page, parts)
+
+
+def _filled(page: str, parts: Mapping[str, Callable[[], str]]) -> str:
     placed = [match["name"] for match in MARKED.finditer(page)]
     if set(placed) != set(parts):
         raise ValueError(f"the page has places for {sorted(placed)}, and there are {sorted(parts)}")

@@ -1,10 +1,10 @@
-"""docs/performance.md says what docs/performance.json holds, and the README what both say."""
+"""docs/performance.md and docs/open-inference.md say what their JSON holds, and the README what the first says."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from benchmarks.page import FIGURES, GPU_FIGURES, PAGE, filled
+from benchmarks.page import FIGURES, GPU_FIGURES, INFERENCE_FIGURES, INFERENCE_PAGE, PAGE, filled, inference_filled
 from benchmarks.report import Run
 
 RUN = Run.read(FIGURES)
@@ -14,6 +14,14 @@ TEXT = PAGE.read_text()
 
 def test_the_pages_tables_are_those_of_the_committed_run() -> None:
     assert filled(TEXT, RUN, GPU) == TEXT, "run: python -m benchmarks.page docs/performance.json"
+
+
+def test_the_tables_of_the_open_inference_protocol_are_those_of_the_committed_run() -> None:
+    text = INFERENCE_PAGE.read_text()
+    run = Run.read(INFERENCE_FIGURES)
+
+    assert inference_filled(text, run) == text, "run: python -m benchmarks.page"
+    assert all(table.rows for section in run.sections for table in section.tables)
 
 
 def test_the_committed_run_is_a_full_one() -> None:
