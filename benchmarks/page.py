@@ -5,7 +5,7 @@
     python -m benchmarks.page --inference build/open-inference.json
 
 The runs are kept beside the pages as docs/performance.json, docs/open-inference.json and, one for each kind of GPU,
-docs/performance-gpu.json. What stands between a page's markers is written from them; the rest of the page is written by hand.
+docs/performance-gpu.json. What stands between a page's markers is written from them; the rest of a page is by hand.
 """
 
 from __future__ import annotations

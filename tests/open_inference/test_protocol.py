@@ -49,6 +49,8 @@ HEADER = "Inference-Header-Content-Length"
 PRESETS = {
     "tile.2x2": {"operator": "tile", "attributes": {"repeats": [2, 2]}, "shape": [2, 3]},
     "row": {"operator": "tile", "attributes": {"repeats": "2"}, "shape": [-1], "datatype": "INT16"},
+    "word": {"operator": "onnx.tile", "attributes": {"repeats": [2]}, "shape": [1], "datatype": "BYTES"},
+    "words": {"operator": "onnx.tile", "attributes": {"repeats": [2]}, "shape": [2], "datatype": "BYTES"},
     "cut": {"operator": "onnx.slice", "attributes": {"starts": [1], "ends": [3]}, "shape": [4]},
 }
 
@@ -236,6 +238,9 @@ def test_presets_have_fixed_attributes_and_take_raw_bodies(server: Serving):
     assert np.tile(x, (2, 2)).tobytes() == post("tile.2x2", x.tobytes()).body[-96:]
     assert post("row", b"\1\0\2\0").body[-8:] == b"\1\0\2\0\1\0\2\0"
     assert np.array([1, 2], "float32").tobytes() == post("cut", np.arange(4, dtype="float32").tobytes()).body[-8:]
+    assert post("word", b"\2\0\0\0ab").body[-12:] == b"\2\0\0\0ab" * 2
+    assert "ends before element 0" in refused(post("word", b"ab"), 400)
+    assert "a single one" in refused(post("words", b"\0" * 8), 400)
     assert "24 bytes" in refused(post("tile.2x2", b"123"), 400)
     assert "one free size" in refused(post("tile", b"1234"), 400)
     twice = {"inputs": [tensor("input", "FP32", x.tolist())], "parameters": {"repeats": [1, 1]}}

@@ -49,21 +49,22 @@ def raw_request(model: Model, length: int) -> InferRequest:
     """The request that a body without any JSON stands for.
 
     Raises:
-        InvalidParameter: the model has not one input with at most one free size.
+        InvalidParameter: the model has not one input with at most one free size, or one of several strings.
     """
     free = [size for tensor in model.inputs for size in tensor.shape if size < 0]
-    if len(model.inputs) != 1 or len(free) > 1:
+    fixed = math.prod([size for tensor in model.inputs for size in tensor.shape if size >= 0])
+    is_text = any(not tensor.data_type.item_size for tensor in model.inputs)
+    if len(model.inputs) != 1 or len(free) > 1 or (is_text and fixed != 1):
         raise InvalidParameter(
-            f"model {model.name!r} takes no raw request: it needs one input with at most one free size; send the JSON "
-            "part, or make a preset with a shape"
+            f"model {model.name!r} takes no raw request: it needs one input with at most one free size, of strings a "
+            "single one; send the JSON part, or make a preset with a shape"
         )
-    tensor = model.inputs[0]
-    known = tensor.data_type.item_size
-    for size in tensor.shape:
-        known *= size if size >= 0 else 1
-    count, rest = divmod(length, known) if known else (0, length)
-    if rest or (not free and count != 1):
-        refuse(("inputs", 0), f"a raw body of model {model.name!r} has {known:,} bytes", length, f"{known:,} bytes")
+    tensor, count = model.inputs[0], 1
+    if not is_text:
+        known = fixed * tensor.data_type.item_size
+        count, rest = divmod(length, known) if known else (0, length)
+        if rest or (not free and count != 1):
+            refuse(("inputs", 0), f"a raw body of model {model.name!r} has {known:,} bytes", length, f"{known:,} bytes")
     shape = tuple([count if size < 0 else size for size in tensor.shape])
     return InferRequest(
         "", {}, (InferInput(tensor.name, tensor.data_type, shape, binary_bytes=length),), binary_output=True
