@@ -143,9 +143,9 @@ def _small(
     for connections in CONNECTIONS:
         bench.doing(f"{', '.join(names)}: small, {connections} connections")
         found: dict[Conversation, list[Load]] = {us: [], them: []}
-        for number in range(2 if bench.quick else 4):
+        for number in range(4 if bench.quick else 6):
             for side in (us, them) if number % 2 else (them, us):
-                found[side].append(side.load(connections, 0.5 if bench.quick else 1))
+                found[side].append(side.load(connections, 0.4 if bench.quick else 1))
                 side.check("small")
         rates = [1 / float(np.quantile([1 / one.rate for one in found[side]], 0.25)) for side in (us, them)]
         p50 = [float(np.quantile([one.p50 for one in found[side]], 0.25)) * 1e6 for side in (us, them)]
