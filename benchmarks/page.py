@@ -56,14 +56,10 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
         ValueError: a marker names what the run has not, or a section of the run has no place on the page.
     """
     parts: dict[str, Callable[[], str]] = {
-        "machine": lambda: "\n".join(run.machine.lines()),
+        **_common_parts(run),
         "targets": lambda: verdicts(run.sections).markdown(),
-        "sections": lambda: markdown(
-            ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))
-        ),
         "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
         "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
-        **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
     return _filled(page, parts)
 
@@ -74,11 +70,17 @@ def inference_filled(page: str, run: Run) -> str:
     Raises:
         ValueError: as for `filled`.
     """
-    parts: dict[str, Callable[[], str]] = {
+    return _filled(page, _common_parts(run))
+
+
+def _common_parts(run: Run) -> dict[str, Callable[[], str]]:
+    return {
         "machine": lambda: "\n".join(run.machine.lines()),
+        "sections": lambda: markdown(
+            ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))
+        ),
         **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
-    return _filled(page, parts)
 
 
 def _filled(page: str, parts: Mapping[str, Callable[[], str]]) -> str:
