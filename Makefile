@@ -85,7 +85,8 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost serve
 
 docs: build/docs-environment/.made  ## the documentation as a site: build/docs/index.html
-	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build --quiet
+	@echo "The site is build/docs/index.html; for its search: $(PYTHON) -m http.server --directory build/docs"
 
 build/docs-environment/.made: requirements/docs.txt
 	$(PYTHON) -m venv build/docs-environment
