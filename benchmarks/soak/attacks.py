@@ -1,5 +1,4 @@
-"""Each attack in turn beside a well-behaved caller, whose latencies are compared with those beside another server that
-is attacked."""
+"""Each attack in turn beside a well-behaved caller, compared with a caller beside another server that is attacked."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(server: Se
     def act() -> None:
         with server.wire() as wire:
             wire.send(data)
-            eventually(lambda: connections, "it is connected")
+            eventually(lambda: bool(connections), "it is connected")
         eventually(lambda: not connections, "it is closed")
 
     assert garbage(act) < REQUESTS
