@@ -1,10 +1,12 @@
-"""Write the tables of docs/performance.md from runs.
+"""Write the tables and the plots of docs/performance.md, and tables of docs/deploy.md and docs/open-inference.md.
 
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
+    python -m benchmarks.page --inference build/open-inference.json
 
-The runs are kept beside the page as docs/performance.json and, one for each kind of GPU, docs/performance-gpu.json.
-What stands between the page's markers is written from them; the rest of the page is written by hand.
+The runs are kept beside the pages as docs/performance.json, docs/open-inference.json and, one for each kind of GPU,
+docs/performance-gpu.json. What stands between a page's markers and docs/images/performance-*.svg are written from them;
+the rest of a page is written by hand.
 """
 
 from __future__ import annotations
@@ -12,16 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .report import Run, Section, markdown, verdicts
+from . import plots
+from .__main__ import SECTIONS
+from .capacity import capacity
+from .losses import losses, missed
+from .report import Run, Section, Table, markdown, verdicts
 from .servers import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.json"
+DEPLOY = ROOT / "docs" / "deploy.md"
 GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
+INFERENCE_PAGE = ROOT / "docs" / "open-inference.md"
+INFERENCE_FIGURES = ROOT / "docs" / "open-inference.json"
+MISSING = "Not measured in the run that this page shows; `python -m benchmarks --only {}` measures it."
 MARKED = re.compile(r"(<!-- begin (?P<name>[a-z]+): written by benchmarks/page\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -32,44 +42,84 @@ def main() -> None:
     parser.add_argument(
         "--gpu", type=Path, nargs=2, metavar=("FORMS", "SERVICE"), help="what gpu.py and gpu_service.py wrote"
     )
+    parser.add_argument("--inference", type=Path, metavar="JSON", help="what python -m benchmarks.open_inference wrote")
     options = parser.parse_args()
+    if options.inference:
+        Run.read(options.inference).write(INFERENCE_FIGURES)
+    INFERENCE_PAGE.write_text(with_inference(INFERENCE_PAGE.read_text(), Run.read(INFERENCE_FIGURES)))
     if options.json:
         Run.read(options.json).write(FIGURES)
     if options.gpu:
         kernels, service = (json.loads(path.read_text()) for path in options.gpu)
         known = json.loads(GPU_FIGURES.read_text()) | {kernels["device"]: {"kernels": kernels, "service": service}}
         GPU_FIGURES.write_text(json.dumps(known, indent=1) + "\n")
-    PAGE.write_text(filled(PAGE.read_text(), Run.read(FIGURES), json.loads(GPU_FIGURES.read_text())))
+    run = Run.read(FIGURES)
+    plots.write(run, plots.IMAGES)
+    DEPLOY.write_text(with_capacity(DEPLOY.read_text(), run))
+    PAGE.write_text(filled(PAGE.read_text(), run, json.loads(GPU_FIGURES.read_text())))
 
 
 def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
     """The page with what the run found between its markers.
 
+    A section that the run lacks is named as missing.
+
     Raises:
-        ValueError: a marker names what the run has not, or a section of the run has no place on the page.
+        ValueError: a marker names what there is not, or a section has no place on the page.
     """
     parts: dict[str, Callable[[], str]] = {
-        "machine": lambda: "\n".join(run.machine.lines()),
+        **{name: lambda name=name: MISSING.format(name) for name in SECTIONS},
+        "losses": lambda: titled((*losses(run, gpu), missed(run, gpu))),
+        "plots": lambda: plots.markdown(plots.plots(run)),
         "targets": lambda: verdicts(run.sections).markdown(),
+        "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
+        "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
+        **_common_parts(run),
+    }
+    return _with_parts(page, parts)
+
+
+def with_inference(page: str, run: Run) -> str:
+    """docs/open-inference.md with what the run found between its markers.
+
+    Raises:
+        ValueError: as for `filled`.
+    """
+    return _with_parts(page, _common_parts(run))
+
+
+def _common_parts(run: Run) -> dict[str, Callable[[], str]]:
+    return {
+        "machine": lambda: "\n".join(run.machine.lines()),
         "sections": lambda: markdown(
             ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))
         ),
-        "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
-        "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
         **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
+
+
+def _with_parts(page: str, parts: Mapping[str, Callable[[], str]]) -> str:
     placed = [match["name"] for match in MARKED.finditer(page)]
     if set(placed) != set(parts):
         raise ValueError(f"the page has places for {sorted(placed)}, and there are {sorted(parts)}")
     return MARKED.sub(lambda match: f"{match[1]}{parts[match['name']]()}\n{match[3]}", page)
 
 
+def with_capacity(page: str, run: Run) -> str:
+    """docs/deploy.md with what one server does in that run."""
+    return MARKED.sub(lambda match: f"{match[1]}{capacity(run)}\n{match[3]}", page)
+
+
+def titled(tables: Iterable[Table]) -> str:
+    """Each table under its title; a table without rows is left out."""
+    return "\n\n".join(f"**{table.title}**\n\n{table.markdown()}" for table in tables if table.rows)
+
+
 def of_section(section: Section) -> str:
     """Tables, notes, and what is missing."""
-    tables = [f"**{table.title}**\n\n{table.markdown()}" for table in section.tables]
     notes = "\n".join(f"* {note}" for note in section.notes)
     missing = "\n".join(f"* Left out: {what}" for what in section.left_out)
-    return "\n\n".join(filter(None, [*tables, "\n".join(filter(None, [notes, missing]))]))
+    return "\n\n".join(filter(None, [titled(section.tables), "\n".join(filter(None, [notes, missing]))]))
 
 
 def of_gpu_kernels(found: dict[str, Any]) -> str:

@@ -22,9 +22,11 @@ from . import machine
 from .backends import DeviceOptions
 from .engine import Admission, InlineLimits, Pool
 from .engine.buffer_pool import KEEP_SECONDS, BufferPool
-from .http import examples, operator_routes, playground
+from .http import operator_routes
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
+from .http.documents import examples, playground
+from .http.documents.openapi import expanded
 from .http.error_responses import (
     REFUSALS,
     answer_disconnected,
@@ -41,7 +43,6 @@ from .http.observability.traces import Traces
 from .http.open_inference import routes as inference_routes
 from .http.open_inference.grpc_service import GrpcServer
 from .http.open_inference.inference_service import InferenceService
-from .http.openapi import expanded
 from .http.operator_dispatch import OperatorDispatch
 from .http.request_body import ClientDisconnected
 from .http.service import Service
@@ -100,7 +101,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     Args:
         settings: default: read from the environment.
 
-    Example:
+    Examples:
         `uvicorn --factory tensorpost_server.main:create_app`
     """
     settings = Settings() if settings is None else settings

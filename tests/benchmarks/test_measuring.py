@@ -6,15 +6,18 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from benchmarks.kernels import Resampling, Tiling
+from benchmarks.kernels import DTYPES, RESAMPLINGS, Resampling, Tiling, ours
 from benchmarks.load import Request, by_loop
 from benchmarks.peers import products
 from benchmarks.peers.jobs import compare, tensor
 from benchmarks.servers import answers, running
 from benchmarks.timing import Times, in_turn
+
+from tensorpost_server.backends import load_backend
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 OK_TIMED = b"HTTP/1.1 200 OK\r\nServer-Timing: compute;dur=0.2\r\nContent-Length: 2\r\n\r\nok"
@@ -118,6 +121,16 @@ def test_what_kernels_return_is_compared_with_the_definition(case, dtype, defini
     assert case.wrong(y[:-1] if y.ndim == 2 else y[..., :-1], x) is not None
 
 
+def test_our_kernels_return_what_the_benchmark_wants(monkeypatch) -> None:
+    monkeypatch.setattr("benchmarks.kernels.OUTPUT_BYTES", 1 << 16)
+    backend = load_backend("numpy")()
+    with ThreadPoolExecutor(1) as pool:
+        for case, dtype in itertools.product(RESAMPLINGS, DTYPES):
+            x = case.input(dtype)
+            _, whole = ours(backend, case.descriptor(x), [x], pool)
+            assert case.wrong(whole(), x) is None, f"{case} of {dtype}"
+
+
 def test_another_products_answer_is_compared_whole() -> None:
     y = np.tile(tensor("small"), (1, 1, 2, 2))
     compare("peer", "small", y)
@@ -132,7 +145,7 @@ def test_every_product_is_asked_by_http_or_by_a_program_of_its_own() -> None:
     for product in products.PRODUCTS:
         assert (here / f"{product.module}.py").exists()
         if product.request is None:
-            assert (here / f"{product.asks}.py").exists()
+            assert (here / f"{product.asks[0]}.py").exists()
         else:
             assert product.read is not None
             assert product.request(tensor("small")).path.startswith("/")

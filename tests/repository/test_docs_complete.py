@@ -12,8 +12,8 @@ from tests.support.docs_tables import DOCS, TABLES, between_marks, with_table
 from tests.support.openapi_examples import examples_text
 
 from tensorpost.descriptors import OPERATORS
-from tensorpost_server.http.conformance import CONFORMANCE
-from tensorpost_server.http.openapi import EXAMPLES
+from tensorpost_server.http.documents.conformance import CONFORMANCE
+from tensorpost_server.http.documents.openapi import EXAMPLES
 
 ROOT = DOCS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])

@@ -18,7 +18,7 @@ from tensorpost_server.backends.cuda import launch_plan
 from tensorpost_server.backends.cuda.launches import ArrayLayout
 from tensorpost_server.backends.numba_ import NumbaBackend
 from tensorpost_server.forms import whole_box
-from tensorpost_server.http.conformance import Conformance, Way
+from tensorpost_server.http.documents.conformance import Conformance, Way
 from tensorpost_server.planning import Plan, make_plan
 
 __all__ = ["conformance", "conformance_text", "directml_differences", "left_to_onnx_runtime"]

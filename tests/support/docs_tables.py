@@ -27,10 +27,10 @@ from tests.support.structure import picture, structure_table
 from tensorpost import _cli
 from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.problems import ConnectionProblem, TensorpostError, problem_classes
-from tensorpost_server.http.conformance import CONFORMANCE
+from tensorpost_server.http.documents.conformance import CONFORMANCE
+from tensorpost_server.http.documents.openapi import EXAMPLES
 from tensorpost_server.http.error_responses import status_of
 from tensorpost_server.http.observability.metrics import METRICS
-from tensorpost_server.http.openapi import EXAMPLES
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 

@@ -14,15 +14,18 @@ from starlette.types import Scope
 from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
 __all__ = [
+    "FRAMING",
     "Framing",
     "caller_of",
     "content_length",
     "header_fields",
-    "is_chunked",
     "request_framing",
     "request_id",
     "wait_seconds",
 ]
+
+FRAMING = "tensorpost.framing"
+"""The request's `Framing` in its ASGI scope."""
 
 _WAIT = re.compile(rb"(?:^|[,;])[ \t]*wait[ \t]*=[ \t]*\"?([0-9]{1,9})\"?[ \t]*(?=$|[,;])", re.IGNORECASE)
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]{0,5})?")
@@ -54,11 +57,11 @@ class Framing(NamedTuple):
     """How a request's body ends.
 
     Attributes:
-        length: bytes that Content-Length announces; 0 without it.
+        length: bytes that Content-Length announces; None without it.
         chunked: whether the body comes in chunks of unknown total length.
     """
 
-    length: int
+    length: int | None
     chunked: bool
 
 
@@ -87,48 +90,33 @@ def request_framing(fields: Mapping[bytes, bytes], http_version: str) -> Framing
             raise InvalidParameter("Content-Length and Transfer-Encoding are both there; send Content-Length only")
         if coding.strip(b" \t").lower() != b"chunked" or http_version == "1.0":
             raise InvalidParameter("this Transfer-Encoding is not taken; send Content-Length instead")
-        return Framing(0, chunked=True)
+        return Framing(None, chunked=True)
     if length is None:
-        return Framing(0, chunked=False)
-    return Framing(_length(length), chunked=False)
-
-
-def _length(value: bytes) -> int:
-    digits = value.strip(b" \t")
+        return Framing(None, chunked=False)
+    digits = length.strip(b" \t")
     if not digits.isdigit() or len(digits) > _MOST_LENGTH_DIGITS:
-        raise InvalidParameter(f"Content-Length {value[:40].decode('latin-1')!r} is not one number of bytes")
-    return int(digits)
+        raise InvalidParameter(f"Content-Length {length[:40].decode('latin-1')!r} is not one number of bytes")
+    return Framing(int(digits), chunked=False)
 
 
-def content_length(value: bytes | None, limit: int) -> int:
+def content_length(length: int | None, limit: int) -> int:
     """The length of a body that is not chunked, in bytes; its size is judged before any of it is read.
 
     Args:
-        value: the header field; None if there is none.
+        length: as `request_framing` has read it.
         limit: the setting `max_body_bytes`.
 
     Raises:
         LengthRequired: there is none (RFC 9110, section 8.6; 411).
-        InvalidParameter: it is not a number.
         LimitExceeded: it is larger than the limit.
     """
-    if value is None:
+    if length is None:
         raise LengthRequired(
             "there is no Content-Length; send the body's length, or Transfer-Encoding: chunked where it is not known"
         )
-    length = _length(value)
     if length > limit:
         raise LimitExceeded.of("the request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")
     return length
-
-
-def is_chunked(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether the body comes in chunks of unknown total length.
-
-    Args:
-        fields: that `request_framing` has let pass.
-    """
-    return b"transfer-encoding" in fields
 
 
 def wait_seconds(prefer: bytes | None) -> int | None:

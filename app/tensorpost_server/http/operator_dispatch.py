@@ -22,7 +22,7 @@ from .call_cache import whole_messages
 from .dialects import DIALECTS
 from .error_responses import STATUS, allowed_methods, answer_error, answer_http_exception, answer_options, route_path
 from .execution import Execution
-from .headers import header_fields, request_framing, request_id
+from .headers import FRAMING, header_fields, request_framing, request_id
 from .observability.request_record import Observation, RequestTrace, operator_name
 from .open_inference.infer_execution import InferExecution
 from .open_inference.statistics import INFER_PATH
@@ -84,7 +84,7 @@ class OperatorDispatch:
 
         request = Request(scope)
         try:
-            request_framing(fields, scope["http_version"])
+            scope[FRAMING] = request_framing(fields, scope["http_version"])
         except TensorpostError as error:
             response = answer_error(request, error)
             response.headers["Connection"] = "close"  # where the next request begins is not known

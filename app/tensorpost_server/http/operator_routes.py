@@ -18,10 +18,10 @@ from tensorpost.problems import InvalidDescriptor, Unavailable, Violation
 from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
-from . import examples
 from .caller_watch import CallerWatch
-from .conformance import conformance_of
-from .headers import content_length, header_fields, is_chunked
+from .documents import examples
+from .documents.conformance import conformance_of
+from .headers import FRAMING, Framing, content_length, header_fields
 from .media_types import refuse_content_encoding, refuse_unknown_type
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
@@ -180,7 +180,8 @@ async def validate(request: Request) -> JSONResponse:
     refuse_unknown_type(fields)
     refuse_content_encoding(fields)
     with service.admission.admit(0) as ticket, CallerWatch(request.receive) as watch:
-        if is_chunked(fields):
+        framing: Framing = request.scope[FRAMING]
+        if framing.chunked:
             chunks = await receive_chunked(
                 request.receive, settings.max_json_bytes, settings.receive_timeout_seconds, ticket.grow
             )
@@ -188,7 +189,7 @@ async def validate(request: Request) -> JSONResponse:
             body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
             body.supply(memoryview(chunks))
         else:
-            length = content_length(fields.get(b"content-length"), settings.max_body_bytes)
+            length = content_length(framing.length, settings.max_body_bytes)
             body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
         text = await whole_json(body, settings, ticket.grow)
         watch.start()

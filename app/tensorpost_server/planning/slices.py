@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tensorpost.layout import Layout, last_index
 
-from ..forms.base import Box
+from ..forms.base import Box, whole_box
 
 __all__ = ["OutputSlice", "OutputSlices", "Slices", "cut"]
 
@@ -66,7 +66,9 @@ class Slices:
         count = 0 if 0 in sizes else math.prod([sizes[axis] for axis in self.order[: self.split]]) * self.parts
         object.__setattr__(self, "count", count)
         if count == 1:
-            object.__setattr__(self, "whole", self._piece(0))
+            size = self.layout.size_in_bytes
+            whole = OutputSlice(whole_box(sizes), 0, size, 0, self.output) if self.layout.packed else self._piece(0)
+            object.__setattr__(self, "whole", whole)
 
     def __len__(self) -> int:
         return self.count

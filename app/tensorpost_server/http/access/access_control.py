@@ -24,7 +24,7 @@ from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
 from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, SendWhole, WholeMessages
-from ..playground import PLAYGROUND_PATHS
+from ..documents.playground import PLAYGROUND_PATHS
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
 from .json_web_tokens import InvalidToken, Token, TokenReader
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 __all__ = ["PLAYGROUND_PATHS", "router"]
 
-_FOLDER = Path(__file__).parents[1] / "playground"
+_FOLDER = Path(__file__).parents[2] / "playground"
 # Not asked of the system, whose table of media types may call JavaScript text/plain; browsers refuse such modules.
 _MEDIA_TYPES: Mapping[str, str] = {
     ".css": "text/css",

@@ -18,9 +18,9 @@ from tensorpost.descriptors import OPERATORS, OperatorDesc
 from tensorpost.descriptors.catalogue import pascal_case
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxSchema
 
-from ..backends import BACKENDS
-from .media_types import MediaType
-from .raw_tensor import DTYPE_FIELD, SHAPE_FIELD
+from ...backends import BACKENDS
+from ..media_types import MediaType
+from ..raw_tensor import DTYPE_FIELD, SHAPE_FIELD
 
 __all__ = ["EXAMPLES", "expanded"]
 

@@ -1,0 +1,1 @@
+"""Documents about the service itself: OpenAPI, examples, the page at `/`, problems as pages, conformance."""
