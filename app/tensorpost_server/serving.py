@@ -6,6 +6,7 @@ No choice is silent: `tensorpost doctor` shows the protocol, and `tensorpost ser
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import os
@@ -390,6 +391,8 @@ class Server(uvicorn.Server):
         for name, reason in self._app.refused():
             if library_version(name) is not None:
                 _log.warning("the backend %s is not used: %s", name, reason)
+        gc.collect()
+        gc.freeze()  # else each full collection of garbage looks at every module, and takes 50 to 100 ms
         print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
 
     def _acceptor(self, listener: socket.socket) -> Acceptor:

@@ -96,10 +96,15 @@ class Latency:
     def __str__(self) -> str:
         return f"liveness p99 {self.live_p99 * 1e3:.1f} ms, small resize p99 {self.small_p99 * 1e3:.1f} ms"
 
-    def holds_beside(self, alone: Latency) -> bool:
-        """Whether an attack moved it by no more than it may."""
-        live = self.live_p99 <= max(LIVE_SECONDS, TIMES * alone.live_p99)
-        return live and self.small_p99 <= TIMES * max(FLOOR_SECONDS, alone.small_p99)
+    @property
+    def milliseconds(self) -> str:
+        """Both, in words."""
+        return f"{self.live_p99 * 1e3:.1f} and {self.small_p99 * 1e3:.1f} ms"
+
+    def holds_beside(self, floor: Latency) -> bool:
+        """Whether an attack moved it by no more than it may, from what it is where another server is attacked."""
+        live = self.live_p99 <= max(LIVE_SECONDS, TIMES * floor.live_p99)
+        return live and self.small_p99 <= TIMES * max(FLOOR_SECONDS, floor.small_p99)
 
 
 def ask(port: int, data: bytes) -> Answer:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+
+import pytest
 
 from tensorpost_server.engine.worker_threads import WorkerThreads
 
@@ -19,3 +23,18 @@ def test_two_calls_in_a_row_get_two_threads():
             threads.close(calls)
         finally:
             threads.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+@pytest.mark.parametrize("processors", [True, False])
+def test_threads_that_compute_on_processors_give_the_event_loop_precedence(processors: bool):
+    threads = WorkerThreads(1, "test", extra_small=processors)
+    try:
+        calls = threads.open("anna")
+        found = threads.submit(calls, 1.0, os.getpriority, os.PRIO_PROCESS, 0).result(10)
+        threads.close(calls)
+    finally:
+        threads.stop()
+
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert found > ours or found == 19 if processors else found == ours

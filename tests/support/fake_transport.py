@@ -26,8 +26,10 @@ __all__ = ["FakeTransport", "answers", "connect"]
 class FakeTransport(asyncio.Transport):
     """A transport without a network."""
 
-    def __init__(self, protocol: DirectProtocol, *, tls: bool = False, reads_first: bool = False) -> None:
-        super().__init__({"sslcontext": object()} if tls else {})
+    def __init__(
+        self, protocol: DirectProtocol, *, tls: bool = False, reads_first: bool = False, address: str = "127.0.0.1"
+    ) -> None:
+        super().__init__({"peername": (address, 40_000), **({"sslcontext": object()} if tls else {})})
         self.reads_first = reads_first
         self.protocol: Any = protocol
         self.out = bytearray()
@@ -125,7 +127,13 @@ class FakeTransport(asyncio.Transport):
 
 
 def connect(
-    app: ASGIApp, *, tls: bool = False, reads_first: bool = False, state: ServerState | None = None, **limits: Any
+    app: ASGIApp,
+    *,
+    tls: bool = False,
+    reads_first: bool = False,
+    state: ServerState | None = None,
+    address: str = "127.0.0.1",
+    **limits: Any,
 ) -> FakeTransport:
     """A connection to the application; with the same `state` to the same server."""
     config = uvicorn.Config(
@@ -136,7 +144,7 @@ def connect(
     state = ServerState() if state is None else state
     protocol = config.http_protocol_class(config=config, server_state=state, app_state={})  # pyright: ignore[reportCallIssue] # uvicorn calls it so
     assert isinstance(protocol, DirectProtocol)
-    return FakeTransport(protocol, tls=tls, reads_first=reads_first)
+    return FakeTransport(protocol, tls=tls, reads_first=reads_first, address=address)
 
 
 def answers(out: bytes) -> list[tuple[int, dict[str, str], bytes]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +39,11 @@ class _Call:
 
 Calls: TypeAlias = Flow[_Call]
 """The calls of one request, from `WorkerThreads.open` until `WorkerThreads.close`."""
+
+
+_NICER = 5
+"""How much lower the priority of threads that compute on processors is. They want all processors for seconds; the event
+loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
 
 
 class WorkerThreads:
@@ -138,6 +145,8 @@ class WorkerThreads:
         return thread
 
     def _run_any(self) -> None:
+        if sys.platform == "linux" and self._has_extra:  # where a priority is a thread's own
+            os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
         while True:
             with self._lock:
                 while (call := self._urgent.popleft() if self._urgent else self._queue.take()) is None:

@@ -69,8 +69,9 @@ class OperatorDispatch:
                 observation.status = STATUS[kind]
             raise
         finally:
+            scope.pop("extensions", None)  # the server's refer to the request, whose objects are freed at once without
             if self._service.records is not None:
-                self._service.records.add(observation.record())
+                self._service.records.add(observation.record(scope))
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, fields: Mapping[bytes, bytes], id_: str,

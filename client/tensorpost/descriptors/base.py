@@ -99,11 +99,11 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
 
     def _all_violations(self, known: Mapping[str, Any], error: ValidationError) -> list[Violation]:
         """What is wrong with a broken structure, the rules that its sound tensors break included."""
+        found = _violations_of(error, type(self))
         try:
             super().__init__(**known)
         except ValidationError as second:
-            error = second
-        found = _violations_of(error, type(self))
+            found = _violations_of(second, type(self))
         for name, value in known.items():
             if isinstance(value, Descriptor):  # its rules may be postponed (`structure`)
                 found += [violation.under(name) for violation in value.rules()]

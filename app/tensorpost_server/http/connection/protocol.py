@@ -14,7 +14,8 @@
    all requests of the connection.
 6. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed, in
    one read's bytes and in the socket.
-7. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
+7. Requests of different addresses begin in turn, a few in each turn of the event loop (`request_turns.py`).
+8. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
    through the extension of `call_cache.py`, is answered by its `Replay`.
 
 Everything else, small and chunked bodies included, is uvicorn's. Over TLS `receive_into` is not offered: decryption
@@ -61,6 +62,7 @@ from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_budget import HEALTH_PATHS, ConnectionBudget
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .receive_into import RECEIVE_INTO, MemoryReceiver, move_bytes
+from .request_turns import RequestTurns
 from .timeouts import ConnectionLimits, ConnectionMonitor, RateMeter
 
 __all__ = ["DirectProtocol", "protocol_class"]
@@ -100,11 +102,13 @@ class _ServerShare:
     Attributes:
         monitor: looks for slow connections.
         budget: how many connections there may be.
+        turns: when their requests begin, and end with their connection.
         replays: by the HTTP head, what answers the next request, and the length of its body.
     """
 
     monitor: ConnectionMonitor
     budget: ConnectionBudget
+    turns: RequestTurns
     replays: BoundedCache[bytes, tuple[ReplayFunction, int]]
 
 
@@ -157,10 +161,13 @@ class DirectProtocol(HttpToolsProtocol):
             limits = self.limits
             budget = ConnectionBudget(limits.connections, limits.connections_per_address)
             monitor = ConnectionMonitor(server_state.connections, budget, self.loop, limits.interval)
-            shared = _SHARED[server_state] = _ServerShare(monitor, budget, BoundedCache(_MOST_REPLAYS))
+            shared = _SHARED[server_state] = _ServerShare(
+                monitor, budget, RequestTurns(self.loop), BoundedCache(_MOST_REPLAYS)
+            )
         self._shared = shared
         self.url = b""  # of the request that came last, as far as it came
         self._meter = RateMeter()
+        self._address: str | None = None  # of the caller; a Unix socket has none
         self._health_only = False  # there was no room for this connection
         self._receiver = MemoryReceiver(self)
         self._reading = Reading.IDLE
@@ -195,17 +202,27 @@ class DirectProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = self._flow = _HeldFlow(transport)
         self._shared.monitor.start()
-        has_room = self._shared.budget.add(self, self.client[0] if self.client else None)
+        self._address = self.client[0] if self.client else None
+        has_room = self._shared.budget.add(self, self._address)
         self._health_only = not has_room
         if has_room is None:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed, for all requests on it."""
-        for cycle in (self._active, *[queued for queued, _ in self.pipeline]):
-            if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
+        """The connection is closed. Ending a request costs as much as beginning one, so it waits for its turn too."""
+        cycles = [cycle for cycle in (self._active, *[queued for queued, _ in self.pipeline]) if cycle is not None]
+        unfinished = [cycle for cycle in cycles if not cycle.response_complete]
+        for cycle in unfinished:
+            cycle.disconnected = True
+        if unfinished:
+            self._shared.turns.begin(self._address, partial(self._end_requests, unfinished, exc))
+        else:
+            self._end_requests(unfinished, exc)
+
+    def _end_requests(self, unfinished: Sequence[RequestResponseCycle], exc: Exception | None) -> None:
+        """Tell all requests of a connection that it is closed, and let its objects be freed."""
+        for cycle in unfinished:
+            cycle.message_event.set()
         self._shared.budget.remove(self)
         self._unset_keepalive_if_required()  # uvicorn leaves it after a reset, and with it all of this
         if self._linger_timer is not None:
@@ -214,6 +231,7 @@ class DirectProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         self._backlog = b""
         self._receiver.wake()
+        self._receiver = cast("Any", None)  # which refers to this: that cycle would wait for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Bytes came while the application waited for none in its memory."""
@@ -402,6 +420,16 @@ class DirectProtocol(HttpToolsProtocol):
         if self._reading is Reading.COUNTED:
             self._change(Event.BODY_ENDS)
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Give a request to the application when it has its turn."""
+        self._shared.turns.begin(self._address, partial(self._begin, cycle, app))
+
+    def _begin(self, cycle: RequestResponseCycle, app: Any) -> bool:
+        """Give it to the application now; False if its caller has gone."""
+        if not cycle.disconnected:
+            super()._start_asgi_task(cycle, app)
+        return not cycle.disconnected
 
     # ---- counted bodies ----------------------------------------------------------------------------------------------
 

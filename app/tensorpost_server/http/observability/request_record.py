@@ -127,14 +127,14 @@ class Observation:
     """
 
     __slots__ = (
-        "_begin", "_id", "_scope", "backend", "operator", "reason", "received_bytes", "sent_bytes", "slices", "stages",
+        "_begin", "_id", "backend", "operator", "reason", "received_bytes", "sent_bytes", "slices", "stages",
         "status", "trace",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, id_: str) -> None:
         self._begin = time.perf_counter()
-        self._scope, self._id = scope, id_
-        scope[_SCOPE_KEY] = self
+        self._id = id_
+        scope[_SCOPE_KEY] = self  # which is not known here in turn: that cycle would wait for the garbage collector
         self.operator: str | None = None
         self.backend: str | None = None
         self.status: int | None = None
@@ -150,9 +150,8 @@ class Observation:
         elif message["type"] == "http.response.body":
             self.sent_bytes += len(message.get("body", b""))
 
-    def record(self) -> RequestRecord:
-        """What is known when the request has ended."""
-        scope = self._scope
+    def record(self, scope: Scope) -> RequestRecord:
+        """What is known when the request of this scope has ended."""
         reason = CLIENT_DISCONNECTED if self.status is None and self.reason is None else self.reason
         return RequestRecord(
             time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
