@@ -384,7 +384,7 @@ HEAD_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "the same name twice, once escaped": (f"{ONE[:-1]},{ESCAPED}", "the key 'a' stands twice"),
     "metadata twice": ('{"__metadata__":{},"__metadata__":{}}', "the key '__metadata__' stands twice"),
     "the same member twice": (one(more=',"dtype":"I8"'), "the key 'dtype' stands twice"),
-    "NaN": ('{"a":NaN}', "NaN is no JSON number"),
+    "NaN": ('{"a":NaN}', "NaN is not a JSON number"),
     "nested deeply": ('{"a":' + "[" * 8 + "]" * 8 + "}", "nests deeper than 8 levels"),
     "metadata is a text": ('{"__metadata__":"x"}', "$.__metadata__: must be a JSON object"),
     "metadata is null": ('{"__metadata__":null}', "$.__metadata__: must be a JSON object"),

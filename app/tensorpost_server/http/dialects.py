@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
@@ -23,6 +25,7 @@ from tensorpost.problems import (
     InvalidParameter,
     UnknownOperator,
     Violation,
+    json_path,
 )
 from tensorpost.strict_json import read_json
 
@@ -32,6 +35,21 @@ __all__ = ["DIALECTS", "DirectmlParser", "OnnxParser", "takes_long"]
 
 _MOST_ITEMS = 256
 """Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
+
+_SHORT_NUMBER = re.compile(r"-?(\d+\.|\.\d+)", re.ASCII)
+"""Numbers that people write and JSON does not have: `.5` and `1.`."""
+
+_ONE_TENSOR = (
+    "npy holds one tensor, but the operator takes {}; send npz (np.savez) or a frame, which is a safetensors file"
+)
+
+
+def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
+    """The names of so many tensors: each input's own, and the numbered ones of one that is an array."""
+    found: list[str] = []
+    for name, is_array in inputs:
+        found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
+    return found[:count]
 
 
 class DirectmlParser:
@@ -56,8 +74,13 @@ class DirectmlParser:
         only = required or fields
         if len(only) == 1 and not only[0].is_array:
             return only[0].slot_name
-        names = [field.slot_name + ("_0, ..." if field.is_array else "") for field in fields]
-        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
+        names = [field.slot_name + (f"_0, {field.slot_name}_1, ..." if field.is_array else "") for field in fields]
+        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+
+    def tensor_names(self, count: int) -> list[str]:
+        """See `CallParser.tensor_names`."""
+        fields = self._cls.facts.fields_by_kind["input"]
+        return _numbered([(field.slot_name, field.is_array) for field in fields], count)
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
@@ -89,6 +112,8 @@ class DirectmlParser:
             parsed = cls.completed(desc)
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
+            if members is None:
+                raise _by_query_names(cls, error) from None
             raise error.under("desc") from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
@@ -96,6 +121,24 @@ class DirectmlParser:
         for slot, (path, tensor) in zip(slots, parsed.tensors("input"), strict=True):
             _match_tensor(announced[slot.name], pascal_case(path[0]), tensor)
         return parsed, options
+
+
+def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
+    """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
+    names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
+    words = re.compile(rf"\b({'|'.join(names)})\b")
+    found = [
+        replace(violation, message=words.sub(lambda word: names[word[0]], violation.message)).under("desc")
+        for violation in error.violations
+    ]
+    first = found[0]
+    name = names.get(str(first.path[1])) if len(first.path) > 1 else None
+    if name is None:
+        return type(error).of(found)
+    detail = first.message
+    if name not in detail:
+        detail = f"query parameter {name}{json_path(first.path[2:])[1:]}: {detail}"
+    return type(error)(detail + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""), tuple(found))
 
 
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +180,7 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
             own.sort(key=itemgetter(0))
             found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
             desc[field.name] = found if field.is_array else found[0]
-    match_names(tensors, required, optional)
+    match_names(tensors, required, optional, more=any(field.is_array for field in cls.facts.fields_by_kind["input"]))
 
 
 def _describe_outputs(
@@ -190,10 +233,9 @@ def _query_value(name: str, text: str, *, array: bool) -> Any:
             if len(values) == len(items):  # no comma is inside an item
                 return values
         return [_query_value(name, item.strip(), array=False) for item in items]
-    try:
+    with suppress(InvalidJson):
         return read_json(text.encode())
-    except InvalidJson:
-        return text
+    return float(text) if _SHORT_NUMBER.fullmatch(text) else text
 
 
 def _directml_name(tensor: AnnouncedTensor) -> str:
@@ -252,8 +294,12 @@ class OnnxParser:
         only = required or inputs
         if len(only) == 1 and not only[0].variadic:
             return only[0].name
-        names = [entry.name + ("_0, ..." if entry.variadic else "") for entry in inputs]
-        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
+        names = [entry.name + (f"_0, {entry.name}_1, ..." if entry.variadic else "") for entry in inputs]
+        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+
+    def tensor_names(self, count: int) -> list[str]:
+        """See `CallParser.tensor_names`: of the operator's newest version."""
+        return _numbered([(entry.name, entry.variadic) for entry in self._schema.inputs], count)
 
     @property
     def value_names(self) -> frozenset[str]:

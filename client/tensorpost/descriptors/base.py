@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from ..problems import InvalidDescriptor, Violation, json_path, nearest
 from .catalogue import pascal_case, snake_case
@@ -205,6 +207,16 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {
 }
 
 
+def _kind_of_field(info: FieldInfo) -> str:
+    """What a field takes, in words."""
+    if isinstance(info.annotation, type) and issubclass(info.annotation, IntEnum):
+        return "one of " + ", ".join(info.annotation.__members__)
+    if get_origin(info.annotation) is tuple:
+        return "an array"
+    kinds: Mapping[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+    return kinds.get(info.annotation, "an object")
+
+
 def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violation]:
     """Translate Pydantic's report; errors of nested descriptors are spliced in under their field."""
     found: list[Violation] = []
@@ -225,5 +237,9 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
         code, message = _MESSAGES.get(line["type"], (line["type"].replace("_", "-"), line["msg"]))
         name = json_path(path)[2:] or cls.__name__
         value = None if line["type"] == "missing" else line["input"]
-        found.append(Violation(code, path, f"{name} {message}", value, str(context.get("expected", "")), "DirectML.h"))
+        expected = str(context.get("expected", ""))
+        if line["type"] == "missing" and len(path) == 1:
+            expected = _kind_of_field(next(info for info in cls.model_fields.values() if info.alias == path[0]))
+            message += f": {expected}" if expected.startswith("one of") else ""
+        found.append(Violation(code, path, f"{name} {message}", value, expected, "DirectML.h"))
     return found
