@@ -310,7 +310,8 @@ def test_types_that_no_level_supports_say_so(name: str) -> None:
     with pytest.raises(UnsupportedAtLevel) as error:
         desc.validate_for()
     assert error.value.violations[0].message == (
-        f"DML_OPERATOR_TILE does not take {name} at feature level 6_4, and no level does"
+        f"DML_OPERATOR_TILE does not take {name} at feature level 6_4, and no level does; "
+        f"it takes {', '.join(('FLOAT64', *TILE_DATA_TYPES))}"
     )
     assert error.value.violations[0].expected == "one of " + ", ".join(("FLOAT64", *TILE_DATA_TYPES))
 

@@ -274,6 +274,7 @@ class OperatorDesc(Descriptor):
                 rows = self.facts.rows(field, function)
                 needs = _first_level(rows, lambda r, t=tensor.data_type: t in r.data_types)
                 allowed = ", ".join(t.name for t in types)
+                needs += "" if "from" in needs or not types else f"; it takes {allowed}"
                 yield Violation(
                     "data-type-unsupported", (*_json_path(path), "DataType"),
                     f"{name} does not take {tensor.data_type.name} at feature level {level}{needs}",
