@@ -26,7 +26,7 @@ RUN /build/bin/pip --python /opt/tensorpost install --require-hashes --requireme
 
 # ---- This project, as one wheel for all of them ----------------------------------------------------------------------
 FROM packages-slim AS wheel
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY client client
 COPY app app
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheel .

@@ -13,7 +13,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	soak sbom audit serve image image-check helm-test ray-test docs requirements
+	soak sbom audit serve image image-check helm-test ray-test docs dist requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -85,11 +85,23 @@ serve: .venv/.demo  ## the server, on 127.0.0.1:8000
 	$(RUN)tensorpost serve
 
 docs: build/docs-environment/.made  ## the documentation as a site: build/docs/index.html
-	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 build/docs-environment/bin/python -m mkdocs build --quiet
+	@echo "The site is build/docs/index.html; for its search: $(PYTHON) -m http.server --directory build/docs"
 
 build/docs-environment/.made: requirements/docs.txt
 	$(PYTHON) -m venv build/docs-environment
 	build/docs-environment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
+	touch $@
+
+dist: build/dist-environment/.made  ## source distribution and wheel in dist/, checked by twine
+	rm -rf dist
+	build/dist-environment/bin/python -m build --no-isolation
+	build/dist-environment/bin/twine check --strict dist/*
+
+build/dist-environment/.made: requirements/build.txt
+	$(PYTHON) -m venv build/dist-environment
+	build/dist-environment/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	build/dist-environment/bin/python -m pip install --quiet --disable-pip-version-check build twine
 	touch $@
 
 image: $(IMAGES:%=image-%)  ## the container images tensorpost:cpu (also :latest), :slim and :cuda; one alone: make image-slim

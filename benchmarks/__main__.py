@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tensorpost.problems import TensorpostError
 
+from . import plots
 from .bench import Bench
 from .machine import BUSY, Machine, busy_cores, commit
 from .peers.products import versions
@@ -22,6 +23,7 @@ SECTIONS = {
     "startup": ("benchmarks.startup", "imports, and a server that serves"),
     "memory": ("benchmarks.memory", "while a large answer is streamed"),
     "wire": ("benchmarks.wire", "bodies in and out, against plain TCP"),
+    "sizes": ("benchmarks.sizes", "one call from 1 KiB to 1 GiB"),
     "sdk": ("benchmarks.sdk", "our client against httpx"),
     "small": ("benchmarks.small", "rate and latency of small requests"),
     "peers": ("benchmarks.peers.bulk", "large tensors, against other products"),
@@ -56,7 +58,8 @@ def main() -> int:
             continue
         run = run.with_sections_of(Run(machine, options.quick, (section,)))
         run.write(options.json)  # each, so that a run that is broken off leaves what it found
-    print(f"\n# targets\n\n{verdicts(run.sections).markdown()}\n\nwritten to {options.json}")
+    written = ", ".join(map(str, (options.json, *plots.write(run, options.json.parent))))
+    print(f"\n# targets\n\n{verdicts(run.sections).markdown()}\n\nwritten: {written}")
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0

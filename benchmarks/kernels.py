@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ResampleOperatorDesc, TileOperatorDesc
+from tensorpost.resampling import resample_desc
 from tensorpost_server.backends import Backend, load_backend
 from tensorpost_server.planning import make_plan
 from tensorpost_server.settings import Settings
@@ -65,13 +66,11 @@ class Resampling:
         return _random((1, 3, *[side] * self.dims), dtype)
 
     def descriptor(self, x: NDArray[Any]) -> OperatorDesc:
-        return ResampleOperatorDesc.completed(
-            {
-                "InputTensor": BufferTensorDesc.packed(x.dtype, x.shape),
-                "InterpolationMode": "LINEAR" if self.mode == "linear" else "NEAREST_NEIGHBOR",
-                "Scales": [1, 1, *[self.scale] * self.dims],
-            }
-        )
+        if self.mode == "nearest":  # as the SDK asks: RESAMPLE's own nearest of uint8 rounds down, as DirectML's does
+            return resample_desc(x, scales=self.scale, axes=(2, 3), mode="nearest")
+        tensor = BufferTensorDesc.packed(x.dtype, x.shape)
+        scales = [1, 1, *[self.scale] * self.dims]
+        return ResampleOperatorDesc.completed({"InputTensor": tensor, "InterpolationMode": "LINEAR", "Scales": scales})
 
     def wrong(self, y: NDArray[Any], x: NDArray[Any]) -> str | None:
         """What is wrong with a result, at a few thousand random places."""

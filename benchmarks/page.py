@@ -1,10 +1,11 @@
-"""Write the tables of docs/performance.md from runs.
+"""Write the tables and the plots of docs/performance.md, and a table of docs/deploy.md, from runs.
 
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
 
 The runs are kept beside the page as docs/performance.json and, one for each kind of GPU, docs/performance-gpu.json.
-What stands between the page's markers is written from them; the rest of the page is written by hand.
+What stands between the page's markers and docs/images/performance-*.svg are written from them; the rest of the page is
+written by hand.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .report import Run, Section, markdown, verdicts
+from . import plots
+from .__main__ import SECTIONS
+from .capacity import capacity
+from .losses import losses, missed
+from .report import Run, Section, Table, markdown, verdicts
 from .servers import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.json"
+DEPLOY = ROOT / "docs" / "deploy.md"
 GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
+MISSING = "Not measured in the run that this page shows; `python -m benchmarks --only {}` measures it."
 MARKED = re.compile(r"(<!-- begin (?P<name>[a-z]+): written by benchmarks/page\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -39,16 +46,24 @@ def main() -> None:
         kernels, service = (json.loads(path.read_text()) for path in options.gpu)
         known = json.loads(GPU_FIGURES.read_text()) | {kernels["device"]: {"kernels": kernels, "service": service}}
         GPU_FIGURES.write_text(json.dumps(known, indent=1) + "\n")
-    PAGE.write_text(filled(PAGE.read_text(), Run.read(FIGURES), json.loads(GPU_FIGURES.read_text())))
+    run = Run.read(FIGURES)
+    plots.write(run, plots.IMAGES)
+    DEPLOY.write_text(with_capacity(DEPLOY.read_text(), run))
+    PAGE.write_text(filled(PAGE.read_text(), run, json.loads(GPU_FIGURES.read_text())))
 
 
 def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
     """The page with what the run found between its markers.
 
+    A section that the run lacks is named as missing.
+
     Raises:
-        ValueError: a marker names what the run has not, or a section of the run has no place on the page.
+        ValueError: a marker names what there is not, or a section has no place on the page.
     """
     parts: dict[str, Callable[[], str]] = {
+        **{name: lambda name=name: MISSING.format(name) for name in SECTIONS},
+        "losses": lambda: titled((*losses(run, gpu), missed(run, gpu))),
+        "plots": lambda: plots.markdown(plots.plots(run)),
         "machine": lambda: "\n".join(run.machine.lines()),
         "targets": lambda: verdicts(run.sections).markdown(),
         "sections": lambda: markdown(
@@ -64,12 +79,21 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
     return MARKED.sub(lambda match: f"{match[1]}{parts[match['name']]()}\n{match[3]}", page)
 
 
+def with_capacity(page: str, run: Run) -> str:
+    """docs/deploy.md with what one server does in that run."""
+    return MARKED.sub(lambda match: f"{match[1]}{capacity(run)}\n{match[3]}", page)
+
+
+def titled(tables: Iterable[Table]) -> str:
+    """Each table under its title; a table without rows is left out."""
+    return "\n\n".join(f"**{table.title}**\n\n{table.markdown()}" for table in tables if table.rows)
+
+
 def of_section(section: Section) -> str:
     """Tables, notes, and what is missing."""
-    tables = [f"**{table.title}**\n\n{table.markdown()}" for table in section.tables]
     notes = "\n".join(f"* {note}" for note in section.notes)
     missing = "\n".join(f"* Left out: {what}" for what in section.left_out)
-    return "\n\n".join(filter(None, [*tables, "\n".join(filter(None, [notes, missing]))]))
+    return "\n\n".join(filter(None, [titled(section.tables), "\n".join(filter(None, [notes, missing]))]))
 
 
 def of_gpu_kernels(found: dict[str, Any]) -> str:

@@ -109,6 +109,7 @@ def tensorpost(**settings: object) -> contextlib.AbstractContextManager[Server]:
 def uvicorn(application: str) -> contextlib.AbstractContextManager[Server]:
     """An ASGI application of a module of ours, with httptools and uvloop where they are installed."""
     command = [sys.executable, "-m", "uvicorn", application, "--log-level", "warning", "--no-access-log"]
+    command += ["--timeout-keep-alive", "75"]  # as ours: others' turns may take longer than its own 5 seconds
     return running(application, lambda port: [*command, "--port", str(port)], answers(READY))
 
 

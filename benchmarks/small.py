@@ -22,6 +22,7 @@ from .peers.jobs import REPEATS, compare, tensor
 from .peers.products import Conversation, Product, found
 from .report import Cell, Figure, Table, Target
 
+PRODUCTS_TITLE = "Against other products"
 CONNECTIONS = (1, 8, 64)
 FASTAPI = Target("small Tile at 64 connections, requests per second against a minimal FastAPI binary route", 2.5)
 PRODUCTS = Target("small Tile at 64 connections, requests per second against the best peer product", 10)
@@ -50,7 +51,7 @@ def measure(bench: Bench) -> Iterator[Table]:
             "Products with a client of their own are asked by it, from as many threads as connections; we beside them "
             "first by HTTP load, then by our SDK from as many threads (each side's client is most of its time)."
         )
-        yield Table("Against other products", COLUMNS, tuple(_against(bench, products)))
+        yield Table(PRODUCTS_TITLE, COLUMNS, tuple(_against(bench, products)))
 
 
 # ---- who is asked, and how -------------------------------------------------------------------------------------------

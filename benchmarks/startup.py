@@ -16,12 +16,12 @@ from .bench import Bench
 from .report import Cell, Figure, Table, Target
 from .timing import in_turn
 
-IMPORT = Target("`import tensorpost`, seconds", 0.25, at_most=True)
+IMPORT = Target("`from tensorpost import Client`, seconds", 0.25, at_most=True)
 READY = Target("server ready to serve, seconds", 1.5, at_most=True)
 STATEMENTS = {
     "pass": None,
-    "import tensorpost": IMPORT,
-    "from tensorpost import Client": None,
+    "import tensorpost": None,
+    "from tensorpost import Client": IMPORT,
     "import numpy, pydantic": None,
     "import httpx": None,
 }

@@ -95,7 +95,7 @@ class Caller:
     def take(self, x: np.ndarray[Any, Any]) -> None:
         """Send a tensor; compare the elements that come back."""
         if self.way == "TCP":
-            self._plain(as_bytes(x), SAMPLES * 4)
+            self.exchange(as_bytes(x), SAMPLES * 4)
             return
         self.scratch.clear()
         path = f"/v1/operators/resample?interpolation_mode=NEAREST_NEIGHBOR&output_sizes={SAMPLES}"
@@ -106,7 +106,7 @@ class Caller:
     def give(self, x: np.ndarray[Any, Any], copies: int) -> None:
         """Send 1 MiB; receive it many times over, and compare a byte of each part."""
         if self.way == "TCP":
-            self._plain(as_bytes(x), x.nbytes * copies)
+            self.exchange(as_bytes(x), x.nbytes * copies)
             return
         expected, at, head = as_bytes(x), 0, 0 if self.way == "FastAPI" else 128  # of an npy file
 
@@ -121,7 +121,8 @@ class Caller:
         if at != head + x.nbytes * copies:
             raise RuntimeError(f"{self.way} gave {at} bytes")
 
-    def _plain(self, body: memoryview, answer: int) -> None:
+    def exchange(self, body: memoryview, answer: int) -> None:
+        """Send so many bytes over plain TCP, and receive so many."""
         connection = self.connection.socket
         connection.sendall(len(body).to_bytes(8, "little") + answer.to_bytes(8, "little"))
         connection.sendall(body)

@@ -22,7 +22,7 @@ CLASS_DOCSTRING = '''    """A connection to a tensorpost server, for asyncio. Th
     Args:
 {arguments}
 
-    Example:
+    Examples:
         >>> async def three_by_three(x):
         ...     async with AsyncClient("http://127.0.0.1:8000") as tp:
         ...         return await tp.tile(x, (1, 1, 3, 3))

@@ -21,10 +21,27 @@ settings.load_profile("same")
 
 def pytest_configure(config: Any) -> None:
     """Have the numba backend ready, in a cache of the tests: compiled once, which takes a minute, then found there."""
-    if hasattr(config, "workerinput") or importlib.util.find_spec("numba") is None:
-        return  # a worker inherits the variable; without numba the backend's tests are skipped with that reason
+    if hasattr(config, "workerinput"):
+        return  # it inherits the variable, and reports to the process that prints
+    config.pluginmanager.register(FailuresAtOnce(config))
+    if importlib.util.find_spec("numba") is None:
+        return  # the backend's tests are skipped with that reason
     os.environ.setdefault("NUMBA_CACHE_DIR", str(config.rootpath / "build" / "test-kernels"))
     subprocess.run([sys.executable, "-m", "tensorpost", "warmup"], check=True, stdout=subprocess.DEVNULL)
+
+
+class FailuresAtOnce:
+    """Names each test that fails when it fails; pytest by itself does so in the summary."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Print the name of a failed test."""
+        if report.failed:
+            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid}", red=True)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: the documents at the top of the repository become pages, and links to other files become names."""
+"""Hooks of MkDocs: the top documents become pages, links to other files become names, and nothing comes from elsewhere."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports] # installed by `make docs` only
 
-__all__ = ["on_files", "on_page_markdown"]
+__all__ = ["on_files", "on_page_markdown", "on_post_page", "on_post_template"]
 
 _ROOT = Path(__file__).parents[1]
 _TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)#]+)(#[^)]*)?\)")
 _INSIDE = re.compile(r"\]\(docs/")
+# The theme loads a script from the network, which makes the search work in pages that no server serves.
+_SCRIPT = re.compile(r'<script src="https?://[^"]*"></script>')
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -37,3 +39,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"{text} (`{target}` in the repository)"
 
     return _OUTSIDE.sub(place, markdown)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Leave out scripts of other hosts."""
+    return _SCRIPT.sub("", output)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same in pages that are made from no document, such as the one for a missing page."""
+    return _SCRIPT.sub("", output_content)

@@ -101,7 +101,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     Args:
         settings: default: read from the environment.
 
-    Example:
+    Examples:
         `uvicorn --factory tensorpost_server.main:create_app`
     """
     settings = Settings() if settings is None else settings

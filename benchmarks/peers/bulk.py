@@ -18,6 +18,7 @@ from tensorpost import Client
 from .jobs import REPEATS, SHAPES, compare, tensor
 from .products import Asker, Product, found
 
+TITLE = "Tile x2x2 of float32, end to end"
 JOBS = tuple(job for job in SHAPES if job != "small")
 SLOW = 4.0  # seconds; calls that take so long are made twice, without one that does not count
 TARGETS = {
@@ -42,7 +43,7 @@ def measure(bench: Bench) -> Iterator[Table]:
         except (RuntimeError, OSError) as error:
             bench.leave_out(f"{product.name}: {error}")
     columns = ("product", "asked by", "job", "tensorpost, GB/s", "with out=, GB/s", "theirs, GB/s", "ratio")
-    yield Table("Tile x2x2 of float32, end to end", columns, tuple(rows))
+    yield Table(TITLE, columns, tuple(rows))
 
 
 def _against(bench: Bench, product: Product, python: Path) -> list[tuple[Cell, ...]]:

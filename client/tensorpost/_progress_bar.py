@@ -26,7 +26,7 @@ class ProgressBar:
         file: where it writes; default standard error, which notebooks show below their cell.
         clock: seconds; default `time.monotonic`.
 
-    Example:
+    Examples:
         >>> bar = ProgressBar()
         >>> bar(Progress(sent=0, to_send=0, received=512, to_receive=512))
     """

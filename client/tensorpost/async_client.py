@@ -62,7 +62,7 @@ class AsyncClient(NumpyCalls):
         http_client: as for `Client`.
         shared_memory: an `httpx.AsyncClient`; otherwise as for `Client`.
 
-    Example:
+    Examples:
         >>> async def three_by_three(x):
         ...     async with AsyncClient("http://127.0.0.1:8000") as tp:
         ...         return await tp.tile(x, (1, 1, 3, 3))

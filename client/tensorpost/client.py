@@ -78,7 +78,7 @@ class Client(NumpyCalls):
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are honoured, except for this very machine. Proxies are
     httpx's work, everything else goes over sockets of our own: `transport` says which.
 
-    Example:
+    Examples:
         >>> with Client("http://127.0.0.1:8000") as tp:                         # doctest: +SKIP  (needs a server)
         ...     y = tp.tile(np.ones((1, 1, 2, 3), np.float32), (1, 1, 3, 3))
 

@@ -145,7 +145,7 @@ def data_type(name: str | np.dtype[Any] | type[Any]) -> DataType:
     Mind two pairs: `I8` is safetensors' 8-bit integer and `i8` NumPy's 64-bit one; the text `float` is ONNX's 32-bit
     type and the Python type `float` NumPy's 64-bit one. Byte order is no part of a type.
 
-    Example:
+    Examples:
         >>> data_type("FLOAT32").safetensors, data_type(np.dtype("int8")).directml
         ('F32', 'INT8')
 

@@ -3,7 +3,7 @@
 NumPy has no such type, so that a tensor of UINT4 or INT4 is a line of bytes wherever it goes: in frames, JSON and npy
 files, and as an argument or result of a client.
 
-Example:
+Examples:
     >>> block = pack_tensor([[1, -2, 3]], "INT4")
     >>> block.tolist(), unpack_tensor(block, "INT4", (1, 3)).tolist()
     ([225, 3], [[1, -2, 3]])

@@ -161,7 +161,7 @@ def encode_head(
     Returns:
         8 length bytes, JSON, and spaces up to a multiple of `HEAD_ALIGNMENT`.
 
-    Example:
+    Examples:
         >>> from tensorpost.datatypes import data_type
         >>> len(encode_head([("input", data_type("float32"), (2, 3))], {"id": "7"}))
         128
@@ -216,7 +216,7 @@ class HeadReader(PieceReader[FrameHead]):
         content_length: length of the whole body, if it is known; the head must agree with it.
         max_tensors: most tensors accepted, which are counted before any entry is read. Default: no limit.
 
-    Example:
+    Examples:
         >>> from tensorpost.datatypes import data_type
         >>> reader = HeadReader()
         >>> reader.feed(encode_head([("x", data_type("int8"), (3,))]) + b"abc")
@@ -350,7 +350,7 @@ class BodyWriter:
     Args:
         views: writable, contiguous memory, in the order of the body; empty ones are allowed.
 
-    Example:
+    Examples:
         >>> first, second = bytearray(2), bytearray(3)
         >>> writer = BodyWriter([memoryview(first), memoryview(second)])
         >>> writer.feed(b"ab1"); writer.feed(b"23"); writer.finish()

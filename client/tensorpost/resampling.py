@@ -103,7 +103,7 @@ def resample_desc(
         mode: as in `resampling`.
         antialias: as in `resampling`.
 
-    Example:
+    Examples:
         >>> desc = resample_desc(np.zeros((480, 640, 3), np.float32), scales=0.5, axes=(0, 1))
         >>> desc.output_tensor.sizes, desc.scales
         ((240, 320, 3), (0.5, 0.5, 1.0))
@@ -316,7 +316,7 @@ def _real(what: str, value: object) -> float:
 def simplest_ratio(scale: float, what: str = "scale") -> Fraction:
     """The fraction of the smallest denominator (to within a factor of 2) that has the same 32-bit float.
 
-    Example:
+    Examples:
         >>> simplest_ratio(0.7), simplest_ratio(1 / 3), simplest_ratio(0.5)
         (Fraction(7, 10), Fraction(1, 3), Fraction(1, 2))
 

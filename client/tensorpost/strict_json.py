@@ -60,7 +60,7 @@ def read_json(
             no limit.
         allow_non_finite: read the words NaN, Infinity and -Infinity, which Triton's clients write in tensor data.
 
-    Example:
+    Examples:
         >>> read_json(b'{"Sizes": [1, 2]}')
         {'Sizes': [1, 2]}
 

@@ -93,7 +93,7 @@ def test_a_request_that_would_take_too_long_is_refused_before_its_tensor_is_read
     head = head.replace(
         b'"data_offsets": [0, 0]', b'"data_offsets": [0, 4]'
     )  # the four bytes are announced and never sent
-    with serving(max_seconds=1, numpy_threads=1) as server:
+    with serving(max_seconds=1, backend="numpy", numpy_threads=1) as server:
         request = request_bytes("POST", "/v1/operators/resample3", head, FRAME | {"content-length": len(head) + 4})
         refused = server.ask(request)
         assert server.idle()
@@ -104,7 +104,7 @@ def test_a_request_that_would_take_too_long_is_refused_before_its_tensor_is_read
 
 def test_validate_says_what_a_call_would_cost() -> None:
     desc = means_of_columns(8_000_000, 500)
-    with http_app(numpy_threads=1) as app:
+    with http_app(backend="numpy", numpy_threads=1) as app:
         long: Any = app.post("/v1/validate", json.dumps(desc.to_document()), JSON).json()["cost"]
         node = {
             "op_type": "Tile",

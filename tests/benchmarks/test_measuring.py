@@ -6,15 +6,18 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from benchmarks.kernels import Resampling, Tiling
+from benchmarks.kernels import DTYPES, RESAMPLINGS, Resampling, Tiling, ours
 from benchmarks.load import Request, by_loop
 from benchmarks.peers import products
 from benchmarks.peers.jobs import compare, tensor
 from benchmarks.servers import answers, running
 from benchmarks.timing import Times, in_turn
+
+from tensorpost_server.backends import load_backend
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 OK_TIMED = b"HTTP/1.1 200 OK\r\nServer-Timing: compute;dur=0.2\r\nContent-Length: 2\r\n\r\nok"
@@ -116,6 +119,16 @@ def test_what_kernels_return_is_compared_with_the_definition(case, dtype, defini
     assert case.wrong(y, x) is None
     assert case.wrong(np.roll(y, 1, axis=-1), x) is not None
     assert case.wrong(y[:-1] if y.ndim == 2 else y[..., :-1], x) is not None
+
+
+def test_our_kernels_return_what_the_benchmark_wants(monkeypatch) -> None:
+    monkeypatch.setattr("benchmarks.kernels.OUTPUT_BYTES", 1 << 16)
+    backend = load_backend("numpy")()
+    with ThreadPoolExecutor(1) as pool:
+        for case, dtype in itertools.product(RESAMPLINGS, DTYPES):
+            x = case.input(dtype)
+            _, whole = ours(backend, case.descriptor(x), [x], pool)
+            assert case.wrong(whole(), x) is None, f"{case} of {dtype}"
 
 
 def test_another_products_answer_is_compared_whole() -> None:

@@ -252,12 +252,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         lambda seen: getattr(seen.desc, "local_size", 0) > 2**16,
     ),
     Deviation(
-        "not understood yet: lengths of the past, packed rows, and what of the present is not written",
-        frozenset({"MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"}),
-        lambda seen: getattr(seen.desc, "past_sequence_lengths_tensor", None) is not None
-        or getattr(seen.desc, "mask_type", 0) == 3,
-    ),
-    Deviation(
         "a MaskFilterValue beyond FLOAT16 is minus infinity there, and NaN where it is all that there is",
         frozenset({"MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"}),
         lambda seen: np.isnan(seen.theirs) & (getattr(seen.desc, "mask_filter_value", 0.0) < -65504),

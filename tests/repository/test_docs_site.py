@@ -40,4 +40,6 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stderr
     assert "Descriptor" in (tmp_path / "python.html").read_text("utf-8")
+    for page in tmp_path.rglob("*.html"):
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+"', page.read_text("utf-8")), page.name
     assert sys.platform == "win32" or (tmp_path / "search" / "search_index.js").exists()

@@ -87,6 +87,7 @@ class FakeWindows:
         ties_go_down: nearest takes the lower neighbour.
         said: what the debug layer says when an operator is refused.
         bound: the bytes of every input of every dispatch.
+        overwritten: the bytes that every output of every dispatch held before it.
         wrong: what was done wrongly; must stay empty.
     """
 
@@ -107,6 +108,7 @@ class FakeWindows:
     released: list[str] = field(default_factory=list[str])
     calls: list[str] = field(default_factory=list[str])
     bound: list[bytes] = field(default_factory=list[bytes])
+    overwritten: list[bytes] = field(default_factory=list[bytes])
     debug: list[str] = field(default_factory=list[str])
     messages: list[bytes] = field(default_factory=list[bytes])
     pending: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
@@ -547,6 +549,7 @@ class FakeWindows:
         self.bound += given
         run = NumpyBackend().start(plan, [memoryview(data) for data in given])
         places = [one for one in bound["outputs"] if one]
+        self.overwritten += [bytes(_memory(one))[: one[1]] for one in places]
         for index, piece in enumerate(plan.slices):
             answer = bytes(run.compute(index))
             if self.ties_go_down and "RESAMPLE" in desc.operator_type and len(answer) == 8:

@@ -16,7 +16,7 @@ class Stages:
     Attributes:
         milliseconds: the duration of each stage, in the order in which they ended.
 
-    Example:
+    Examples:
         >>> stages = Stages()
         >>> stages.done("head")
         >>> list(stages.milliseconds)

@@ -73,7 +73,7 @@ class _Caller(Generic[T]):
 class FairQueue(Generic[T]):
     """See the module. Taking an item looks at every flow that waits. Not safe for several threads.
 
-    Example:
+    Examples:
         >>> queue = FairQueue[str]()
         >>> bomb, other = queue.open("mallory"), queue.open("alice")
         >>> queue.add(bomb, 100, "1st of bomb")

@@ -2,15 +2,16 @@
 
 FLOAT16 is computed in float32 and rounded once. Masks are as DirectML has them, where the page contradicts itself: each
 adds MaskFilterValue to the scores that it masks, so that the scores decide where all are masked; so does the mask of
-what comes after a query, with PastSequenceLengthsTensor. A length that leaves no room for the new keys counts as the
-largest that does: tensorpost's choice.
+what comes after a query, with PastSequenceLengthsTensor. Places in the present are computed as DirectML 1.15.4 does it,
+in unsigned numbers of 32 bits: a query sees the places up to its length plus its index, and the places of the new keys
+are taken modulo the present's size.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from .registry import form_of_class
 
 __all__ = ["attention_form"]
 
+_UINT32 = 1 << 32
 _BLOCK = 1 << 18  # scores computed at a time
 _HEAD = 200_000  # elements that are added up in the time of the calls of the array library for a head
 _STACKS = {
@@ -69,8 +71,7 @@ def _attend(
     given, at = dict(zip(names, tensors, strict=True)), dict(letters)
     parts = _parts(given, at)
     lengths = given.get("past_sequence_lengths_tensor")
-    room = at["T"] - at["L"]
-    starts = [room] * at["B"] if lengths is None else xp.clip(lengths.reshape(-1), 0, room).tolist()
+    starts = [at["P"]] * at["B"] if lengths is None else [length % _UINT32 for length in lengths.reshape(-1).tolist()]
     keys, values = (_joined(xp, given, parts[name], name, starts, at) for name in ("key", "value"))
     output = xp.zeros((at["B"], at["S"], at["H"], at["V"]), next(iter(given.values())).dtype)
     score_bias = given.get("relative_position_bias_tensor", given.get("attention_bias_tensor"))
@@ -87,7 +88,7 @@ def _attend(
         if mask_type is not Mask.NONE:
             scores += masked(row, head, part).astype("float32") * xp.float32(filtered)
         if lengths is not None:
-            later = places > starts[row] + xp.arange(part.start, part.stop)[:, None]
+            later = places > (starts[row] + xp.arange(part.start, part.stop)[:, None]) % _UINT32
             scores += later.astype("float32") * xp.float32(filtered)
         powers = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
         powers /= xp.sum(powers, axis=1, keepdims=True)
@@ -126,8 +127,19 @@ def _joined(
     if (past := given.get(f"past_{name}_tensor")) is not None:
         made[:, : at["P"]] = past.reshape(past.shape[-4:]).transpose(0, 2, 1, 3)
     for row, start in enumerate(starts):
-        made[row, start : start + at["L"]] = new[row]
+        for place, first, size in _runs_of_places(start, at["L"], at["T"]):
+            made[row, place : place + size] = new[row, first : first + size]
     return made
+
+
+def _runs_of_places(start: int, keys: int, total: int) -> Iterator[tuple[int, int, int]]:
+    """Where new keys go in the present: runs of place, first key and number of keys; a later run overwrites."""
+    first = 0
+    while first < keys:
+        number = (start + first) % _UINT32
+        size = min(keys - first, total - number % total, _UINT32 - number)
+        yield number % total, first, size
+        first += size
 
 
 def _masked(xp: ModuleType, mask_type: Mask, mask: Any, at: Mapping[str, int]) -> Callable[[int, int, slice], Any]:

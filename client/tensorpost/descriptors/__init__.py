@@ -158,7 +158,7 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
         document: the parsed JSON object.
         complete: fill in an output tensor that was left out, where it follows from the rest.
 
-    Example:
+    Examples:
         >>> tensor = {"DataType": "FLOAT32", "Sizes": [2, 3]}
         >>> parse_operator({"type": "TILE", "desc": {"InputTensor": tensor, "Repeats": [1, 2]}}, complete=True).repeats
         (1, 2)

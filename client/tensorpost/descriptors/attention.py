@@ -240,8 +240,10 @@ class MultiheadAttention1OperatorDesc(Attention):
         attention_bias_tensor: {B, H, S, T}, added to the scores; or absent.
         past_key_tensor: {B, K, P, E}, keys before the new ones; or absent.
         past_value_tensor: {B, K, P, V}; absent with the keys.
-        past_sequence_lengths_tensor: {B}, where in the present the new keys of each row begin; or absent. What the
-            present held before are zeros here, and keys after the query's own are masked.
+        past_sequence_lengths_tensor: {B}, INT32, how many keys each row of the present has before the new ones; or
+            absent. New key i goes to place (length + i) modulo T of the present, and query q has the places after
+            length + q masked, both sums as unsigned numbers of 32 bits (DirectML 1.15.4). Places without a new key are
+            zeros; DirectML leaves its memory there as it was.
         output_tensor: {B, S, H*V}.
         output_present_key_tensor: {B, K, T, E}, all keys; or absent.
         output_present_value_tensor: {B, K, T, V}; or absent.

@@ -15,7 +15,7 @@ __all__ = ["NEWEST", "FeatureLevel"]
 class FeatureLevel(enum.IntEnum):
     """`DML_FEATURE_LEVEL`: 1_0 to 6_4, with the header's numbers.
 
-    Example:
+    Examples:
         >>> FeatureLevel.parse("2_1") is FeatureLevel.parse("DML_FEATURE_LEVEL_2_1") is FeatureLevel.L2_1
         True
     """

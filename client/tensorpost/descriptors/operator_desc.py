@@ -88,7 +88,7 @@ class OperatorDesc(Descriptor):
     def path_of_slot(cls, slot: str) -> TensorPath | None:
         """The path of the input that travels under this name; None if there is no such input.
 
-        Example:
+        Examples:
             `input` is `("input_tensor",)` in TILE, `input_2` is `("input_tensors", 2)` in JOIN.
         """
         for field in cls.facts.fields_by_kind["input"]:

@@ -54,7 +54,7 @@ def minimum_tensor_size_in_bytes(
 ) -> int:
     """DMLCalcBufferTensorSize in exact integers: bytes up to the last element, rounded up to a multiple of 4.
 
-    Example:
+    Examples:
         >>> minimum_tensor_size_in_bytes(TensorDataType.FLOAT32, (2, 3), (5, 1))
         32
     """
@@ -96,7 +96,7 @@ class BufferTensorDesc(Descriptor):
         total_tensor_size_in_bytes: size of the buffer range in bytes; 0 means the minimum.
         guaranteed_base_offset_alignment: bytes, a power of two of at least 16; 0 means none.
 
-    Example:
+    Examples:
         >>> BufferTensorDesc(data_type="FLOAT32", sizes=(2, 3), strides=(5, 1)).total_tensor_size_in_bytes
         32
 

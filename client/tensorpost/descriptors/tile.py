@@ -29,7 +29,7 @@ class TileOperatorDesc(OperatorDesc):
         repeats_count: derived; must agree with `repeats` if given.
         repeats: copies per dimension, each larger than 0.
 
-    Example:
+    Examples:
         >>> TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1, 2, 3)), (1, 1, 3, 3)).output_tensor.sizes
         (1, 1, 6, 9)
 

@@ -75,7 +75,7 @@ class _NotExpressible(Exception):  # a way out of nested functions, never seen b
 def lower(node: OnnxNode, feature_level: str | int | FeatureLevel = NEWEST) -> Lowering:
     """Express a node as one DirectML operator of this feature level, or say why that is not possible.
 
-    Example:
+    Examples:
         >>> from tensorpost.onnx import OnnxTensor
         >>> x = OnnxTensor("float", (2, 3, 4))
         >>> lower(OnnxNode.of("Tile", {"input": x, "repeats": [5, 1, 1]}, opset=13), "1_0").descriptor.repeats

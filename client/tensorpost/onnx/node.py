@@ -95,7 +95,7 @@ class OnnxNode:
             parameters for all others.
         warnings: what other implementations are known to answer differently, as sentences.
 
-    Example:
+    Examples:
         >>> x = OnnxTensor("float", (1, 1, 2, 2))
         >>> OnnxNode.of("Resize", {"X": x, "scales": [1, 1, 2, 3]}, opset=19, mode="linear").output.shape
         (1, 1, 4, 6)
@@ -260,7 +260,7 @@ class OnnxNode:
             inputs: by formal name, type and shape of the tensors in the body, and small inputs that came in another
                 way, as arrays.
 
-        Example:
+        Examples:
             >>> x = OnnxTensor("int8", (2, 3))
             >>> OnnxNode.from_query("Tile", "13", {"repeats": "2,1"}, {"input": x}).output.shape
             (4, 3)

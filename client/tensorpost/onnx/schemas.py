@@ -323,7 +323,7 @@ def is_own(op_type: str) -> bool:
 def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     """The version of the operator that this opset means, or why there is none.
 
-    Example:
+    Examples:
         >>> [find_schema("Resize", opset).name for opset in (10, 14, 19, 22)]
         ['Resize-10', 'Resize-13', 'Resize-19', 'Resize-19']
 

@@ -86,7 +86,7 @@ class StringCall(NamedTuple):
 class StringTable:
     """Numbers for strings, the same number for the same string.
 
-    Example:
+    Examples:
         >>> table = StringTable()
         >>> table.numbers([b"a", b"", b"a"]).tolist()
         [1, 0, 1]

@@ -39,7 +39,7 @@ class OnnxTensor:
         data_type: NumPy's name of the element type; any name in `DATA_TYPES` or a NumPy dtype may be given.
         shape: elements per dimension.
 
-    Example:
+    Examples:
         >>> OnnxTensor("float", (1, 2)) == OnnxTensor("FLOAT32", [1, 2])
         True
 

@@ -24,8 +24,9 @@ __all__ = ["DirectmlBackend", "DirectmlRun"]
 SHARE_OF_MEMORY = 0.75
 """Of an adapter's memory: the rest is for shaders, for the screen, and for whoever else uses the card."""
 
-PARTLY_WRITTEN = frozenset({"NONZERO_COORDINATES"})
-"""Operators that leave some bytes of their outputs as they were. These are zeros here, and nobody else's numbers."""
+PARTIAL_OUTPUT_FIELDS = frozenset({"output_count_tensor", "past_sequence_lengths_tensor"})
+"""Fields whose tensors an operator has if it leaves some bytes of its outputs as they were. These are zeros here, and
+nobody else's numbers."""
 
 
 class DirectmlBackend(HostBackend):
@@ -124,7 +125,8 @@ class DirectmlBackend(HostBackend):
             except ComError as error:
                 self._refuse(plan, error)
                 raise
-            run.outputs = dispatch(self._device, operator, inputs, clear=desc.name in PARTLY_WRITTEN)
+            clear = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
+            run.outputs = dispatch(self._device, operator, inputs, clear=clear)
         return run
 
     def gauges(self) -> Mapping[str, int]:
