@@ -121,7 +121,7 @@ def size_of(text: str) -> tuple[int, ...]:
         return counts_of(text)
     counts = counts_of(text.lower().replace("x", ","))
     if len(counts) != 2:
-        raise InvalidParameter(f"{text[:60]!r} is no size; write width x height, as in 640x480")
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write width x height, as in 640x480")
     return counts[::-1]
 
 
@@ -135,13 +135,13 @@ def mode_named(name: str, *, antialias: bool) -> Mode:
     try:
         return mode_of(name, antialias=antialias)
     except InvalidParameter:
-        raise InvalidParameter(f"{name[:40]!r} is no mode; there are linear and nearest") from None
+        raise InvalidParameter(f"{name[:40]!r} is not a mode; there are linear and nearest") from None
 
 
 def counts_of(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise InvalidParameter(f"{text[:60]!r} is no list of whole numbers; write one per dimension, as in 1,1,3,3")
+        raise InvalidParameter(f"{text[:60]!r} is not a list of whole numbers; write one per dimension, as in 1,1,3,3")
     if any(len(part) > _MOST_DIGITS for part in parts):
         raise InvalidParameter(
             f"{text[:60]!r}... has a number of more than {_MOST_DIGITS} digits; no array is so large"
@@ -156,14 +156,14 @@ def axes_of(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} are no axes; write their numbers, as in -2,-1") from None
+        raise InvalidParameter(f"{text[:60]!r} are not axes; write their numbers, as in -2,-1") from None
 
 
 def factors_of(text: str) -> tuple[float, ...]:
     try:
         factors = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} are no numbers; write them, as in 2 or 0.5,0.5") from None
+        raise InvalidParameter(f"{text[:60]!r} are not numbers; write them, as in 2 or 0.5,0.5") from None
     for factor in factors:
         simplest_ratio(factor, "a factor")
     return factors

@@ -48,7 +48,7 @@ def read_json(
 ) -> Any:
     """Read UTF-8 JSON, refusing whatever two readers could understand differently.
 
-    Refused besides what is no JSON at all: duplicate keys; the words NaN and Infinity; integers of more than 40 digits;
+    Refused besides what is not JSON: duplicate keys; the words NaN and Infinity; integers of more than 40 digits;
     numbers too large for a float64; lone surrogates (they cannot be written again as UTF-8); a byte order mark. `-0` is
     the float -0.0, as in JavaScript.
 

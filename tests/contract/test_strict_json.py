@@ -168,7 +168,7 @@ def test_non_finite_words_are_read_only_if_asked_for():
     assert math.isnan(nan)
     assert (math.inf, -math.inf) == (up, down)
     assert "too large" in refused(b"1e999", allow_non_finite=True).detail  # a number still has to be one
-    assert "NaN is no" in refused(b"NaN").detail  # the two readers do not share their answer
+    assert "NaN is not" in refused(b"NaN").detail  # the two readers do not share their answer
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])

@@ -260,7 +260,7 @@ def test_raw_bytes_may_be_of_any_type_and_rank(app: AppClient):
     ("headers", "code", "said"),
     [
         ({"content-type": "application/octet-stream"}, "invalid-parameter", "Tensorpost-Shape and Tensorpost-Dtype"),
-        (raw("2;3", "float32"), "invalid-parameter", "'2;3' is no shape"),
+        (raw("2;3", "float32"), "invalid-parameter", "'2;3' is not a shape"),
         (raw("2,3", "float33"), "invalid-parameter", "'float33' is not a data type"),
         (raw("2,3", "str"), "invalid-parameter", "cannot hold 'str'"),
         (raw("2,4", "float32"), "body-length-mismatch", "Content-Length is 24, but float32 of shape [2, 4] has 32"),

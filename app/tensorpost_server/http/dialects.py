@@ -146,7 +146,7 @@ def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str
 
     Raises:
         UnknownOperator: the document names no operator.
-        InvalidDescriptor: its type is no text, or its desc no object.
+        InvalidDescriptor: its type is not text, or its desc not an object.
         InvalidParameter: it describes another operator.
     """
     if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):

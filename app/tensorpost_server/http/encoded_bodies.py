@@ -95,7 +95,7 @@ class Picture:
             settings: the limits.
 
         Raises:
-            InvalidFrame: it is no picture of this media type, or broken.
+            InvalidFrame: it is not a picture of this media type, or broken.
             LimitExceeded: it is too large.
         """
         image = open_image(content, "the body", max_pixels=settings.max_image_pixels)
@@ -163,7 +163,7 @@ class Npz:
             names: of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file, a, b)` writes.
 
         Raises:
-            InvalidFrame: it is no archive of npy files, or broken.
+            InvalidFrame: it is not an archive of npy files, or broken.
             LimitExceeded: what it unpacks to is too large.
         """
         _check_directory(content)
@@ -220,7 +220,7 @@ def _check_directory(content: bytes) -> None:
         raise InvalidFrame("the body is empty")
     end = content[-_END_BYTES:]
     if content[:4] not in (b"PK\x03\x04", b"PK\x05\x06") or end[:4] != b"PK\x05\x06":
-        raise InvalidFrame("the body is no npz archive, as numpy.savez writes it; it must end with its directory")
+        raise InvalidFrame("the body is not an npz archive, as numpy.savez writes it; it must end with its directory")
     size = int.from_bytes(end[12:16], "little")
     far = content[-_END_BYTES - _END64_BYTES : -_END_BYTES][:4] == b"PK\x06\x07"
     if far or size > MOST_TENSORS * _DIRECTORY_BYTES_PER_TENSOR:
@@ -229,7 +229,7 @@ def _check_directory(content: bytes) -> None:
 
 def _tensor_name(member: zipfile.ZipInfo) -> str:
     if not member.filename.endswith(_SUFFIX):
-        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is no npy file; numpy.savez makes them")
+        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is not an npy file; use numpy.savez")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InvalidFrame("the npz archive is compressed in a way that NumPy does not use")
     return member.filename.removesuffix(_SUFFIX)

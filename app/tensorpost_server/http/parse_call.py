@@ -420,7 +420,7 @@ def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tup
     backend = sent.pop("backend", None)
     device = sent.pop("device", None) if "device" in options else None
     if device is not None:
-        query_number("device", device, "is no number of a device; they are counted from 0, and /v1/devices lists them")
+        query_number("device", device, "is not the number of a device; /v1/devices lists them, counted from 0")
     return sent, RunOptions(
         backend,
         None if device is None else int(device),

@@ -105,7 +105,7 @@ def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None
 
 
 def _check_picture(slot: Slot, format_: RequestFormat, settings: Settings) -> None:
-    """Refuse an output that is no picture, or none of this format; the message names the forms that hold it."""
+    """Refuse an output that is not a picture, or none of this format; the message names the forms that hold it."""
     media_type, (layout, dtype) = format_.response, format_.written
     sizes, row = slot.layout.sizes, slot.layout.data_type
     is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None

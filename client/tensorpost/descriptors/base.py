@@ -22,7 +22,7 @@ from .fields import CONVERTED, NATIVE
 
 __all__ = ["Descriptor", "has_odd_keys", "json_object"]
 
-_MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
+_MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is not a misspelling but something else
 
 # Set while a descriptor is read only for its structure: its tensors then stay silent about DirectML's rules, and
 # the reader calls `rules()` later. An operator's `rules()` repeats those of its tensors.
@@ -30,7 +30,7 @@ _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=Fals
 
 
 def json_object(value: object) -> Mapping[str, Any] | None:
-    """The value as a mapping with text for keys, or None if it is no such mapping."""
+    """The value as a mapping with text for keys, or None if it is not such a mapping."""
     if not isinstance(value, Mapping):
         return None
     for key in cast("Mapping[object, object]", value):
@@ -70,7 +70,7 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         try:
             self._read_structure(data)
             sound = _rules_postponed.get() or not any(self.rules())
-        except (ValidationError, TypeError):  # keys that are no text cannot be passed on
+        except (ValidationError, TypeError):  # keys that are not text cannot be passed on
             sound = False
         if not sound:
             self._read_for_violations(data)
@@ -177,7 +177,7 @@ def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[
             message = f"{alias} is given twice, as {alias} and as {snake_case(alias)}; keep one"
             found.append(Violation("field-twice", (alias,), message, value, "one of the two", "tensorpost's choice"))
         else:
-            # A mapping with keys that are no text comes from Python only; as pairs it is refused for being no object.
+            # A mapping with keys that are not text comes from Python only; as pairs it is refused as not an object.
             known[alias] = list(value.items()) if has_odd_keys(value) else value
     fields = list(dict.fromkeys(names.values()))
     expected, source = "one of " + ", ".join(fields), f"{cls.__name__} in DirectML.h"
@@ -187,7 +187,7 @@ def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[
         found.append(Violation("field-unknown", (key,), message, data[key], expected, source))
     if len(unknown) > _MOST_UNKNOWN_FIELDS:
         more = len(unknown) - _MOST_UNKNOWN_FIELDS
-        found.append(Violation("field-unknown", (), f"there are {more} more members that are no fields", more))
+        found.append(Violation("field-unknown", (), f"there are {more} more members that are not fields", more))
     return known, found
 
 

@@ -126,7 +126,7 @@ def to_list(value: object) -> object:
     The length is checked first, so that a million wrong entries are one error.
 
     Raises:
-        PydanticCustomError: it is no array, or one of a length that no array of DirectML has.
+        PydanticCustomError: it is not an array, or one of a length that no array of DirectML has.
     """
     array = cast("Any", value)
     expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}

@@ -212,9 +212,7 @@ class OperatorDesc(Descriptor):
             causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
             if causes or own:
                 raise InvalidDescriptor.of(causes or own) from None
-            raise InvalidDescriptor.of(
-                [replace(v, message=f"what follows from the other fields: {v.message}") for v in error.violations]
-            ) from None
+            raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
 
     # ---- feature levels ----------------------------------------------------------------------------------------------
 
@@ -404,7 +402,7 @@ class OperatorDesc(Descriptor):
         """Axes must be dimensions of a tensor of this rank; one that is there twice counts once, as in DirectML."""
         for index, axis in enumerate(getattr(self, field)):
             if axis >= rank:
-                message = f"{axis} is no dimension of the input"
+                message = f"{axis} is not a dimension of the input"
                 yield self.broken("axis", (pascal_case(field), index), message, axis, f"0 to {rank - 1}")
 
     def broken(self, code: str, path: tuple[str | int, ...], message: str, value: object, expected: str) -> Violation:
@@ -509,6 +507,12 @@ def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
 def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
     """The sizes with another one along an axis."""
     return [*sizes[:axis], size, *sizes[axis + 1 :]]
+
+
+def _of_output(message: str) -> str:
+    """What is wrong with an output that follows from the other fields."""
+    elements = message.removeprefix("Sizes multiply to")
+    return f"the output would have{elements}" if elements != message else f"in the output, {message}"
 
 
 def _slot_of(path: TensorPath) -> str:
