@@ -156,14 +156,14 @@ def axes_of(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} are not axes; write their numbers, as in -2,-1") from None
+        raise InvalidParameter(f"{text[:60]!r} is not a list of axes; write numbers, as in -2,-1") from None
 
 
 def factors_of(text: str) -> tuple[float, ...]:
     try:
         factors = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} are not numbers; write them, as in 2 or 0.5,0.5") from None
+        raise InvalidParameter(f"{text[:60]!r} is not a number or a list of numbers, as in 2 or 0.5,0.5") from None
     for factor in factors:
         simplest_ratio(factor, "a factor")
     return factors
