@@ -126,19 +126,28 @@ class DirectmlParser:
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    words = re.compile(rf"\b({'|'.join(names)})\b")
+    words = re.compile(r"\b[A-Z]\w*")
     found = [
-        replace(violation, message=words.sub(lambda word: names[word[0]], violation.message)).under("desc")
+        replace(violation, message=words.sub(lambda word: names.get(word[0], word[0]), violation.message)).under("desc")
         for violation in error.violations
     ]
-    first = found[0]
+    return _led_by_parameter(type(error).of(found), names)
+
+
+def _led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:
+    """The error with a detail that names the query's parameter instead of the place in a document.
+
+    Args:
+        error: its violations have paths of a document, a field or an attribute second.
+        names: the parameter of each of those.
+    """
+    first, count = error.violations[0], len(error.violations)
     name = names.get(str(first.path[1])) if len(first.path) > 1 else None
     if name is None:
-        return type(error).of(found)
-    detail = first.message
-    if name not in detail:
-        detail = f"query parameter {name}{json_path(first.path[2:])[1:]}: {detail}"
-    return type(error)(detail + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""), tuple(found))
+        return error
+    is_named = re.search(rf"\b{re.escape(name)}\b", first.message)
+    lead = "" if is_named else f"query parameter {name}{json_path(first.path[2:])[1:]}: "
+    return type(error)(f"{lead}{first.message}" + (f" (and {count - 1} more)" if count > 1 else ""), error.violations)
 
 
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,7 +348,10 @@ class OnnxParser:
         }
         if members is None:
             at = NEWEST_OPSET if opset is None else opset
-            node = OnnxNode.from_query(name, at, parameters, {**found, **values})
+            try:
+                node = OnnxNode.from_query(name, at, parameters, {**found, **values})
+            except InvalidDescriptor as error:
+                raise _led_by_parameter(error, {parameter: parameter for parameter in parameters}) from None
         else:
             node = OnnxNode.from_json(_completed(members, name, opset, found, values))
         for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):

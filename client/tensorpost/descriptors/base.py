@@ -209,12 +209,13 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {
 
 def _kind_of_field(info: FieldInfo) -> str:
     """What a field takes, in words."""
-    if isinstance(info.annotation, type) and issubclass(info.annotation, IntEnum):
-        return "one of " + ", ".join(info.annotation.__members__)
-    if get_origin(info.annotation) is tuple:
+    annotation: object = cast("Any", info).annotation
+    if isinstance(annotation, type) and issubclass(annotation, IntEnum):
+        return "one of " + ", ".join(annotation.__members__)
+    if get_origin(annotation) is tuple:
         return "an array"
     kinds: Mapping[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
-    return kinds.get(info.annotation, "an object")
+    return kinds.get(cast("object", annotation), "an object")
 
 
 def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violation]:
