@@ -1,11 +1,12 @@
-"""Write the tables and the plots of docs/performance.md, and a table of docs/deploy.md, from runs.
+"""Write the tables and the plots of docs/performance.md, and tables of docs/deploy.md and docs/open-inference.md.
 
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
+    python -m benchmarks.page --inference build/open-inference.json
 
-The runs are kept beside the page as docs/performance.json and, one for each kind of GPU, docs/performance-gpu.json.
-What stands between the page's markers and docs/images/performance-*.svg are written from them; the rest of the page is
-written by hand.
+The runs are kept beside the pages as docs/performance.json, docs/open-inference.json and, one for each kind of GPU,
+docs/performance-gpu.json. What stands between a page's markers and docs/images/performance-*.svg are written from them;
+the rest of a page is written by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.json"
 DEPLOY = ROOT / "docs" / "deploy.md"
 GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
+INFERENCE_PAGE = ROOT / "docs" / "open-inference.md"
+INFERENCE_FIGURES = ROOT / "docs" / "open-inference.json"
 MISSING = "Not measured in the run that this page shows; `python -m benchmarks --only {}` measures it."
 MARKED = re.compile(r"(<!-- begin (?P<name>[a-z]+): written by benchmarks/page\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -39,7 +42,11 @@ def main() -> None:
     parser.add_argument(
         "--gpu", type=Path, nargs=2, metavar=("FORMS", "SERVICE"), help="what gpu.py and gpu_service.py wrote"
     )
+    parser.add_argument("--inference", type=Path, metavar="JSON", help="what python -m benchmarks.open_inference wrote")
     options = parser.parse_args()
+    if options.inference:
+        Run.read(options.inference).write(INFERENCE_FIGURES)
+    INFERENCE_PAGE.write_text(with_inference(INFERENCE_PAGE.read_text(), Run.read(INFERENCE_FIGURES)))
     if options.json:
         Run.read(options.json).write(FIGURES)
     if options.gpu:
@@ -64,15 +71,34 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
         **{name: lambda name=name: MISSING.format(name) for name in SECTIONS},
         "losses": lambda: titled((*losses(run, gpu), missed(run, gpu))),
         "plots": lambda: plots.markdown(plots.plots(run)),
-        "machine": lambda: "\n".join(run.machine.lines()),
         "targets": lambda: verdicts(run.sections).markdown(),
+        "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
+        "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
+        **_common_parts(run),
+    }
+    return _with_parts(page, parts)
+
+
+def with_inference(page: str, run: Run) -> str:
+    """docs/open-inference.md with what the run found between its markers.
+
+    Raises:
+        ValueError: as for `filled`.
+    """
+    return _with_parts(page, _common_parts(run))
+
+
+def _common_parts(run: Run) -> dict[str, Callable[[], str]]:
+    return {
+        "machine": lambda: "\n".join(run.machine.lines()),
         "sections": lambda: markdown(
             ("section", "begun, UTC", "commit", "seconds", "cores others used"), list(_when(run))
         ),
-        "gpu": lambda: "\n\n".join(of_gpu_kernels(found["kernels"]) for found in gpu.values()),
-        "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
         **{section.name: lambda section=section: of_section(section) for section in run.sections},
     }
+
+
+def _with_parts(page: str, parts: Mapping[str, Callable[[], str]]) -> str:
     placed = [match["name"] for match in MARKED.finditer(page)]
     if set(placed) != set(parts):
         raise ValueError(f"the page has places for {sorted(placed)}, and there are {sorted(parts)}")

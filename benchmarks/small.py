@@ -130,7 +130,7 @@ def _against(bench: Bench, products: Sequence[tuple[Product, Path]]) -> Iterator
                 yield from _rows(
                     bench, product.name, f"{product.client}; we by HTTP load", by_http, theirs, PRODUCTS, LATENCY
                 )
-                with Conversation([sys.executable], "ask_tensorpost", ours.port) as sdk:
+                with Conversation([sys.executable], ours.port, "ask_tensorpost") as sdk:
                     words = f"{product.client}; we by our SDK"
                     yield from _rows(bench, product.name, words, _by_client(sdk), theirs, None, None)
         except (RuntimeError, OSError) as error:

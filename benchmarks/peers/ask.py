@@ -32,7 +32,7 @@ def converse(name: str, connect: Callable[[], Call]) -> None:
         command = json.loads(line)
         answer: dict[str, float] = {}
         if command["do"] == "check":
-            compare(name, command["job"], call(tensor(command["job"])))
+            compare(name, command["job"], call(_kept(command["job"])))
         elif command["do"] == "call":
             call(_kept(command["job"]))
         else:
@@ -42,20 +42,24 @@ def converse(name: str, connect: Callable[[], Call]) -> None:
 
 def _load(connect: Callable[[], Call], connections: int, seconds: float) -> dict[str, float]:
     """Requests per second, and within how many seconds half and 99 % of them were answered."""
-    calls, x = [connect() for _ in range(connections)], tensor("small")
-    took: list[float] = []
-    for call in calls:
-        call(x)
-    begin = time.perf_counter()
+    x, took = tensor("small"), list[float]()
+    connected = threading.Barrier(connections + 1, timeout=60)
 
-    def work(call: Call) -> None:
-        while (begun := time.perf_counter()) < begin + seconds:
+    def work() -> None:
+        call = connect()  # here, because clients that are built on gevent belong to one thread
+        call(x)
+        connected.wait()
+        while (begun := time.perf_counter()) < end:
             call(x)
             took.append(time.perf_counter() - begun)
 
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    threads = [threading.Thread(target=work) for _ in range(connections)]
     for thread in threads:
         thread.start()
+    end = float("inf")
+    connected.wait()
+    begin = time.perf_counter()
+    end = begin + seconds
     for thread in threads:
         thread.join()
     p50, p99 = np.quantile(took, [0.5, 0.99])

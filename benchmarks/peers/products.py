@@ -39,7 +39,7 @@ class Product:
         client: how it is asked, in words.
         request: makes the HTTP request for a tensor; None where a program of its own asks.
         read: finds the tensor in an HTTP answer.
-        asks: module of benchmarks.peers that asks, where there is no `request`.
+        asks: module of benchmarks.peers that asks, where there is no `request`; then what it is told.
         asked_at_second: whether that is at the second of the two ports that a service is given.
         jobs: those that it can do in reasonable time.
     """
@@ -51,7 +51,7 @@ class Product:
     client: str
     request: Callable[[Array], Request] | None = None
     read: Callable[[Body], Array] | None = None
-    asks: str = ""
+    asks: tuple[str, ...] = ()
     asked_at_second: bool = False
     jobs: tuple[str, ...] = tuple(SHAPES)
 
@@ -81,7 +81,7 @@ class Product:
                     yield http
             else:
                 port = second if self.asked_at_second else server.port
-                with Conversation([str(python)], self.asks, port) as own:
+                with Conversation([str(python)], port, *self.asks) as own:
                     yield own
 
 
@@ -102,8 +102,8 @@ class Asker:
 class Conversation(Asker):
     """A client program of its own, told what to do; see ask.py."""
 
-    def __init__(self, python: Sequence[str], module: str, port: int) -> None:
-        command = [*python, "-m", f"benchmarks.peers.{module}", str(port)]
+    def __init__(self, python: Sequence[str], port: int, module: str, *told: str) -> None:
+        command = [*python, "-m", f"benchmarks.peers.{module}", str(port), *told]
         self.process = subprocess.Popen(
             command, cwd=servers.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -247,7 +247,7 @@ def _read_lists(body: Body) -> Array:
 PRODUCTS = (
     Product(
         "Arrow Flight", "flight", ("pyarrow==26.0.1", "numpy==2.4.6"), "serve_flight",
-        "its own Python client, DoExchange", asks="ask_flight",
+        "its own Python client, DoExchange", asks=("ask_flight",),
     ),
     Product(
         "Ray Serve", "ray", ("ray[serve]==2.60.0", "numpy==2.4.6"), "serve_ray",
@@ -263,7 +263,7 @@ PRODUCTS = (
     ),
     Product(
         "MLServer, gRPC", "mlserver", ("mlserver==1.7.1",), "serve_mlserver",
-        "tritonclient's gRPC client", asks="ask_mlserver", asked_at_second=True,
+        "tritonclient's gRPC client", asks=("ask_triton", "grpc", "x", "y"), asked_at_second=True,
     ),
     Product(
         "PyTriton", "pytriton", ("nvidia-pytriton==0.7.0",), "serve_pytriton",

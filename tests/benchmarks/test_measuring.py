@@ -145,7 +145,7 @@ def test_every_product_is_asked_by_http_or_by_a_program_of_its_own() -> None:
     for product in products.PRODUCTS:
         assert (here / f"{product.module}.py").exists()
         if product.request is None:
-            assert (here / f"{product.asks}.py").exists()
+            assert (here / f"{product.asks[0]}.py").exists()
         else:
             assert product.read is not None
             assert product.request(tensor("small")).path.startswith("/")

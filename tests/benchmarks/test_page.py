@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.losses import losses, missed
-from benchmarks.page import DEPLOY, FIGURES, GPU_FIGURES, PAGE, filled, with_capacity
+from benchmarks.page import (
+    DEPLOY,
+    FIGURES,
+    GPU_FIGURES,
+    INFERENCE_FIGURES,
+    INFERENCE_PAGE,
+    PAGE,
+    filled,
+    with_capacity,
+    with_inference,
+)
 from benchmarks.report import Cell, Figure, Run, Section, Table, Target
 from benchmarks.sizes import Job, in_bytes, words
 
@@ -33,6 +43,13 @@ def test_the_pages_tables_are_those_of_the_committed_run() -> None:
 def test_the_deployment_page_counts_with_the_committed_run() -> None:
     text = DEPLOY.read_text()
     assert with_capacity(text, RUN) == text, "run: python -m benchmarks.page docs/performance.json"
+
+
+def test_the_tables_of_the_open_inference_protocol_are_those_of_the_committed_run() -> None:
+    text, run = INFERENCE_PAGE.read_text(), Run.read(INFERENCE_FIGURES)
+
+    assert with_inference(text, run) == text, "run: python -m benchmarks.page"
+    assert all(table.rows for section in run.sections for table in section.tables)
 
 
 def test_the_plots_are_those_of_the_committed_run() -> None:

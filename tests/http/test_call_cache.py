@@ -38,7 +38,7 @@ from tensorpost_server.http.call_cache import (
     BoundedCache,
     Replay,
     field_lines,
-    tensors_in_place,
+    received_tensors,
     whole_messages,
 )
 from tensorpost_server.http.connection import protocol as protocol_module
@@ -384,19 +384,26 @@ def test_without_the_extension_nothing_changes():
 # ---- tensors where they have arrived ---------------------------------------------------------------------------------
 
 
+def address(block: Any) -> int:
+    return np.frombuffer(block, np.uint8).__array_interface__["data"][0]
+
+
 def test_tensors_are_used_in_place_only_if_that_is_safe():
     body = bytes(range(96))
     whole = memoryview(body)
 
-    assert [bytes(part) for part in tensors_in_place(whole, [96]) or ()] == [body]
-    assert [bytes(part) for part in tensors_in_place(whole, [32, 0, 64]) or ()] == [body[:32], b"", body[32:]]
-    assert tensors_in_place(whole[16:], [80]) is not None
-    assert tensors_in_place(whole[1:], [95]) is None, "not aligned"
-    assert tensors_in_place(whole[8:], [88]) is None, "not aligned for the longest elements"
-    assert tensors_in_place(whole, [95]) is None, "a byte too many"
-    assert tensors_in_place(whole, [97]) is None, "a byte is missing"
-    assert tensors_in_place(memoryview(bytearray(body)), [96]) is None, "the caller could change it"
-    assert tensors_in_place(whole[:0], [0]) is None
+    assert [bytes(part) for part in received_tensors(whole, [96]) or ()] == [body]
+    assert [bytes(part) for part in received_tensors(whole, [32, 0, 64]) or ()] == [body[:32], b"", body[32:]]
+    assert received_tensors(whole[16:], [80]) is not None
+    assert [address(part) % 16 for part in received_tensors(whole[:80], [80]) or ()] == [0]
+    assert address(whole) == address((received_tensors(whole, [96]) or [b""])[0]), "not copied"
+    for begin in (1, 8):  # not aligned, or not for the longest elements
+        (copied,) = received_tensors(whole[begin:], [96 - begin]) or ()
+        assert (bytes(copied), address(copied) % 16) == (body[begin:], 0)
+    assert received_tensors(whole, [95]) is None, "a byte too many"
+    assert received_tensors(whole, [97]) is None, "a byte is missing"
+    assert received_tensors(memoryview(bytearray(body)), [96]) is None, "the caller could change it"
+    assert received_tensors(whole[:0], [0]) is None
 
 
 def test_the_first_time_a_call_is_computed_in_a_thread(server: Serving, wire: Wire, replayed: list[bool]):

@@ -29,6 +29,7 @@ from tests.support.http_app import (
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
+from tensorpost_server.http.call_cache import Replay
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Preset, Settings
@@ -48,6 +49,8 @@ HEADER = "Inference-Header-Content-Length"
 PRESETS = {
     "tile.2x2": {"operator": "tile", "attributes": {"repeats": [2, 2]}, "shape": [2, 3]},
     "row": {"operator": "tile", "attributes": {"repeats": "2"}, "shape": [-1], "datatype": "INT16"},
+    "word": {"operator": "onnx.tile", "attributes": {"repeats": [2]}, "shape": [1], "datatype": "BYTES"},
+    "words": {"operator": "onnx.tile", "attributes": {"repeats": [2]}, "shape": [2], "datatype": "BYTES"},
     "cut": {"operator": "onnx.slice", "attributes": {"starts": [1], "ends": [3]}, "shape": [4]},
 }
 
@@ -97,20 +100,34 @@ def test_the_golden_bytes_both_ways(server: Serving):
         assert wire.answer().body == GOLDEN_ANSWER
 
 
-def test_a_call_that_comes_again_is_replayed_with_its_own_elements_and_counted(server: Serving):
+def test_a_call_that_comes_again_is_replayed_with_its_own_elements_and_counted(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    replayed: list[bool] = []
+
+    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
+        answer = usual(self, body)
+        replayed.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(Replay, "__call__", counted)
     text = (
         b'{"inputs":[{"name":"input","shape":[1,2],"datatype":"FP32","parameters":{"binary_data_size":8}}],'
         b'"parameters":{"repeats":"[2,1]","binary_data_output":true}}'
     )
     before = server.ask(request_bytes("GET", "/v2/models/tile/stats")).json()["model_stats"][0]["inference_count"]
-    with server.wire() as wire:
-        for index in range(5):
-            body = text + struct.pack("<2f", index, -index)
-            wire.send(request_bytes("POST", "/v2/models/tile/infer", body, {HEADER: len(text)}))
-            answer = wire.answer()
-            assert struct.pack("<4f", *[index, -index] * 2) == answer.body[int(answer.headers[HEADER.lower()]) :]
+    for spaces in (0, 1, 4, 8):  # a JSON part has any length, so the elements after it lie at any address
+        head = text + b" " * spaces
+        with server.wire() as wire:
+            for index in range(4):
+                body = head + struct.pack("<2f", index, -index)
+                wire.send(request_bytes("POST", "/v2/models/tile/infer", body, {HEADER: len(head)}))
+                answer = wire.answer()
+                assert struct.pack("<4f", *[index, -index] * 2) == answer.body[int(answer.headers[HEADER.lower()]) :]
     found = server.ask(request_bytes("GET", "/v2/models/tile/stats")).json()["model_stats"][0]
-    assert found["inference_count"] - before == 5
+    assert found["inference_count"] - before == 16
+    assert replayed == [True] * len(replayed)
+    assert len(replayed) >= 8, "the first of a head is not replayed, nor one that is computed for the first time"
 
 
 @pytest.mark.parametrize("content_type", [None, "application/octet-stream", "application/x-www-form-urlencoded"])
@@ -221,6 +238,9 @@ def test_presets_have_fixed_attributes_and_take_raw_bodies(server: Serving):
     assert np.tile(x, (2, 2)).tobytes() == post("tile.2x2", x.tobytes()).body[-96:]
     assert post("row", b"\1\0\2\0").body[-8:] == b"\1\0\2\0\1\0\2\0"
     assert np.array([1, 2], "float32").tobytes() == post("cut", np.arange(4, dtype="float32").tobytes()).body[-8:]
+    assert post("word", b"\2\0\0\0ab").body[-12:] == b"\2\0\0\0ab" * 2
+    assert "ends before element 0" in refused(post("word", b"ab"), 400)
+    assert "a single one" in refused(post("words", b"\0" * 8), 400)
     assert "24 bytes" in refused(post("tile.2x2", b"123"), 400)
     assert "one free size" in refused(post("tile", b"1234"), 400)
     twice = {"inputs": [tensor("input", "FP32", x.tolist())], "parameters": {"repeats": [1, 1]}}
@@ -327,6 +347,29 @@ def test_every_refusal_has_the_member_that_clients_show(server: Serving, method:
     answer = server.ask(request_bytes(method, target, b"{}" if method == "POST" else b""))
 
     assert len(refused(answer, status)) > 15
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("POST /v2/models/tile/infer HTTP/1.1\r\nno field\r\n\r\n", 400),
+        ("POST /v2/models/tile/infer HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n", 400),
+        ("POST /v2/models/tile/infer HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+        (f"GET /v2/models/{'a' * 100_000} HTTP/1.1\r\nhost: a\r\n\r\n", 431),
+        ("GET /v2 HTTP/1.1\r\nhost: a\r\n" + "x: 1\r\n" * 101 + "\r\n", 431),
+        ("GET http://test/v2?x HTTP/1.1\r\n: \r\n\r\n", 400),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_the_application_has_it_too(server: Serving, head: str, status: int):
+    with server.wire() as wire:
+        wire.send(head.encode())
+        assert len(refused(wire.answer(), status)) > 15
+    page = server.ask(request_bytes("GET", "/v2/nothing", b"", {"accept": "text/html"}))
+    assert "nothing" in refused(page, 404)
+    with server.wire() as wire:  # and nobody else
+        wire.send(head.replace("/v2", "/v1").encode())
+        answer = wire.answer()
+    assert ("error" in answer.json(), answer.headers["content-type"]) == (False, "application/problem+json")
 
 
 def test_more_than_a_limit_is_413_with_the_setting(server: Serving):

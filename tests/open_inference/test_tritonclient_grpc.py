@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.support.http_app import Serving, eventually, serving
 
+from tensorpost_server.http.call_cache import Replay
 from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
 
 with warnings.catch_warnings():
@@ -94,6 +95,30 @@ def test_large_tensors_attributes_as_tensors_and_statistics(client: Any):
     stats = client.get_inference_statistics("tile").model_stats[0]
     assert stats.inference_count - before == 1 == stats.inference_stats.queue.count - before
     assert "tile" in {entry.name for entry in client.get_inference_statistics().model_stats}
+
+
+def test_a_call_that_comes_again_has_its_own_elements_and_is_counted(client: Any, monkeypatch: pytest.MonkeyPatch):
+    replayed: list[bool] = []
+
+    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
+        answer = usual(self, body)
+        replayed.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(Replay, "__call__", counted)
+    counts = [client.get_inference_statistics("top_k").model_stats[0].inference_count]
+    for n in range(4):
+        for k in ("1", "2"):  # their requests are of one length
+            x = np.array([[n, 5 - n, 2]], np.float32)
+            found = client.infer("top_k", [given("input", x)], parameters={"axis": "1", "k": k})
+            expected = np.sort(x)[:, ::-1][:, : int(k)]
+            np.testing.assert_array_equal(found.as_numpy("output_value"), expected)
+            index = found.as_numpy("output_index").astype(np.int64)
+            np.testing.assert_array_equal(np.take_along_axis(x, index, axis=1), expected)
+    counts.append(client.get_inference_statistics("top_k").model_stats[0].inference_count)
+
+    assert counts[1] - counts[0] == 8
+    assert replayed[-4:] == [True] * 4
 
 
 def test_typed_contents_as_other_clients_send_them(client: Any):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import tensorpost
+
 ROOT = Path(__file__).parents[2]
 AT_THE_TOP = {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
 
@@ -32,6 +34,15 @@ def test_what_the_python_page_names_exists_and_is_described(name: str) -> None:
     assert found.__doc__
 
 
+def test_the_python_page_names_every_call_of_the_client() -> None:
+    page = (ROOT / "docs/python.md").read_text("utf-8")
+    table = page.partition("## At a glance")[2].partition("## Calling a server")[0]
+    calls = {name for name in vars(tensorpost.Client) if not name.startswith("_")}
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))))
+    assert calls <= named
+    assert {name for name in named if name[0].islower()} <= {*dir(tensorpost.Client)}
+
+
 def test_the_site_is_built(tmp_path: Path) -> None:
     python = ROOT / "build" / "docs-environment" / "bin" / "python"
     if not python.exists():
@@ -41,5 +52,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     assert "Descriptor" in (tmp_path / "python.html").read_text("utf-8")
     for page in tmp_path.rglob("*.html"):
-        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+"', page.read_text("utf-8")), page.name
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://[^"]+"', page.read_text("utf-8")), (
+            page.name
+        )
     assert sys.platform == "win32" or (tmp_path / "search" / "search_index.js").exists()

@@ -41,6 +41,9 @@ def address() -> Iterator[str]:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed, and the lines are for curl")
 def test_the_curl_lines(address: str, tmp_path: Path) -> None:
     (block,) = blocks("bash")
+    picture = np.random.default_rng(3).integers(0, 256, (6, 4, 3), np.uint8)
+    (tmp_path / "demo-output").mkdir()
+    Image.fromarray(picture).save(tmp_path / "demo-output" / "before.png")
     run = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.replace(ADDRESS, address)],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
@@ -49,13 +52,17 @@ def test_the_curl_lines(address: str, tmp_path: Path) -> None:
     assert run.stderr == ""
     np.testing.assert_array_equal(X, np.load(tmp_path / "x.npy"))
     np.testing.assert_array_equal(np.block([[X] * 3] * 3), np.load(tmp_path / "y.npy"))
-    for name in ("resampled", "resized"):
-        (output,) = json.loads((tmp_path / f"{name}.json").read_text())["tensors"].values()
+    # Pixel centres at half the size lie between four pixels.
+    means = picture.reshape(3, 2, 2, 2, 3).mean((1, 3))
+    assert np.abs(np.asarray(Image.open(tmp_path / "half.png")) - means).max() <= 1
+    printed = [json.loads(line) for line in run.stdout.replace("}{", "}\n{").splitlines()]
+    for answer in printed[:2]:
+        (output,) = answer["tensors"].values()
         np.testing.assert_array_equal(TWICE, np.reshape(output["data"], (4, 6)))
-    problem = json.loads((tmp_path / "problem.json").read_text())
-    assert problem["status"] == 422
-    assert [violation["path"] for violation in problem["violations"]] == ["$.desc.Repeats[2]"]
-    assert block.count("curl ") == len(list(tmp_path.iterdir())), "a line whose answer is not looked at above"
+    assert printed[2]["status"] == 422
+    assert [violation["path"] for violation in printed[2]["violations"]] == ["$.desc.Repeats[2]"]
+    seen = len(printed) + len([file for file in tmp_path.iterdir() if file.is_file()])
+    assert block.count("curl ") == seen, "a line whose answer is not looked at above"
 
 
 def test_the_python_block(address: str) -> None:

@@ -57,7 +57,7 @@ __all__ = [
     "WholeMessages",
     "changing_field_lines",
     "field_lines",
-    "tensors_in_place",
+    "received_tensors",
     "whole_messages",
 ]
 
@@ -183,8 +183,10 @@ class PreparedCall:
         return self.plan.operation if self.strings is None else self.strings.node
 
 
-def tensors_in_place(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
-    """The tensors where they were received, if they are all there, immutable, and the first is aligned; else None.
+def received_tensors(received: memoryview, sizes: Sequence[int]) -> list[memoryview] | None:
+    """The tensors of a small body that has arrived; None if they are not all there, or not immutable.
+
+    They are used where they are, or copied if the first is not aligned, as after a head of any length (`/v2`).
 
     Args:
         received: the bytes after the head of a body.
@@ -193,7 +195,7 @@ def tensors_in_place(received: memoryview, sizes: Sequence[int]) -> list[memoryv
     if not received.readonly or len(received) != sum(sizes) or not received:
         return None
     if np.frombuffer(received, np.uint8).__array_interface__["data"][0] % _ALIGNMENT:
-        return None
+        received = memoryview(bytes(received))
     if len(sizes) == 1:
         return [received]
     memory: list[memoryview] = []
@@ -245,7 +247,7 @@ class Replay:
             options = prepared.options
             worker = pool.choose(prepared.plan, options.backend, options.device)
             head = prepared.heads.get(worker)
-            memory = tensors_in_place(memoryview(body)[length:], prepared.sizes) if prepared.aligned else None
+            memory = received_tensors(memoryview(body)[length:], prepared.sizes) if prepared.aligned else None
             stages.done("plan")
             # The memory is not reserved, because nothing else runs on this thread until the response is made.
             if head is None or not head.inline or memory is None:

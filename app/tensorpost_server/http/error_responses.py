@@ -21,7 +21,6 @@ from .documents.problem_page import PAGE_POLICY, problem_page, wants_page
 from .observability.request_record import observation_of
 
 __all__ = [
-    "MEDIA_TYPE",
     "REFUSALS",
     "STATUS",
     "allowed_methods",
@@ -34,6 +33,7 @@ __all__ = [
     "in_open_inference",
     "is_out_of_memory",
     "out_of_memory",
+    "problem_document",
     "route_path",
     "status_of",
 ]
@@ -41,7 +41,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-MEDIA_TYPE = "application/problem+json"
+_MEDIA_TYPE = "application/problem+json"
 
 STATUS: Mapping[type[p.TensorpostError], int] = {
     p.InvalidRequest: 400,
@@ -80,7 +80,7 @@ _INFERENCE_STATUS = {422: 400, 504: 503}
 _OBJECT = {"schema": {"type": "object"}}
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {MEDIA_TYPE: _OBJECT, "application/json": _OBJECT}}
+    status: {"description": text, "content": {_MEDIA_TYPE: _OBJECT, "application/json": _OBJECT}}
     for status, text in (
         ("4XX", "What was wrong with the request (RFC 9457)."),
         ("501", "No device here can do it, or it is not offered."),
@@ -127,21 +127,33 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
         headers["Accept-Encoding"] = str(error.extra["accept_encoding"])
     if (observation := observation_of(request.scope)) is not None:
         observation.reason = error.code
-    media_type = MEDIA_TYPE
-    if is_inference := in_open_inference(request.scope):
-        status, media_type = _INFERENCE_STATUS.get(status, status), "application/json"
-    problem = error.to_problem(status)
-    if is_inference:
-        problem["error"] = str(error)  # the only member that clients of the Open Inference Protocol show
-    if request_id := request.scope.get("tensorpost.request_id"):
-        problem["request_id"] = headers["X-Request-ID"] = request_id
+    is_inference = in_open_inference(request.scope)
+    id_ = request.scope.get("tensorpost.request_id")
+    status, media_type, problem = problem_document(error, status, id_, is_inference=is_inference)
+    if id_:
+        headers["X-Request-ID"] = id_
     headers[NO_SNIFFING[0]] = NO_SNIFFING[1]
     headers["Vary"] = "Accept"
-    if wants_page(request.headers.get("accept", "")):
+    if not is_inference and wants_page(request.headers.get("accept", "")):
         headers["Content-Security-Policy"] = PAGE_POLICY
         return Response(problem_page(problem, request.scope.get("root_path", "")), status, headers, "text/html")
     body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     return Response(body, status, headers, media_type)
+
+
+def problem_document(
+    error: p.TensorpostError, status: int, id_: str | None, *, is_inference: bool
+) -> tuple[int, str, dict[str, Any]]:
+    """Status, media type and document of an error; for clients of the Open Inference Protocol in the form they read."""
+    media_type = _MEDIA_TYPE
+    if is_inference:
+        status, media_type = _INFERENCE_STATUS.get(status, status), "application/json"
+    problem = error.to_problem(status)
+    if is_inference:
+        problem["error"] = str(error)  # the only member that these clients show
+    if id_:
+        problem["request_id"] = id_
+    return status, media_type, problem
 
 
 def answer_http_exception(request: Request, error: Exception) -> Response:

@@ -23,7 +23,7 @@ from .call_cache import (
     Replay,
     RequestKey,
     WholeMessages,
-    tensors_in_place,
+    received_tensors,
 )
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
@@ -178,7 +178,7 @@ class Execution:
             await service.image_threads.run(True, read.encoded.decode_into, memory)
         if memory is None:
             complete = body.complete if prepared.aligned and worker.is_small(plan) else None
-            memory = None if complete is None else tensors_in_place(complete, prepared.sizes)
+            memory = None if complete is None else received_tensors(complete, prepared.sizes)
         if memory is None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
             await body.receive_into(memory)
@@ -213,33 +213,45 @@ class Execution:
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
     ) -> tuple[PreparedCall, ReadBody]:
         """The planned call, from the call cache if it is there; and what parsing it read of the body."""
-        settings, calls, format_ = self._service.settings, self._service.calls, key.format
+        settings, format_ = self._service.settings, key.format
         assert isinstance(format_, RequestFormat)
         threads = self._service.parsing
         slow = takes_long(self._dialect, self._operator)
         # Refuses an unknown operator before anything of the body is read.
         parser = await threads.run(slow, self._dialect, self._operator)
-        length, head = 0, b""
-        if format_.may_replay:
-            begin = await body.peek()
-            length = format_.head_length(begin)
-            head = bytes(begin[:length])
-            prepared = calls.get((key, head)) if length else None
-            if prepared is not None:
-                body.skip(length)
-                stages.done("head")
-                return prepared, ReadBody()
-        has_long_head = not length and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
+        head, prepared = await self._known_call(key, body, stages)
+        if prepared is not None:
+            return prepared, ReadBody()
+        has_long_head = not head and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
         large = slow or has_long_head or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
             body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
-            head_has_arrived=length > 0, large=large,
+            head_has_arrived=bool(head), large=large,
         )  # fmt: skip
         stages.done("head")
         prepared = await threads.run(large, _plan, read, format_, settings)
-        if length and read.memory is None and len(key.query) + length <= MOST_KEY_BYTES:
-            calls.put((key, head), prepared)
+        if read.memory is None:
+            self._keep_call(key, head, prepared)
         return prepared, ReadBody(read.memory, read.encoded)
+
+    async def _known_call(
+        self, key: RequestKey, body: RequestBody, stages: Stages
+    ) -> tuple[bytes, PreparedCall | None]:
+        """The head of the body, empty if it is not worth a cache entry, and the call that the cache holds for it."""
+        if not key.format.may_replay:
+            return b"", None
+        begin = await body.peek()
+        head = bytes(begin[: key.format.head_length(begin)])
+        prepared = self._service.calls.get((key, head)) if head else None
+        if prepared is not None:
+            body.skip(len(head))
+            stages.done("head")
+        return head, prepared
+
+    def _keep_call(self, key: RequestKey, head: bytes, prepared: PreparedCall) -> None:
+        """Put a call into the cache, if its head is worth it."""
+        if head and len(key.query) + len(head) <= MOST_KEY_BYTES:
+            self._service.calls.put((key, head), prepared)
 
     async def _respond(
         self, prepared: PreparedCall, format_: CallFormat, worker: Worker, inputs: Sequence[memoryview]

@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,7 +55,7 @@ from tensorpost.problems import (
 
 from ...settings import ENVIRONMENT_PREFIX
 from ..call_cache import MOST_KEY_BYTES, WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
-from ..error_responses import MEDIA_TYPE, status_of
+from ..error_responses import problem_document, status_of
 from ..headers import header_fields, request_framing, request_id
 from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_budget import HEALTH_PATHS, ConnectionBudget
@@ -81,6 +82,7 @@ shortest field."""
 
 _CHUNKED_PART_BYTES = 512
 _HEAD_END = b"\r\n\r\n"
+_INFERENCE_TARGET = re.compile(rb"(?:https?://[^/]*)?/v2(?:[/?]|$)", re.IGNORECASE)
 HALF_CLOSED_SECONDS = 5.0
 """How long a caller that sends no more is waited for with the first byte of a response. It has closed one side of the
 connection, or has gone: TCP does not tell which before something is sent."""
@@ -157,6 +159,7 @@ class DirectProtocol(HttpToolsProtocol):
             monitor = ConnectionMonitor(server_state.connections, budget, self.loop, limits.interval)
             shared = _SHARED[server_state] = _ServerShare(monitor, budget, BoundedCache(_MOST_REPLAYS))
         self._shared = shared
+        self.url = b""  # of the request that came last, as far as it came
         self._meter = RateMeter()
         self._health_only = False  # there was no room for this connection
         self._receiver = MemoryReceiver(self)
@@ -612,8 +615,10 @@ class DirectProtocol(HttpToolsProtocol):
                 return
         status, error = self._refusal
         id_ = request_id(dict(self.headers).get(b"x-request-id") if self._head_has_begun() else None)
-        body = json.dumps({**error.to_problem(status), "request_id": id_}, ensure_ascii=False).encode()
-        fields = [*self.server_state.default_headers, (b"content-type", MEDIA_TYPE.encode())]
+        is_inference = _INFERENCE_TARGET.match(self.url) is not None
+        status, media_type, problem = problem_document(error, status, id_, is_inference=is_inference)
+        body = json.dumps(problem, ensure_ascii=False).encode()
+        fields = [*self.server_state.default_headers, (b"content-type", media_type.encode())]
         fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         fields += [(b"x-request-id", id_.encode()), (b"x-content-type-options", b"nosniff")]
         if "retry_after_seconds" in error.extra:

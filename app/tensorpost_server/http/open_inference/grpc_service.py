@@ -10,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-import numpy as np
 from starlette.types import ASGIApp, Message
 
 from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
-from .byte_strings import encode_strings
+from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
+from .grpc_translation import Refused, infer_document, infer_response, length_prefix
 
 __all__ = ["GrpcServer"]
 
 _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
+_MOST_WHOLE_BYTES = 1 << 20  # of a body that is handed over in one piece, which costs a copy
+_MOST_REPLAYS = 256
 _DRAIN_SECONDS = 5.0
 _PASSED_ON = ("authorization", "x-api-key", "x-request-id", "traceparent")
+_INFER_RESPONSE = 2  # number of the field
 _STATUS = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
     408: "DEADLINE_EXCEEDED", 411: "INVALID_ARGUMENT", 413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT",
@@ -40,20 +42,6 @@ _TYPES = (
     "STRING", "BF16",
 )  # fmt: skip
 """Triton's DataType by its number."""
-_CONTENTS = {
-    "BOOL": ("bool_contents", "?"), "INT8": ("int_contents", "i1"), "INT16": ("int_contents", "<i2"),
-    "INT32": ("int_contents", "<i4"), "INT64": ("int64_contents", "<i8"), "UINT8": ("uint_contents", "u1"),
-    "UINT16": ("uint_contents", "<u2"), "UINT32": ("uint_contents", "<u4"), "UINT64": ("uint64_contents", "<u8"),
-    "FP32": ("fp32_contents", "<f4"), "FP64": ("fp64_contents", "<f8"),
-}  # fmt: skip
-
-
-class _Refused(Exception):
-    """A call that ends with a status of gRPC."""
-
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(text)
-        self.status, self.text = status, text
 
 
 class _Answer(NamedTuple):
@@ -88,6 +76,7 @@ class GrpcServer:
                 + install_command("server", "grpc")
             ) from None
         self._server: Any = None
+        self._replays = BoundedCache[tuple[str, ...], ReplayFunction](_MOST_REPLAYS)
         self.port = 0
 
     async def start(self) -> None:
@@ -132,7 +121,7 @@ class GrpcServer:
     def _handler(self, name: str, request: str, response: str) -> Any:
         kinds = {
             "request_deserializer": self._messages[request].FromString,
-            "response_serializer": self._messages[response].SerializeToString,
+            "response_serializer": None if "Infer" in name else self._messages[response].SerializeToString,
         }
         if name == "ModelStreamInfer":
             return self._grpc.stream_stream_rpc_method_handler(self._stream, **kinds)
@@ -140,7 +129,7 @@ class GrpcServer:
         async def answer(message: Any, context: Any) -> Any:
             try:
                 return await getattr(self, f"_{_snake(name)}")(message, context)
-            except _Refused as refused:
+            except Refused as refused:
                 await context.abort(getattr(self._grpc.StatusCode, refused.status), refused.text)
 
         return self._grpc.unary_unary_rpc_method_handler(answer, **kinds)
@@ -153,7 +142,7 @@ class GrpcServer:
         """One request within this process.
 
         Raises:
-            _Refused: the answer is not 200.
+            Refused: the answer is not 200.
         """
         sent = {str(name): value for name, value in context.invocation_metadata() or ()}
         length = sum(map(len, parts))
@@ -161,20 +150,24 @@ class GrpcServer:
             "host": "localhost", "content-length": str(length), **(fields or {}),
             **{name: sent[name] for name in _PASSED_ON if name in sent},
         }  # fmt: skip
-        scope = {
+        # As the server does with the heads of HTTP: whoever asks the same with other elements is answered before ASGI.
+        key, is_small = (path, *headers, *headers.values()), length <= _MOST_WHOLE_BYTES
+        if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts))):
+            return _Answer(_fields(response[0]), [response[1]])
+        scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
             "headers": [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in headers.items()],
             "client": _peer(context.peer()), "server": ("127.0.0.1", self.port),
         }  # fmt: skip
         left = [*parts]
-        statuses, answer_headers, body = list[int](), dict[bytes, bytes](), list[bytes]()
+        statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
 
         async def receive() -> Message:
             if left:
                 part = left.pop(0)
                 return {"type": "http.request", "body": part, "more_body": bool(left)}
-            if not parts and not body and not answer_headers:
+            if not parts and not answer and not answer_headers:
                 return {"type": "http.request", "body": b"", "more_body": False}
             await asyncio.Event().wait()  # a call that is cancelled cancels its task
             raise AssertionError("never set")
@@ -184,15 +177,30 @@ class GrpcServer:
                 statuses.append(message["status"])
                 answer_headers.update(message["headers"])
                 if int(answer_headers.get(b"content-length", b"0")) > _MOST_MESSAGE_BYTES - (1 << 20):
-                    raise _Refused("RESOURCE_EXHAUSTED", "the answer is larger than a message of gRPC can be (2 GiB)")
+                    raise Refused("RESOURCE_EXHAUSTED", "the answer is larger than a message of gRPC can be (2 GiB)")
             elif part := message.get("body"):
-                body.append(bytes(part))
+                answer.append(bytes(part))
 
+        def receive_whole() -> bytes:
+            whole = b"".join(left)
+            left.clear()
+            return whole
+
+        def send_whole(lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
+            statuses.append(200)
+            answer_headers.update(_fields(lines))
+            answer.append(body)
+            if replay is not None:
+                self._replays.put(key, replay)
+            return True
+
+        if is_small:
+            scope["extensions"] = {WHOLE_MESSAGES: {"whole_messages": WholeMessages(receive_whole, send_whole)}}
         await self._app(scope, receive, send)
         if statuses != [200]:
-            document = json.loads(b"".join(body) or b"{}")
-            raise _Refused(_STATUS.get(sum(statuses), "INTERNAL"), str(document.get("error", "the server failed")))
-        return _Answer(answer_headers, body)
+            document = json.loads(b"".join(answer) or b"{}")
+            raise Refused(_STATUS.get(sum(statuses), "INTERNAL"), str(document.get("error", "the server failed")))
+        return _Answer(answer_headers, answer)
 
     async def _json(self, context: Any, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
         parts = [] if document is None else [json.dumps(document).encode()]
@@ -201,37 +209,27 @@ class GrpcServer:
 
     # ---- inferences --------------------------------------------------------------------------------------------------
 
-    async def _model_infer(self, message: Any, context: Any) -> Any:
-        head, raw = _infer_document(message)
+    async def _model_infer(self, message: Any, context: Any) -> bytes:
+        """The response, serialized."""
+        head, raw = infer_document(message)
         text = json.dumps(head).encode()
         path = f"{_model_path(message.model_name, message.model_version)}/infer"
         answer = await self._ask(
             context, "POST", path, [text, *raw], {"inference-header-content-length": str(len(text))}
         )
-        body = b"".join(answer.body) if len(answer.body) > 1 else answer.body[0]
-        length = int(answer.headers.get(b"inference-header-content-length", len(body)))
-        document = json.loads(body[:length])
-        response = self._messages["ModelInferResponse"](
-            model_name=document["model_name"], model_version=document["model_version"], id=document.get("id", "")
-        )
-        at = length
-        for entry in document["outputs"]:
-            response.outputs.add(name=entry["name"], datatype=entry["datatype"], shape=entry["shape"])
-            size = entry.get("parameters", {}).get("binary_data_size", 0)
-            response.raw_output_contents.append(body[at : at + size])
-            at += size
-        return response
+        sent = answer.headers.get(b"inference-header-content-length")
+        return infer_response(self._messages["ModelInferResponse"], None if sent is None else int(sent), answer.body)
 
-    async def _stream(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """Answer each request of a stream in its turn; a refusal is an answer too."""
+    async def _stream(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[bytes]:
+        """Answer each request of a stream in its turn, serialized; a refusal is an answer too."""
         kind = self._messages["ModelStreamInferResponse"]
         async for message in messages:
             try:
-                yield kind(infer_response=await self._model_infer(message, context))
-            except _Refused as refused:
-                yield kind(
-                    error_message=refused.text, infer_response=self._messages["ModelInferResponse"](id=message.id)
-                )
+                response = await self._model_infer(message, context)
+                yield length_prefix(_INFER_RESPONSE, len(response)) + response
+            except Refused as refused:
+                failed = self._messages["ModelInferResponse"](id=message.id)
+                yield kind(error_message=refused.text, infer_response=failed).SerializeToString()
 
     # ---- everything else ---------------------------------------------------------------------------------------------
 
@@ -250,7 +248,7 @@ class GrpcServer:
     async def _is(self, context: Any, path: str) -> bool:
         try:
             await self._ask(context, "GET", path)
-        except _Refused as refused:
+        except Refused as refused:
             if refused.status in ("UNAVAILABLE", "NOT_FOUND"):
                 return False
             raise
@@ -325,49 +323,9 @@ class GrpcServer:
         return await self._json(context, "GET", "/v2/logging")
 
 
-def _infer_document(message: Any) -> tuple[dict[str, Any], list[bytes]]:
-    """The JSON part of the request that a message stands for, and the bytes of its tensors."""
-    raw = [*message.raw_input_contents]
-    inputs, parts = list[dict[str, Any]](), list[bytes]()
-    for tensor in message.inputs:
-        parameters = _parameters(tensor.parameters)
-        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": [*tensor.shape]}
-        if "shared_memory_region" not in parameters:
-            if tensor.HasField("contents"):
-                part = _contents(tensor)
-            elif raw:
-                part = raw.pop(0)
-            else:
-                raise _Refused("INVALID_ARGUMENT", f"input {tensor.name!r} has no elements")
-            parts.append(part)
-            parameters = {"binary_data_size": len(part)}
-        inputs.append({**entry, "parameters": parameters})
-    if raw:
-        raise _Refused("INVALID_ARGUMENT", f"raw_input_contents has {len(raw)} more entries than there are inputs")
-    given = {**_parameters(message.parameters), "binary_data_output": True}
-    document: dict[str, Any] = {"id": message.id, "inputs": inputs, "parameters": given}
-    if message.outputs:
-        document["outputs"] = [
-            {"name": output.name, "parameters": _parameters(output.parameters)} for output in message.outputs
-        ]
-    return document, parts
-
-
-def _parameters(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: getattr(value, value.WhichOneof("choice") or "string_param") for name, value in found.items()}
-
-
-def _contents(tensor: Any) -> bytes:
-    """The bytes of elements that came one by one."""
-    if tensor.datatype == "BYTES":
-        return encode_strings([*tensor.contents.bytes_contents])
-    field, dtype = _CONTENTS.get(tensor.datatype, ("", ""))
-    if not field:
-        raise _Refused("INVALID_ARGUMENT", f"{tensor.datatype[:20]} has no typed contents; send raw_input_contents")
-    try:
-        return np.array(getattr(tensor.contents, field), dtype).tobytes()
-    except (OverflowError, struct.error):
-        raise _Refused("INVALID_ARGUMENT", f"an element of {tensor.name!r} does not fit {tensor.datatype}") from None
+def _fields(lines: bytes) -> dict[bytes, bytes]:
+    """The header fields that `field_lines` wrote."""
+    return {name: value for name, _, value in [line.partition(b": ") for line in lines.split(b"\r\n")]}
 
 
 def _model_path(name: str, version: str) -> str:

@@ -70,6 +70,11 @@ class InferInput:
         """Bytes of the packed elements; 0 for strings, whose elements differ."""
         return math.prod(self.shape) * self.data_type.item_size
 
+    @property
+    def is_text(self) -> bool:
+        """Whether its elements are strings."""
+        return not self.data_type.item_size
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:

@@ -1,4 +1,4 @@
-"""Responses to inference requests: their JSON part, and outputs as JSON.
+"""Responses to inference requests: their header fields and JSON part, and outputs as JSON.
 
 Source: Open Inference Protocol, "Inference Response JSON Object"; Triton's extension "binary tensor data".
 """
@@ -18,12 +18,18 @@ from tensorpost.layout import Layout
 from tensorpost.operation import Slot
 from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
+from ...engine import Worker
+from ...planning import Plan
+from ..access.browser_requests import NO_SNIFFING
+from ..call_cache import PreparedHead, field_lines
+from ..responses import backend_name
 from .byte_strings import decode_strings
-from .content_coding import Coding
+from .content_coding import Coding, compressed
+from .infer_format import JSON_LENGTH
 from .infer_request import InferRequest, RegionPart, refuse
 from .models import VERSION, Model
 
-__all__ = ["OutputForm", "ResponseForm", "json_data", "response_form"]
+__all__ = ["OutputForm", "ResponseForm", "response_form", "streaming_head", "whole_response"]
 
 _ALIGNMENT = 64
 """Bytes; the JSON part is filled with spaces up to a multiple of it, so that the first tensor is aligned."""
@@ -183,7 +189,7 @@ def response_form(
     return form
 
 
-def json_data(output: OutputForm, data: memoryview) -> str:
+def _json_data(output: OutputForm, data: memoryview) -> str:
     """The elements as JSON, flat and without brackets. NaN and infinities are Triton's words, which are no JSON."""
     if output.is_text:
         try:
@@ -195,6 +201,47 @@ def json_data(output: OutputForm, data: memoryview) -> str:
     if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
         return ",".join(map(json.dumps, [float(str(element)) for element in flat]))
     return json.dumps(np.asarray(flat).tolist(), separators=(",", ":"))[1:-1]
+
+
+def streaming_head(form: ResponseForm, plan: Plan, worker: Worker) -> PreparedHead:
+    """What a response begins with whose outputs are sent while they are computed."""
+    body_head, json_bytes = form.head()
+    length = len(body_head) + plan.output_bytes
+    return _head(form, plan, worker, body_head, json_bytes, length, inline=worker.is_small(plan))
+
+
+def _head(
+    form: ResponseForm, plan: Plan, worker: Worker, body_head: bytes, json_bytes: int, length: int, *, inline: bool
+) -> PreparedHead:
+    fields = [
+        (b"content-type", b"application/octet-stream" if json_bytes else b"application/json"),
+        (b"content-length", str(length).encode()),
+        (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
+        (b"tensorpost-backend", backend_name(worker, plan).encode()),
+        (b"tensorpost-device", worker.backend.device.encode()),
+    ]
+    if json_bytes:
+        fields.append((JSON_LENGTH, str(json_bytes).encode()))
+    if form.coding is not None:
+        fields.append((b"content-encoding", form.coding.encode()))
+    return PreparedHead(tuple(fields), field_lines(fields), body_head, inline)
+
+
+def whole_response(
+    form: ResponseForm, plan: Plan, worker: Worker, kept: Sequence[bytearray]
+) -> tuple[PreparedHead, bytes]:
+    """The response made of all outputs; `kept` holds the bytes of each that is in the body."""
+    data: list[str | None] = []
+    binary: list[bytearray] = []
+    for each, own in zip(form.outputs, kept, strict=True):
+        as_json = each.wanted and not each.binary and each.region is None
+        data.append(_json_data(each, memoryview(own)) if as_json else None)
+        if each.wanted and each.binary:
+            binary.append(own)
+    body_head, json_bytes = form.head(data, [len(own) for own in kept])
+    parts = [body_head, *binary]
+    body = b"".join(parts) if form.coding is None else compressed(parts, form.coding)
+    return _head(form, plan, worker, b"", json_bytes, len(body), inline=False), body
 
 
 def _compact(value: object) -> str:

@@ -1,0 +1,42 @@
+"""The real clients of KServe, unmodified, against a live server, in an environment of their own. Opt-in, by
+
+python -m benchmarks.peers install --into build/peers --only kserve
+python -m pytest tests/open_inference/test_kserve.py
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.http_app import serving
+
+PEERS = Path(os.environ.get("PEERS", "build/peers"))
+KSERVE = PEERS / "kserve" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+CALLS = Path(__file__).with_name("kserve_calls.py")
+EXPECTED = {
+    "FP32": [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
+    "FP16": [[1.0, -0.5]],
+    "INT64": [[-(2**40)], [7]],
+    "BOOL": [[True, False]],
+    "BYTES": [["a", "été"]],
+}
+
+
+@pytest.mark.skipif(not KSERVE.exists(), reason=f"{KSERVE} is not there: kserve is 450 MB; see above")
+def test_every_method_of_kserves_clients():
+    with serving(grpc_port=0) as server:
+        command = [str(KSERVE), "-W", "ignore", str(CALLS), f"http://{server.host}:{server.port}"]
+        command.append(str(server.app.state.grpc_port))
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={})
+
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert len(found["arrays"]) == 4 * 7 + 1
+    for datatype, elements in found["arrays"]:
+        assert elements == np.tile(np.array(EXPECTED[datatype], object), (1, 2)).tolist()
+    assert found["states"] == [True] * 6 + [False]
+    assert all("did you mean 'tile'" in refusal for refusal in found["refusals"])
