@@ -375,7 +375,7 @@ def test_an_operator_without_parameters_keeps_the_place_in_its_document(app: App
 def test_what_is_wrong_in_a_query_of_onnx_is_said_by_its_parameters(app: AppClient):
     answer = app.post("/v1/onnx/Resize?mode=linear&scales=1,1,2x,2", npy_bytes(X), NPY)
     detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
-    assert detail == "query parameter scales[2]: '2x' is not a number"
+    assert detail == "parameter scales[2]: '2x' is not a number"
 
 
 def test_numbers_in_a_query_may_leave_out_a_zero(app: AppClient):

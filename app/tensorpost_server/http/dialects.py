@@ -146,7 +146,7 @@ def _led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> Inv
     if name is None:
         return error
     is_named = re.search(rf"\b{re.escape(name)}\b", first.message)
-    lead = "" if is_named else f"query parameter {name}{json_path(first.path[2:])[1:]}: "
+    lead = "" if is_named else f"parameter {name}{json_path(first.path[2:])[1:]}: "
     return type(error)(f"{lead}{first.message}" + (f" (and {count - 1} more)" if count > 1 else ""), error.violations)
 
 

@@ -337,7 +337,7 @@ _PROBLEM = {
                 "type": "urn:tensorpost:problem:invalid-descriptor",
                 "title": "The operator or tensor description breaks a rule",
                 "status": 422,
-                "detail": "query parameter repeats[2]: every repeat must be larger than 0",
+                "detail": "parameter repeats[2]: every repeat must be larger than 0",
                 "violations": [
                     {
                         "code": "repeat-zero", "path": "$.desc.Repeats[2]",
