@@ -123,7 +123,11 @@ def test_names_that_are_not_numbered_from_zero(app: AppClient, names: Sequence[s
         app.post(JOIN + "?axis=0", frame(dict.fromkeys(names, A)), FRAME), 400, "invalid-frame"
     )  # fmt: skip
     assert "the operator takes the tensors 'input_0'" in problem["detail"]
-    assert ", ...; the body has" in problem["detail"]
+
+
+def test_an_array_of_tensors_takes_any_number(app: AppClient):
+    problem = assert_problem(app.post(JOIN + "?axis=0", frame({"a": A, "b": B}), FRAME), 400, "invalid-frame")
+    assert problem["detail"] == "the operator takes the tensors 'input_0', 'input_1', ...; the body has 'a', 'b'"
 
 
 def test_a_document_and_its_tensors_must_agree_in_number(app: AppClient):

@@ -181,15 +181,17 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
             by_field.setdefault(path[0], []).append((path, tensor))
     required: list[str] = []
     optional: list[str] = []
+    more = ""
     for field in cls.facts.fields_by_kind["input"]:
         name, own = field.slot_name, by_field.get(field.attribute_name, [])
         names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
         (optional if field.optional else required).extend(names)
+        more = f"{name}_{len(names)}" if field.is_array else more
         if own and not {field.name, field.attribute_name} & desc.keys():
             own.sort(key=itemgetter(0))
             found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
             desc[field.name] = found if field.is_array else found[0]
-    match_names(tensors, required, optional, more=any(field.is_array for field in cls.facts.fields_by_kind["input"]))
+    match_names(tensors, required, optional, more=more)
 
 
 def _describe_outputs(

@@ -465,9 +465,15 @@ def parse_document(text: str | None, repeated: Mapping[str, Any]) -> Mapping[str
 
 
 def match_names(
-    tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = (), *, more: bool = False
+    tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = (), *, more: str = ""
 ) -> None:
-    """Compare the names of the body's tensors with those that the operation takes; `more` says that it takes others.
+    """Compare the names of the body's tensors with those that the operation takes.
+
+    Args:
+        tensors: what the body announces.
+        required: names that must be there.
+        optional: names that may be there.
+        more: the first of any number of names that could follow, for the message.
 
     Raises:
         InvalidFrame: one is missing, or unknown.
@@ -477,5 +483,5 @@ def match_names(
         sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
-        takes = ", ".join(map(repr, required)) + (", ..." if more else "")
+        takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
         raise InvalidFrame(f"the operator takes the tensors {takes}{may}; the body has {sent}")
