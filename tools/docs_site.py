@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: the top documents become pages, links to other files become names, and nothing comes from elsewhere."""
+"""Hooks of MkDocs: top documents become pages, links to other files become names, nothing comes from elsewhere."""
 
 from __future__ import annotations
 

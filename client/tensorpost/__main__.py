@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from . import __version__
 from .extras import install_command
 
 __all__ = ["main"]
@@ -11,6 +12,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; without its libraries say how to install them, and exit with status 1."""
+    if sys.argv[1:] == ["--version"]:  # what the commands need takes a second to load
+        sys.stdout.write(f"tensorpost {__version__}\n")
+        return
     try:
         from . import _cli
     except ModuleNotFoundError as missing:

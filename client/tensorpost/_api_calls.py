@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from numpy.typing import NDArray
 
+from ._array_like import as_array
 from ._arrays import (
     Inputs,
     Outputs,
@@ -133,7 +134,7 @@ async def _compute_strings(
     table, numbers, like = StringTable(), numbers_node(node), np.dtype(object)
     for name, tensor in node.tensors:
         if tensor.data_type == "str" and name in arrays:
-            array = np.asarray(arrays[name])
+            array = as_array(name, arrays[name], texts=True)
             like = array.dtype if array.dtype.kind == "T" else like
             arrays[name] = table.numbers_of_array(name, array)
     result = await compute(transport, numbers, arrays, None, options)

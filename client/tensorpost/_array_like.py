@@ -11,7 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from .datatypes import DataType, data_type
 from .problems import InvalidParameter
 
-__all__ = ["TensorLike", "as_array", "as_array_of", "is_nested_numbers"]
+__all__ = ["TensorLike", "as_array", "as_array_of", "is_nested_numbers", "refuse_mask"]
+
+# Modes of Pillow whose numbers are grey or colour as they are; those of the others are places in a palette, or inks.
+_PICTURE_MODES = ("1", "L", "LA", "RGB", "RGBA", "I", "F")
 
 
 class HasArrayInterface(Protocol):
@@ -31,7 +34,7 @@ TensorLike: TypeAlias = ArrayLike | HasArrayInterface | HasDlpack
 """What `as_array` makes an array of."""
 
 
-def as_array(name: str, value: object) -> NDArray[Any]:
+def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
     """The value as an array; an array is returned as it is, and others are copied only where NumPy has to.
 
     Taken are numbers, lists and tuples of numbers, and whatever has `__array__`, `__array_interface__`, `__dlpack__` or
@@ -40,28 +43,45 @@ def as_array(name: str, value: object) -> NDArray[Any]:
     Args:
         name: what messages call it.
         value: the array, or what is like one.
+        texts: whether a list may hold texts too, as an array may.
 
     Raises:
-        InvalidParameter: it is nothing of these, or holds no numbers.
+        InvalidParameter: it is nothing of these, holds no numbers, or has a mask or a palette.
         ModuleNotFoundError: a bfloat16 tensor without the package `ml_dtypes`.
     """
     if isinstance(value, np.ndarray):
-        return cast("NDArray[Any]", value)
+        array = cast("NDArray[Any]", value)
+        refuse_mask(name, array)
+        if array.dtype.kind == "O":
+            for index, item in enumerate(array.flat):
+                if not isinstance(item, (str, bytes)):
+                    raise InvalidParameter(
+                        f"{name} is an array of objects that are not texts: element {index} is a "
+                        f"{type(item).__name__}; convert it, as in x.astype(np.float64)"
+                    )
+        return array
     if value is None or isinstance(value, (str, Mapping, Set)):
         raise _no_array(name, cast("object", value))
     try:
         if type(value).__module__.partition(".")[0] == "torch":
             array = _of_torch(cast("Any", value))
+        elif type(value).__module__.startswith("PIL."):
+            array = _of_picture(name, cast("Any", value))
         elif not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
             array = np.from_dlpack(cast("Any", value))
         elif isinstance(value, (bytes, bytearray)):
             array = np.frombuffer(value, np.uint8)
         else:
             array = np.asarray(cast("Any", value))
+    except InvalidParameter:
+        raise
     except (TypeError, ValueError, BufferError, RuntimeError, OverflowError) as error:
         raise _no_array(name, value, f": {error}") from None
-    if array.dtype.kind in "OUSV" and not _is_extended(array.dtype):
-        raise _no_array(name, value)
+    if isinstance(value, (list, tuple)):
+        for item in cast("list[object]", value):
+            refuse_mask(name, item)
+    if array.dtype.kind in ("OSV" if texts else "OUSV") and not _is_extended(array.dtype):
+        raise _no_array(name, cast("object", value))
     return array
 
 
@@ -90,6 +110,27 @@ def is_nested_numbers(value: object) -> bool:
     while isinstance(value, (list, tuple)) and value:
         value = cast("Any", value)[0]
     return isinstance(value, (bool, int, float, complex, np.generic))
+
+
+def refuse_mask(name: str, array: object, instead: str = "fill it first: x.filled(value)") -> None:
+    """Refuse a masked array, whose mask would be lost.
+
+    Raises:
+        InvalidParameter: it is one.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidParameter(f"{name} is a masked array, and a tensor has no mask; {instead}")
+
+
+def _of_picture(name: str, image: Any) -> NDArray[Any]:
+    mode = str(image.mode)
+    if mode not in _PICTURE_MODES and not mode.startswith("I;16"):
+        wanted = "RGBA" if mode.endswith(("A", "a")) or "transparency" in image.info else "RGB"
+        raise InvalidParameter(
+            f"{name} is a picture of mode {mode}, whose numbers are not colours by themselves; convert it first: "
+            f"{name}.convert({wanted!r})"
+        )
+    return np.asarray(image)
 
 
 def _of_torch(tensor: Any) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ._array_like import TensorLike, as_array, as_array_of, is_nested_numbers
+from ._array_like import TensorLike, as_array, as_array_of, is_nested_numbers, refuse_mask
 from ._checks import shown, whole_number
 from .datatypes import DataType, TensorDataType, data_type
 from .descriptors import BufferTensorDesc, TileOperatorDesc
@@ -202,10 +202,9 @@ def _first_bytes(name: str, memory: memoryview, count: int) -> memoryview:
     return memory[:count]
 
 
-def _plain(name: str, array: NDArray[Any], instead: str = "fill it first: x.filled(value)") -> NDArray[Any]:
+def _plain(name: str, array: NDArray[Any], *instead: str) -> NDArray[Any]:
     """The same elements without what a subclass makes of them: np.matrix, for one, cannot be flattened."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise InvalidParameter(f"{name} is a masked array, and a tensor has no mask; {instead}")
+    refuse_mask(name, array, *instead)
     return np.asarray(array)
 
 
@@ -351,10 +350,11 @@ def _tile(data_type: TensorDataType, sizes: tuple[int, ...], repeats: tuple[int,
 def onnx_node(
     op_type: str, inputs: Sequence[Any], opset: int, outputs: int | None, attributes: Mapping[str, Any]
 ) -> tuple[OnnxNode, list[Any]]:
-    """The node of a call with inputs by position, and the arrays that travel as its tensors.
+    """The node of a call with inputs by position or name, and the arrays that travel as its tensors.
 
     Raises:
-        InvalidParameter: more inputs than the operator has, or something else than an array for a tensor.
+        InvalidParameter: more inputs than the operator has, one of them twice, or something else than an array for a
+            tensor.
         UnknownOperator: no such operator.
         InvalidDescriptor: the node breaks a rule of ONNX.
     """
@@ -365,10 +365,17 @@ def onnx_node(
     if len(inputs) > len(slots):
         names = ", ".join(s.name for s in slots)
         raise InvalidParameter(f"{schema.name} has {counted(len(slots), 'input')} ({names}); got {len(inputs)}")
+    values = [*inputs, *[None] * (len(slots) - len(inputs))]
+    named = {slot.name: index for index, slot in enumerate(slots) if slot.name in attributes and not slot.variadic}
+    for name, index in named.items():
+        if values[index] is not None:
+            raise InvalidParameter(f"{schema.name}'s input {name} is given by position and by name; give it once")
+        values[index] = attributes[name]
+    attributes = {name: value for name, value in attributes.items() if name not in named}
     given: dict[str, Any] = {}
     arrays: list[Any] = []
-    for index, (slot, value) in enumerate(zip(slots, [*inputs, *[None] * len(slots)], strict=False)):
-        if slot.data and index >= len(inputs) and not slot.optional:
+    for index, (slot, value) in enumerate(zip(slots, values, strict=True)):
+        if slot.data and index >= len(inputs) and value is None and not slot.optional:
             raise InvalidParameter(f"{schema.name} needs the input {slot.name}; pass an array for it")
         if slot.data and not (value is None and slot.optional):
             value = as_array(slot.name, value)  # noqa: PLW2901 # an array from here on

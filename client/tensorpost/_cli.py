@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from . import __version__
 from ._bench_command import measured
 from ._command_options import (
     AsJson,
@@ -33,7 +33,8 @@ from ._operator_commands import onnx, resample, run, tile, validate
 from ._options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, Timeout
 from ._server_commands import server_commands
 from ._terminal import gib, print_json, print_table, show_block, show_error, size_text
-from .problems import TensorpostError
+from .descriptors import OPERATORS, operator_class, operator_meant
+from .problems import TensorpostError, nearest
 
 __all__ = ["app"]
 
@@ -55,6 +56,15 @@ class _Commands(TyperGroup):
         except MemoryError:
             show_block("there is not enough memory for this; an npy file needs less than a pipe or a picture", [])
         raise typer.Exit(1)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click; a name that is no command gets a hint: a command, or the operator of that name."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            operator = (operator_meant(args[0]) or "").lower()
+            command = operator if operator in self.commands else nearest(args[0], self.commands)
+            guess = command or (operator and f"run {operator}")
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean 'tensorpost {guess}'?" if guess else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with their whole first sentence, which click would cut."""
@@ -86,10 +96,7 @@ app.add_typer(keys)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(f"tensorpost {version('tensorpost')}")
-        except PackageNotFoundError:
-            typer.echo("tensorpost, not installed as a package")
+        typer.echo(f"tensorpost {__version__}")
         raise typer.Exit
 
 
@@ -164,6 +171,26 @@ app.command(epilog="Example: tensorpost run join.json a.npy b.npy -o joined.npy"
 
 
 app.command(epilog="Example: tensorpost onnx Resize x.npy -s mode=cubic -s scales=1,1,2,2 -o y.npy")(onnx)
+
+
+@app.command(epilog="Example: tensorpost operators softmax")
+def operators(
+    word: Annotated[
+        str | None, typer.Argument(metavar="[WORD]", help="Only those with this word in name or summary.")
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the DirectML operators that `tensorpost run` takes, offline: name, lowest feature level, what each does."""
+    wanted = (word or "").lower()
+    found = [cls for cls in OPERATORS if wanted in cls.operator_type.lower() or wanted in cls.summary.lower()]
+    if not found:
+        operator_class(wanted)  # names the one that may be meant
+    rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in found]
+    if as_json:
+        print_json([dict(zip(("name", "since", "summary"), row, strict=True)) for row in rows])
+    else:
+        print_table(("operator", "from level", "what it does"), rows)
 
 
 app.command(epilog="Example: tensorpost validate tile.json --level 2_1")(validate)

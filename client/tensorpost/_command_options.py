@@ -117,18 +117,21 @@ def usage(option: str, read: Callable[[S], T], text: S) -> T:
 
 def size_of(text: str) -> tuple[int, ...]:
     """Elements along each axis: `480,640`, or `640x480`, which is width and height and so the other way round."""
-    if "x" not in text.lower():
-        return counts_of(text)
-    counts = counts_of(text.lower().replace("x", ","))
-    if len(counts) != 2:
-        raise InvalidParameter(f"{text[:60]!r} is not a size; write width x height, as in 640x480")
-    return counts[::-1]
+    example = "width x height, as in 640x480, or one number for a square, as in 224"
+    wide = text.lower().split("x")
+    if len(wide) > 2 or not all(wide):
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")
+    counts = [count for part in wide for count in counts_of(part, example)]
+    if len(wide) == 2 and len(counts) != 2:
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")
+    return tuple(counts[:: -1 if len(wide) == 2 else 1])
 
 
 def mode_named(name: str, *, antialias: bool) -> Mode:
-    if name.lower() == "cubic":
+    if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
-            "resample has no cubic; ONNX Resize has: tensorpost onnx Resize IN -s mode=cubic -s scales=2,2"
+            f"resample has no {name}; ONNX Resize has: "
+            "tensorpost onnx Resize IN -s mode=cubic -s scales=2,2 -s axes=0,1 -o OUT"
         )
     if name.lower() == "nearest" and antialias:
         raise InvalidParameter("--antialias needs a filter, which nearest does not have; use --mode linear")
@@ -138,10 +141,10 @@ def mode_named(name: str, *, antialias: bool) -> Mode:
         raise InvalidParameter(f"{name[:40]!r} is not a mode; there are linear and nearest") from None
 
 
-def counts_of(text: str) -> tuple[int, ...]:
+def counts_of(text: str, example: str = "one per dimension, as in 1,1,3,3") -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise InvalidParameter(f"{text[:60]!r} is not a list of whole numbers; write one per dimension, as in 1,1,3,3")
+        raise InvalidParameter(f"{text[:60]!r} is not a list of whole numbers; write {example}")
     if any(len(part) > _MOST_DIGITS for part in parts):
         raise InvalidParameter(
             f"{text[:60]!r}... has a number of more than {_MOST_DIGITS} digits; no array is so large"

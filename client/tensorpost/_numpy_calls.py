@@ -17,6 +17,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from ._array_like import as_array
 from ._arrays import Outputs, onnx_node
 from ._results import Progress
 from .datatypes import data_type
@@ -54,33 +55,35 @@ class NumpyCalls:
 
     def astype(self, x: ArrayLike, dtype: DTypeLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.astype`; what no integer holds becomes the nearest one, and NaN 0."""
-        return self._node("Cast", [np.asarray(x)], options, to=data_type(np.dtype(dtype)).onnx_code)
+        return self._node("Cast", [_array(x)], options, to=data_type(np.dtype(dtype)).onnx_code)
 
     def add(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.add`, of numbers."""
-        return self._node("Add", _promoted(x1, x2), options)
+        return self._node("Add", _promoted(x1=x1, x2=x2), options)
 
     def subtract(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.subtract`."""
-        return self._node("Sub", _promoted(x1, x2), options)
+        return self._node("Sub", _promoted(x1=x1, x2=x2), options)
 
     def multiply(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.multiply`, of numbers."""
-        return self._node("Mul", _promoted(x1, x2), options)
+        return self._node("Mul", _promoted(x1=x1, x2=x2), options)
 
     def divide(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.divide`: integers as float64."""
-        return self._node("Div", [_floating(x) for x in _promoted(x1, x2)], options)
+        return self._node("Div", [_floating(x) for x in _promoted(x1=x1, x2=x2)], options)
 
     def where(self, condition: ArrayLike, x: ArrayLike, y: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.where` with three arguments."""
-        return self._node("Where", [np.asarray(condition, np.bool_), *_promoted(x, y)], options)
+        return self._node(
+            "Where", [_array(condition, "condition").astype(np.bool_, copy=False), *_promoted(x=x, y=y)], options
+        )
 
     def clip(
         self, x: ArrayLike, a_min: float | None = None, a_max: float | None = None, **options: Unpack[CallOptions]
     ) -> Any:
         """As `numpy.clip`; the bounds are numbers."""
-        array = np.asarray(x)
+        array = _array(x)
         bounds = [None if bound is None else np.asarray(bound, array.dtype) for bound in (a_min, a_max)]
         return self._node("Clip", [array, *bounds], options)
 
@@ -88,14 +91,14 @@ class NumpyCalls:
 
     def transpose(self, x: ArrayLike, axes: Sequence[int] | None = None, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.transpose`."""
-        array = np.asarray(x)
+        array = _array(x)
         order = range(array.ndim)[::-1] if axes is None else axes
         return self._node("Transpose", [array], options, perm=[axis % max(1, array.ndim) for axis in order])
 
     def broadcast_to(self, x: ArrayLike, shape: int | Sequence[int], **options: Unpack[CallOptions]) -> Any:
         """As `numpy.broadcast_to`; the result has memory of its own."""
-        sizes = np.broadcast_shapes(np.shape(x), shape)
-        return self._node("Expand", [np.asarray(x), list(sizes)], options)
+        array = _array(x)
+        return self._node("Expand", [array, list(np.broadcast_shapes(array.shape, shape))], options)
 
     def slice(
         self,
@@ -104,7 +107,7 @@ class NumpyCalls:
         **options: Unpack[CallOptions],
     ) -> Any:
         """As `x[key]` of slices, which `numpy.s_` writes: `tp.slice(x, np.s_[1:3, ..., ::-1])`."""
-        array = np.asarray(x)
+        array = _array(x)
         keys = list(key) if isinstance(key, tuple) else [key]
         if not all(part is Ellipsis or isinstance(part, slice) for part in keys) or keys.count(Ellipsis) > 1:
             raise InvalidParameter("key must be of slices and at most one ...; write i:i+1 instead of an index i")
@@ -134,14 +137,14 @@ class NumpyCalls:
         **options: Unpack[CallOptions],
     ) -> Any:
         """As `numpy.pad` in the modes constant, edge, reflect and wrap; one constant for all sides."""
-        array = np.asarray(x)
+        array = _array(x)
         widths = np.broadcast_to(np.asarray(pad_width, np.int64), (array.ndim, 2))
         value = np.asarray(constant_values, array.dtype)
         return self._node("Pad", [array, widths.T.reshape(-1).tolist(), value], options, mode=mode)
 
     def concatenate(self, arrays: Sequence[ArrayLike], axis: int | None = 0, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.concatenate`."""
-        parts = _promoted(*arrays)
+        parts = _promoted(**{f"arrays[{index}]": array for index, array in enumerate(arrays)})
         if axis is None:
             parts, axis = [part.reshape(-1) for part in parts], 0
         return self._node("Concat", parts, options, axis=axis)
@@ -150,7 +153,7 @@ class NumpyCalls:
         self, x: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0, **options: Unpack[CallOptions]
     ) -> Any:
         """As `numpy.split`: a tuple of at least two parts."""
-        array = np.asarray(x)
+        array = _array(x)
         length = array.shape[axis]
         if isinstance(indices_or_sections, int):
             if indices_or_sections < 2 or length % indices_or_sections:
@@ -169,36 +172,36 @@ class NumpyCalls:
 
     def take(self, x: ArrayLike, indices: ArrayLike, axis: int | None = None, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.take`; an index outside is refused here."""
-        array = np.asarray(x)
+        array = _array(x)
         array, axis = (array.reshape(-1), 0) if axis is None else (array, axis)
         return self._node("Gather", [array, _indices(indices, array.shape[axis])], options, axis=axis)
 
     def take_along_axis(self, x: ArrayLike, indices: ArrayLike, axis: int = -1, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.take_along_axis`, without broadcasting; an index outside is refused here."""
-        array = np.asarray(x)
+        array = _array(x)
         return self._node("GatherElements", [array, _indices(indices, array.shape[axis])], options, axis=axis)
 
     # ---- along axes --------------------------------------------------------------------------------------------------
 
     def sum(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.sum`: integers and truth values as 64 bits."""
-        return self._reduce("ReduceSum", _wide(np.asarray(x)), axis, keepdims, options)
+        return self._reduce("ReduceSum", _wide(_array(x)), axis, keepdims, options)
 
     def prod(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.prod`: integers and truth values as 64 bits."""
-        return self._reduce("ReduceProd", _wide(np.asarray(x)), axis, keepdims, options)
+        return self._reduce("ReduceProd", _wide(_array(x)), axis, keepdims, options)
 
     def mean(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.mean`: integers as float64."""
-        return self._reduce("ReduceMean", _floating(np.asarray(x)), axis, keepdims, options)
+        return self._reduce("ReduceMean", _floating(_array(x)), axis, keepdims, options)
 
     def max(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.max`."""
-        return self._reduce("ReduceMax", np.asarray(x), axis, keepdims, options)
+        return self._reduce("ReduceMax", _array(x), axis, keepdims, options)
 
     def min(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.min`."""
-        return self._reduce("ReduceMin", np.asarray(x), axis, keepdims, options)
+        return self._reduce("ReduceMin", _array(x), axis, keepdims, options)
 
     def _reduce(self, op_type: str, x: Array, axis: Axes, keepdims: bool, options: CallOptions) -> Any:
         axes = None if axis is None else [axis] if isinstance(axis, int) else list(axis)
@@ -209,13 +212,13 @@ class NumpyCalls:
         self, x: ArrayLike, axis: int | None = None, *, keepdims: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
         """As `numpy.argmax`."""
-        return self._position("ArgMax", np.asarray(x), axis, keepdims, options)
+        return self._position("ArgMax", _array(x), axis, keepdims, options)
 
     def argmin(
         self, x: ArrayLike, axis: int | None = None, *, keepdims: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
         """As `numpy.argmin`."""
-        return self._position("ArgMin", np.asarray(x), axis, keepdims, options)
+        return self._position("ArgMin", _array(x), axis, keepdims, options)
 
     def _position(self, op_type: str, x: Array, axis: int | None, keepdims: bool, options: CallOptions) -> Any:
         if axis is None:
@@ -224,7 +227,7 @@ class NumpyCalls:
 
     def cumsum(self, x: ArrayLike, axis: int | None = None, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.cumsum`: integers and truth values as 64 bits."""
-        array = _wide(np.asarray(x))
+        array = _wide(_array(x))
         array, axis = (array.reshape(-1), 0) if axis is None else (array, axis)
         return self._node("CumSum", [array, axis], options)
 
@@ -232,23 +235,27 @@ class NumpyCalls:
         self, x: ArrayLike, k: int, axis: int = -1, *, largest: bool = True, **options: Unpack[CallOptions]
     ) -> Any:
         """The k largest or smallest elements along an axis in order, and where they are: a tuple of two arrays."""
-        return self._node("TopK", [np.asarray(x), [k]], options, axis=axis, largest=int(largest))
+        return self._node("TopK", [_array(x), [k]], options, axis=axis, largest=int(largest))
 
     def softmax(self, x: ArrayLike, axis: int = -1, **options: Unpack[CallOptions]) -> Any:
         """`exp(x) / sum(exp(x))` along an axis, as `scipy.special.softmax`: integers as float64."""
-        return self._node("Softmax", [_floating(np.asarray(x))], options, axis=axis)
+        return self._node("Softmax", [_floating(_array(x))], options, axis=axis)
 
     def matmul(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """As `numpy.matmul`, of floating-point numbers and of integers of 32 and 64 bits."""
-        return self._node("MatMul", _promoted(x1, x2), options)
+        return self._node("MatMul", _promoted(x1=x1, x2=x2), options)
 
 
-def _promoted(*values: ArrayLike) -> list[Array]:
+def _array(x: object, name: str = "x") -> Array:
+    """The array of an argument, as every call reads it; texts among them."""
+    return np.asarray(as_array(name, x, texts=True))
+
+
+def _promoted(**values: ArrayLike) -> list[Array]:
     """Arrays of the type that NumPy computes them in together; a Python number takes on that of the arrays."""
-    kind = np.result_type(
-        *[value if isinstance(value, (int, float, complex)) else np.asarray(value) for value in values]
-    )
-    return [np.asarray(value, kind) for value in values]
+    read = [x if isinstance(x, (int, float, complex)) else _array(x, name) for name, x in values.items()]
+    kind = np.result_type(*read)
+    return [np.asarray(x, kind) for x in read]
 
 
 def _wide(x: Array) -> Array:
@@ -262,10 +269,12 @@ def _floating(x: Array) -> Array:
 
 
 def _indices(indices: ArrayLike, length: int) -> Array:
-    found = np.asarray(indices)
+    found = _array(indices, "indices")
     if found.dtype.kind not in "iu":
         raise InvalidParameter(f"indices must be integers, not {found.dtype}")
     found = found.astype(np.int64, copy=False)
     if found.size and not -length <= int(found.min()) <= int(found.max()) < length:
-        raise InvalidParameter(f"an index is outside of the axis, which has {length} elements")
+        index = int(found[(found < -length) | (found >= length)].flat[0])
+        reach = f"{-length} to {length - 1}" if length else "it takes no index at all"
+        raise InvalidParameter(f"index {index} is outside of the axis, which has {length} elements: {reach}")
     return found

@@ -137,6 +137,12 @@ def tile(
     read = read_array(source)
     if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
         copies = (*copies, 1)
+    elif read.is_picture and read.array.ndim == 3 and len(copies) == 1 and (wanted or read.format) != "npy":
+        (count,) = copies
+        raise InvalidParameter(
+            f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and columns "
+            f"write --repeats {count},{count}"
+        )
     call = tile_call(read.array, copies, directml=level is not None)
     computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
     with client:
@@ -151,7 +157,10 @@ def resample(
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(help="Instead of --scale: width x height, as in 640x480; or sizes along --axes, as in 480,640."),
+        typer.Option(
+            help="Instead of --scale: width x height, as in 640x480; one number for all of --axes, as in 224 for a "
+            "square; or one for each, as in 480,640."
+        ),
     ] = None,
     axes: Annotated[
         str | None,

@@ -211,9 +211,14 @@ class Response(ABC):
         if 300 <= self.status < 400:
             target = self.headers.get("location", "nowhere")[:_LONGEST_QUOTE]
             return {"detail": f"redirected to {target}; redirects are not followed, use the server's own URL"}
-        text = " ".join(body[: 4 * _LONGEST_QUOTE].decode("utf-8", "replace").split())[:_LONGEST_QUOTE]
-        said = f": {text}" if text else ""
-        return {"detail": f"HTTP status {self.status} without a problem document{said}"}
+        text = body[: 4 * _LONGEST_QUOTE].decode("utf-8", "replace")
+        if self._media_type == "text/html":
+            text = re.sub(r"<style.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)
+        said = " ".join(text.split())[:_LONGEST_QUOTE]
+        return {
+            "detail": f"HTTP status {self.status}, and not in the words of a tensorpost server: there is another web "
+            "server at this URL, or a proxy in front of it answered" + (f": {said}" if said else "")
+        }
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

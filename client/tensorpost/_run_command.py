@@ -17,7 +17,7 @@ from .descriptors import operator_class, parse_operator
 from .descriptors.catalogue import slot_name
 from .images import encode_image
 from .npy import encode_npy_head
-from .onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
+from .onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
 from .operation import Operation
 from .problems import InvalidJson, InvalidParameter, counted, nearest
@@ -141,6 +141,7 @@ def described_node(
         InvalidParameter: there are more arrays than the operator has tensors.
     """
     at = NEWEST_OPSET if opset is None else opset
+    op_type = next((s.op_type for s in ONNX_OPERATORS if s.op_type.lower() == op_type.lower()), op_type)
     slots = schema_of(op_type, at).data_inputs
     names = [slot.name for slot in slots if not slot.variadic]
     names += [f"{slot.name}_{index}" for slot in slots if slot.variadic for index in range(len(arrays) - len(names))]

@@ -6,6 +6,7 @@ Results go to standard output, everything said about them to standard error.
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ __all__ = ["gib", "place_of", "print_json", "print_table", "progress_bar", "show
 
 _LONG_WORK_BYTES = 16 * PIECE_BYTES  # a progress bar for less would be gone before it is seen
 _NEVER_WRAPPED = 1 << 20  # columns; a table takes as many as its longest cells need
+_LONGEST_CELL = 72  # columns of a sentence in a file or a pipe, where no terminal folds it
 
 
 @contextmanager
@@ -94,13 +96,18 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on standard output."""
     console = Console(markup=False, highlight=False)
     if not console.file.isatty():
-        console.width = _NEVER_WRAPPED  # for other programs, and for logs: every cell whole
+        console.width = _NEVER_WRAPPED  # for other programs, and for logs: every word whole
+        rows = [[_folded(str(cell)) for cell in row] for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         table.add_column(head, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
+
+
+def _folded(sentence: str) -> str:
+    return textwrap.fill(sentence, _LONGEST_CELL, break_long_words=False, break_on_hyphens=False)
 
 
 def size_text(size_in_bytes: int) -> str:

@@ -243,16 +243,17 @@ class Client(NumpyCalls):
 
         Args:
             op_type: the operator's name in ONNX.
-            inputs: its inputs by position, None for one that is left out: `tp.onnx("Tile", x, repeats)`,
-                `tp.onnx("Resize", x, None, scales, mode="linear")`, `tp.onnx("Concat", a, b, axis=0)`. Tensors that are
-                worked on are arrays; those that decide the output's shape may be sequences of numbers.
+            inputs: its inputs by position, None for one that is left out, or by their names in ONNX:
+                `tp.onnx("Tile", x, repeats)`, `tp.onnx("Resize", x, scales=[2, 2], mode="linear")`,
+                `tp.onnx("Concat", a, b, axis=0)`. Tensors that are worked on are arrays; those that decide the
+                output's shape may be sequences of numbers.
             opset: opset of the default domain; default the newest known.
             outputs: how many outputs the node has; default those that it must have.
             out: as in `run`.
             backend: as in `run`.
             device: as in `run`.
             progress: as in `run`.
-            attributes: the operator's attributes by name.
+            attributes: the operator's attributes by name, and inputs.
 
         Raises:
             UnknownOperator: there is no such operator here.

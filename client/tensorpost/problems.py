@@ -94,6 +94,7 @@ _LONGEST_KEY = 100  # characters of a key in a path, for the same reason
 _MOST_ENTRIES = 16  # of an array or object that is echoed
 _DEEPEST_VALUE = 3  # nested arrays and objects of one that is echoed
 _MOST_BITS = 256  # of an integer that is echoed in decimal
+_FEWEST_LETTERS = 3  # of the beginning of a word
 _CUT = object()
 
 
@@ -116,9 +117,18 @@ def json_path(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like this one, or None if none is near."""
+    """The known word that is meant most likely, or None if none is near.
+
+    Of those of which it is a whole part the shortest, one that ends with it first (`add`: ELEMENT_WISE_ADD); then of
+    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it.
+    """
     by_upper = {k.upper(): k for k in known}
-    matches = difflib.get_close_matches(word[:100].upper(), by_upper, n=1)
+    upper = word[:100].upper()
+    whole = [k for k in by_upper if upper in k.split("_")]
+    begun = [k for k in by_upper if k.startswith(upper)] if len(upper) >= _FEWEST_LETTERS else []
+    whole.sort(key=lambda k: (not k.endswith(upper), len(k)))
+    begun.sort(key=len)
+    matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1)
     return by_upper[matches[0]] if matches else None
 
 
@@ -282,10 +292,10 @@ class TensorpostError(Exception):
     request_id: str | None = None
 
     def __str__(self) -> str:
-        lines = [self.detail]
-        if len(self.violations) > 1 or any(v.message not in self.detail for v in self.violations):
-            lines += [f"  {v.where}: {v.message}" for v in self.violations]
-        return "\n".join(lines)
+        lines = [f"  {v.where}: {v.message}" for v in self.violations]
+        if lines and lines[0].strip() in self.detail:
+            del lines[0]  # the detail mostly is the first violation
+        return "\n".join([self.detail, *lines])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by their args; ours are fields.

@@ -155,9 +155,21 @@ def resampling(
             what does.
         InvalidDescriptor: the result exceeds a limit of DirectML.
     """
-    element, shape = _described(tensor)
-    mode = mode_of(mode, antialias=antialias)
-    ratios = _ratios(shape, sizes, scales, axes)
+    name, shape = _described(tensor)
+    wrong: list[str] = []
+    ratios: dict[int, tuple[int, Fraction]] = {}
+    for check in (
+        lambda: _check_type(name),
+        lambda: mode_of(mode, antialias=antialias),
+        lambda: ratios.update(_ratios(shape, sizes, scales, axes)),
+    ):
+        try:
+            check()
+        except InvalidParameter as error:
+            wrong.append(error.detail)
+    if wrong:
+        raise InvalidParameter(". Also: ".join(wrong))
+    element, mode = TensorDataType[cast("str", data_type(name).directml)], mode_of(mode, antialias=antialias)
     whole = [_resized(size, *ratios[axis]) if axis in ratios else _copied(size) for axis, size in enumerate(shape)]
     parts = whole if len(whole) <= _MOST_DIMENSIONS else _merged(whole)
     if len(parts) > _MOST_DIMENSIONS:
@@ -181,7 +193,7 @@ def resampling(
 # ---- reading the arguments -------------------------------------------------------------------------------------------
 
 
-def _described(tensor: object) -> tuple[TensorDataType, tuple[int, ...]]:
+def _described(tensor: object) -> tuple[str, tuple[int, ...]]:
     if isinstance(tensor, BufferTensorDesc):
         name, shape = tensor.data_type.name.lower(), tensor.sizes
     elif isinstance(tensor, np.ndarray):
@@ -191,6 +203,16 @@ def _described(tensor: object) -> tuple[TensorDataType, tuple[int, ...]]:
         raise InvalidParameter(
             f"x must be a NumPy array or a BufferTensorDesc, not {type(tensor).__name__}; np.asarray(x) makes an array"
         )
+    if not shape:
+        raise InvalidParameter("x has no dimensions, so there is no axis to resample")
+    if 0 in shape:
+        raise InvalidParameter(
+            f"x has the shape {shape} and no elements; DirectML has no empty tensors, ONNX Resize does"
+        )
+    return name, shape
+
+
+def _check_type(name: str) -> None:
     if name not in DML_TYPES:
         instead = {
             "bool": "x.view(np.uint8) has the same bytes to copy by nearest, and ONNX Resize takes bool",
@@ -198,16 +220,9 @@ def _described(tensor: object) -> tuple[TensorDataType, tuple[int, ...]]:
         }.get(name, "convert it, or send ONNX Resize, which takes it")
         raise InvalidParameter(
             f"DirectML's Resample family takes {', '.join(DML_TYPES)}, not {name}; {instead}: "
-            'client.onnx("Resize", x, None, None, sizes, mode="linear"), or mode="nearest" with '
+            'tp.onnx("Resize", x, sizes=[480, 640], axes=[0, 1], mode="linear"), or mode="nearest" with '
             'nearest_mode="round_prefer_ceil"'
         )
-    if not shape:
-        raise InvalidParameter("x has no dimensions, so there is no axis to resample")
-    if 0 in shape:
-        raise InvalidParameter(
-            f"x has the shape {shape} and no elements; DirectML has no empty tensors, ONNX Resize does"
-        )
-    return TensorDataType[cast("str", data_type(name).directml)], shape
 
 
 def mode_of(name: object, *, antialias: bool = False) -> Mode:
@@ -218,8 +233,11 @@ def mode_of(name: object, *, antialias: bool = False) -> Mode:
     """
     found = name.lower() if isinstance(name, str) else name
     name = "nearest" if found == "nearest_neighbor" else found
-    if name == "cubic":
-        raise InvalidParameter("DirectML has no cubic interpolation; ONNX Resize has: mode='cubic'")
+    if name in ("cubic", "bicubic"):
+        raise InvalidParameter(
+            f"mode is {name!r}, and DirectML has no cubic interpolation; ONNX Resize has: "
+            'tp.onnx("Resize", x, scales=[2, 2], axes=[0, 1], mode="cubic")'
+        )
     if name not in ("linear", "nearest"):
         guess = nearest(str(name), ("linear", "nearest"))
         hint = f". Did you mean {guess!r}?" if guess else ""

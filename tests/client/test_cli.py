@@ -26,8 +26,8 @@ from tensorpost._cli import app
 from tensorpost._terminal import print_table
 
 COMMANDS = [
-    "serve", "tile", "resample", "run", "onnx", "validate", "devices", "doctor", "probe-directml", "warmup",
-    "healthcheck", "bench", "config",
+    "serve", "tile", "resample", "run", "onnx", "operators", "validate", "devices", "doctor", "probe-directml",
+    "warmup", "healthcheck", "bench", "config",
 ]  # fmt: skip
 TILE = {"type": "TILE", "desc": {"InputTensor": {"DataType": "FLOAT32", "Sizes": [2, 3]}, "Repeats": [1, 2]}}
 X = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
@@ -565,6 +565,14 @@ def test_a_table_is_as_wide_as_the_longest_cells_of_its_columns(
         ["a" * 100, "b"],
         ["c", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100],
     ]
+
+
+def test_a_table_in_a_file_folds_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("one", "two"), [("a", "some words " * 20)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 80
+    assert " ".join(lines).split().count("words") == 20
 
 
 def test_a_setting_that_cannot_be_right_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:

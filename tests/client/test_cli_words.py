@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 from tests.support.command_line import Done, invoke
 from tests.support.http_app import serving
+from tests.support.raw_server import http_answer, raw_server, read_request
 
 from tensorpost._terminal import size_text
 from tensorpost_server.settings import Settings
@@ -73,6 +75,8 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
     )
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(target), X.repeat(2, 2).repeat(2, 3))
+    done = ran("onnx", "resize", str(x), "-s", "mode=cubic", "-s", "scales=2,2", "-s", "axes=2,3")
+    assert (done.returncode, np.load(target).shape) == (0, (1, 1, 4, 6)), done.stderr
     done = ran("onnx", "Concat", str(x), str(x), str(x), "-s", "axis=0")
     assert (done.returncode, np.load(target).shape) == (0, (3, 1, 2, 3))
 
@@ -94,7 +98,14 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
         (["resample", "{x}", "--scale", "2", "--mode", "cubic"], 2, "tensorpost onnx Resize IN -s mode=cubic"),
         (["resample", "{x}", "--scale", "2", "--mode", "Linaer"], 2, "there are linear and nearest"),
         (["resample", "{int64}", "--scale", "2"], 1, "tensorpost onnx Resize IN -s mode=linear"),
+        (["resample", "{x}", "--scale", "2", "--mode", "BICUBIC"], 2, "tensorpost onnx Resize IN -s mode=cubic"),
+        (["resample", "{x}", "--size", "224x"], 2, "'224x' is no size; write width x height, as in 640x480, or one"),
+        (["resample", "{x}", "--size", "2,,4"], 2, "'2,,4' is no list of whole numbers; write width x height"),
         (["tile", "{x}", "--repeats", "3;3"], 2, "write one per dimension"),
+        (["run", "join", "{x}", "{x}", "-s", "axis=9"], 1, "Axis is 9, but there are 4 dimensions: 0 to 3"),
+        (["run", "concat", "{x}", "{x}"], 1, "did you mean 'JOIN'?"),
+        (["resize", "{x}"], 2, "Did you mean 'tensorpost resample'?"),
+        (["relu", "{x}"], 2, "Did you mean 'tensorpost run activation_relu'?"),
     ],
 )
 def test_hints_are_for_the_command_line(tmp_path: Path, x: Path, arguments: list[str], status: int, said: str):
@@ -135,3 +146,35 @@ def test_sizes_are_read_and_shown_as_people_write_them(monkeypatch: pytest.Monke
     assert [size_text(size) for size in (0, 999, 1024, 3 << 19, 10**9)] == [
         "0 bytes", "999 bytes", "1 KiB", "1.5 MiB", "953.67 MiB (1,000,000,000 bytes)",
     ]  # fmt: skip
+
+
+def test_operators_are_listed_without_a_server():
+    every = json.loads(invoke("operators", "--json").stdout)
+    assert len(every) == 177  # DirectML's
+    assert {"name": "join", "since": "1_0"}.items() <= next(row for row in every if row["name"] == "join").items()
+    found = [line.split()[0] for line in invoke("operators", "Softmax").stdout.splitlines()[1:]]
+    assert {"activation_softmax", "activation_log_softmax1", "multihead_attention"} <= {*found}
+    assert "join" not in found
+    done = invoke("operators", "concat")
+    assert (done.returncode, "did you mean 'JOIN'?" in done.stderr) == (1, True)
+
+
+def test_one_repeat_for_a_picture_says_what_to_write(tmp_path: Path):
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / "in.png")
+    done = invoke("tile", str(tmp_path / "in.png"), "--repeats", "2", "-o", str(tmp_path / "out.png"))
+    assert (done.returncode, "write --repeats 2,2" in " ".join(done.stderr.split())) == (1, True)
+
+
+def test_another_web_server_is_called_one():
+    page = b"<!DOCTYPE HTML><html><head><style>b { color: red }</style></head><body><b>Unsupported method</b></body>"
+
+    def answered(connection: socket.socket, _: int) -> None:
+        read_request(connection)
+        connection.sendall(http_answer("501 No", page, "text/html"))
+
+    with raw_server(answered) as server:
+        done = invoke("devices", "--url", server.url)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1
+    assert "not in the words of a tensorpost server" in said
+    assert said.endswith("answered: Unsupported method")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.support.live_server import live_server
 
 from tensorpost import AsyncClient, Client
@@ -106,7 +107,12 @@ def test_what_numpy_has_under_another_name(url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("take", (X, [3], 1), "an index is outside of the axis, which has 3"),
+        ("take", (X, [3], 1), "index 3 is outside of the axis, which has 3 elements: -3 to 2"),
+        ("take", (X, [[0, 1], [-4, 9]], 1), "index -4 is outside"),
+        ("take", (NONE, [0], 0), "index 0 is outside of the axis, which has 0 elements"),
+        ("sum", ([[1, 2], [3]],), "x must be an array or what NumPy can make one of.*list"),
+        ("sum", (np.array([None]),), "x is an array of objects that are not texts"),
+        ("concatenate", ([X, "text"],), r"arrays\[1\] must be an array"),
         ("take", (X, [0.5], 1), "must be integers"),
         ("slice", (X, 1), "write i:i"),
         ("slice", (X, np.s_[:, :, :, :]), "4 slices"),
@@ -122,3 +128,38 @@ def test_arguments_that_are_refused(name: str, arguments: Any, words: str) -> No
 def test_every_call_is_tried() -> None:
     names = {name for name, _ in inspect.getmembers(NumpyCalls, inspect.isfunction) if not name.startswith("_")}
     assert names == {name for name, _, _ in CASES} | {"slice", "split", "softmax", "topk"}
+
+
+MASKED = np.ma.array([1.0, 2.0, 9.0], mask=[False, False, True])
+INDICES = np.ma.array([0, 1, 2], mask=[False, False, True])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "which"),
+    [
+        ("concatenate", ([X[0, 0], MASKED],), "arrays[1]"), ("sum", ([MASKED, MASKED],), "x"),
+        ("add", (1, MASKED), "x2"), ("where", (MASKED > 1, 1, 2), "condition"), ("where", ([True], 1.5, MASKED), "y"),
+        ("take", (X, INDICES), "indices"), ("astype", (MASKED, np.int8), "x"),
+        *[(name, (MASKED, *arguments), "x") for name, arguments in (
+            ("sum", ()), ("mean", ()), ("max", ()), ("argmax", ()), ("cumsum", ()), ("softmax", ()), ("topk", (1,)),
+            ("clip", (0, 1)), ("transpose", ()), ("broadcast_to", ((2, 3),)), ("slice", (np.s_[1:],)), ("pad", (1,)),
+            ("split", (3,)), ("take", ([0],)), ("tile", (2,)),
+        )],
+    ],
+)  # fmt: skip
+def test_masks_are_refused_and_not_forgotten(name: str, arguments: tuple[Any, ...], which: str) -> None:
+    with Client("http://127.0.0.1:9") as tp, pytest.raises(InvalidParameter, match="fill it first") as refused:
+        getattr(tp, name)(*arguments)
+
+    assert refused.value.detail.startswith(f"{which} is a masked array")
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"), [("P", "RGB"), ("CMYK", "RGB"), ("YCbCr", "RGB"), ("PA", "RGBA"), ("RGBa", "RGBA")]
+)
+def test_pictures_whose_numbers_are_not_colours_are_refused(mode: str, wanted: str) -> None:
+    picture = Image.new(mode, (2, 2))
+    with Client("http://127.0.0.1:9") as tp:
+        for name, arguments in (("resample", {"scales": 2, "axes": (0, 1)}), ("tile", {"repeats": 2}), ("sum", {})):
+            with pytest.raises(InvalidParameter, match=rf"mode {mode}, .*x\.convert\('{wanted}'\)"):
+                getattr(tp, name)(picture, **arguments)

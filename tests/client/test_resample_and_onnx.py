@@ -75,6 +75,11 @@ def test_onnx_resize_and_tile(tp: Client) -> None:
     scales = np.array([2], np.float32)
 
     assert tp.onnx("Resize", X, None, scales, opset=19, mode="linear").tolist() == HALF_PIXEL
+    assert tp.onnx("Resize", X, scales=[2], mode="linear").tolist() == HALF_PIXEL
+    assert tp.onnx("Resize", X=X, sizes=[8], mode="linear").tolist() == HALF_PIXEL
+    square = np.outer(X, X).astype(np.float64)  # what a refused mode="cubic" says to write
+    cubic = tp.onnx("Resize", square, scales=[2, 2], axes=[0, 1], mode="cubic")
+    np.testing.assert_array_equal(cubic, tp.onnx("Resize", square, None, [2.0, 2.0], mode="cubic"))
     assert tp.onnx("Tile", X[:2], np.array([2]), opset=13).tolist() == [10, 20, 10, 20]
     assert tp.onnx("Tile", X, [0]).shape == (0,)
     assert tp.onnx("Tile", np.array(3.0), []).tolist() == 3
@@ -104,12 +109,19 @@ def test_onnx_refuses_before_anything_is_sent() -> None:
             offline.onnx("Resise", X, None, [2.0])
         with pytest.raises(InvalidDescriptor, match="mode"):
             offline.onnx("Resize", X, None, [2.0], mode="quintic")
+        with pytest.raises(InvalidParameter, match="scales is given by position and by name"):
+            offline.onnx("Resize", X, None, [2.0], scales=[2.0])
+        with pytest.raises(InvalidParameter, match="needs the input X"):
+            offline.onnx("Resize", scales=[2.0])
         with pytest.raises(InvalidParameter, match="input, repeats"):
             offline.onnx("Tile", X, [2], [3])
         with pytest.raises(InvalidDescriptor, match="computes with strings"):
             offline.onnx("StringConcat", np.array(["a"], object), np.array(["b"], object))
         with pytest.raises(InvalidParameter, match="element 1 is a int"):
             offline.onnx("Tile", np.array(["a", 1], object), [2])
+        words = np.ma.array(np.array(["a", "b"], object), mask=[False, True])
+        with pytest.raises(InvalidParameter, match="input is a masked array"):
+            offline.run(OnnxNode.of("Tile", {"input": words.data, "repeats": [3]}, opset=13), words)
         with pytest.raises(InvalidParameter, match="opset"):
             offline.run(OnnxNode.of("Tile", {"input": X, "repeats": [3]}, opset=13), X, feature_level="2_1")
 

@@ -112,3 +112,9 @@ def test_a_client_for_tls_loads_no_httpx_either() -> None:
     statement = "from tensorpost import Client; Client('https://127.0.0.1:9', tls=False, retries=0).live()"
 
     assert loaded(statement, "tensorpost._http1", "httpx", "h11") == ["tensorpost._http1"]
+
+
+def test_the_version_is_said_without_the_commands() -> None:
+    statement = "sys.argv[1:] = ['--version']; from tensorpost.__main__ import main; main()"
+
+    assert loaded(statement, "tensorpost.__main__", "typer", "numpy", "pydantic")[-1] == "tensorpost.__main__"

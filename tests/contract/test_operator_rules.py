@@ -82,6 +82,44 @@ def test_every_family_has_rejected_cases() -> None:
     assert len(REJECTED) > 100
 
 
+T4 = tensor("FLOAT32", 2, 3, 4, 5)
+WINDOW: dict[str, Any] = {"StartPadding": [0, 0], "EndPadding": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("operator", "fields", "path"),
+    [
+        ("JOIN", {"InputTensors": [T4, T4], "Axis": 9}, "$.Axis"),
+        ("SPLIT", {"InputTensor": T4, "OutputCount": 2, "Axis": 4}, "$.Axis"),
+        ("TOP_K", {"InputTensor": T4, "Axis": 9, "K": 1}, "$.Axis"),
+        ("GATHER", {"InputTensor": T4, "IndicesTensor": tensor("UINT32", 1, 1, 1, 2), "Axis": 9}, "$.Axis"),
+        (
+            "GATHER",
+            {"InputTensor": T4, "IndicesTensor": tensor("UINT32", 1, 1, 1, 2), "Axis": 0, "IndexDimensions": 9},
+            "$.IndexDimensions",
+        ),
+        ("ONE_HOT", {"IndicesTensor": T4, "ValuesTensor": tensor("FLOAT32", 1, 1, 1, 2), "Axis": 9}, "$.Axis"),
+        ("MAX_POOLING", {"InputTensor": T4, "WindowSize": [1, 1], "Strides": [0, 1], **WINDOW}, "$.Strides[0]"),
+        (
+            "CONVOLUTION",
+            {
+                "InputTensor": T4, "FilterTensor": T4, "Mode": "CROSS_CORRELATION", "Direction": "FORWARD",
+                "Strides": [1, 0], "Dilations": [1, 1], "OutputPadding": [0, 0], "GroupCount": 1, **WINDOW,
+            },
+            "$.Strides[1]",
+        ),
+        ("SPLIT", {"InputTensor": T4, "OutputCount": 2, "Axis": 1}, "$.OutputTensors"),  # 3 elements are not halved
+    ],
+)  # fmt: skip
+def test_an_attribute_is_blamed_and_not_the_output_that_it_hides(operator: str, fields: Any, path: str) -> None:
+    with pytest.raises(InvalidDescriptor) as refused:
+        completed(operator, **fields)
+
+    assert [json_path(v.path) for v in refused.value.violations] == [path.replace("$", "$.desc")]
+    if path == "$.Axis":
+        assert refused.value.violations[0].message.endswith("there are 4 dimensions: 0 to 3")
+
+
 # ---- documents -------------------------------------------------------------------------------------------------------
 
 

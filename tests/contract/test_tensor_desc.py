@@ -389,6 +389,8 @@ def test_a_field_under_both_names_is_given_twice() -> None:
     [
         ({"DataType": "FLOAT23", "Sizes": [1]},
          "$.DataType: DataType 'FLOAT23' is not a DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
+        ({"DataType": "FLOAT", "Sizes": [1]},
+         "$.DataType: DataType 'FLOAT' is not a DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
         ({"DataType": None, "Sizes": [1]},
          "$.DataType: DataType must be the name or number of a DML_TENSOR_DATA_TYPE, not None"),
         ({"DataType": "UINT8", "Sizes": [1.5]}, "$.Sizes[0]: Sizes[0] must be a whole number, not 1.5"),
@@ -492,3 +494,12 @@ def test_is_packed(fields: dict[str, Any], packed: bool) -> None:
 
 def test_flags_are_the_headers() -> None:
     assert [(flag.name, int(flag)) for flag in TensorFlags] == [("OWNED_BY_DML", 1)]
+
+
+def test_printed_is_what_is_neither_derived_nor_a_default() -> None:
+    packed = BufferTensorDesc(data_type="FLOAT32", sizes=(2, 3), dimension_count=2)
+    strided = BufferTensorDesc.model_validate({"DataType": 1, "Sizes": [2, 3], "Strides": [5, 1], "Flags": "NONE"})
+
+    assert str(packed) == "BufferTensorDesc(DataType FLOAT32, Sizes (2, 3))"
+    assert str(strided) == "BufferTensorDesc(DataType FLOAT32, Sizes (2, 3), Strides (5, 1))"
+    assert "data_type=<TensorDataType.FLOAT32: 1>" in repr(packed)

@@ -92,6 +92,7 @@ __all__ = [
     "last_index",
     "minimum_tensor_size_in_bytes",
     "operator_class",
+    "operator_meant",
     "operator_names",
     "packed_strides",
     "parse_operator",
@@ -127,6 +128,16 @@ __all__ += value_scale.__all__
 
 _MOST_SHOWN = 20  # unknown members listed by name
 
+# What other libraries call DirectML's operators.
+_SYNONYMS: Mapping[str, str] = {
+    "AVERAGE": "REDUCE", "BATCHNORM": "BATCH_NORMALIZATION", "CAT": "JOIN", "CONCAT": "JOIN", "CONCATENATE": "JOIN",
+    "CONV": "CONVOLUTION", "CUMPROD": "CUMULATIVE_PRODUCT", "CUMSUM": "CUMULATIVE_SUMMATION",
+    "DIV": "ELEMENT_WISE_DIVIDE", "DOT": "GEMM", "INTERPOLATE": "RESAMPLE", "MATMUL": "GEMM", "MAXPOOL": "MAX_POOLING",
+    "MEAN": "REDUCE", "MUL": "ELEMENT_WISE_MULTIPLY", "PERMUTE": "ELEMENT_WISE_IDENTITY", "REPEAT": "TILE",
+    "RESIZE": "RESAMPLE", "SUB": "ELEMENT_WISE_SUBTRACT", "SUM": "REDUCE", "TOPK": "TOP_K",
+    "TRANSPOSE": "ELEMENT_WISE_IDENTITY", "WHERE": "ELEMENT_WISE_IF", "ZOOM": "RESAMPLE",
+}  # fmt: skip
+
 
 def operator_class(name: str) -> type[OperatorDesc]:
     """The descriptor class of `DML_OPERATOR_TILE`, `TILE` or `tile`.
@@ -138,13 +149,19 @@ def operator_class(name: str) -> type[OperatorDesc]:
     for cls in OPERATORS:
         if cls.operator_type == short:
             return cls
-    guess = nearest(short, [cls.operator_type for cls in OPERATORS])
+    guess = operator_meant(short)
+    how = " with Strides in another order" if short in ("PERMUTE", "TRANSPOSE") else ""
     if short in operator_names():
         message = f"DirectML's {short} has no implementation here yet"
     else:
         message = f"there is no operator {name[:60]!r} here"
-    hint = f"did you mean {guess!r}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
+    hint = f"did you mean {guess!r}{how}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
     raise UnknownOperator(f"{message}; {hint}", extra={"nearest": guess})
+
+
+def operator_meant(name: str) -> str | None:
+    """The operator that a name which none has means most likely: by what other libraries say, then by `nearest`."""
+    return _SYNONYMS.get(name.upper()) or nearest(name, [cls.operator_type for cls in OPERATORS])
 
 
 def _short_name(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -158,9 +158,28 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         kept = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**kept, **(update or {})})
 
+    def __str__(self) -> str:
+        return f"{type(self).__name__}{_brief(self)}"
+
     def to_json(self) -> dict[str, Any]:
         """The canonical JSON object: DirectML's field names, short enum names, counts included, nulls left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _brief(value: object) -> str:
+    """A value for people: DirectML's names, and of a structure what is neither derived nor a default."""
+    if isinstance(value, Descriptor):
+        fields = type(value).model_fields
+        shown = {name: getattr(value, name) for name in fields if name in value.model_fields_set}
+        parts = [
+            f"{pascal_case(name)} {_brief(found)}"
+            for name, found in shown.items()
+            if fields[name].default_factory is None and found != fields[name].default
+        ]
+        return f"({', '.join(parts)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_brief, cast('tuple[object, ...]', value)))})"
+    return value.name or "NONE" if isinstance(value, (IntEnum, IntFlag)) else str(value)
 
 
 def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Violation]]:

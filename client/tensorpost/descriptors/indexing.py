@@ -50,9 +50,9 @@ class GatherOperatorDesc(OperatorDesc):
     def inferred(cls, given: Given) -> Inferred:
         """See `OperatorDesc.inferred`: the output; all dimensions of the indices count, but for leading ones."""
         source, indices = given.tensor("input_tensor"), given.tensor("indices_tensor")
-        axis = given.axis("axis", len(source.sizes))
         counted = len(without_leading_ones(indices.sizes))
         yield "index_dimensions", counted
+        axis = given.axis("axis", len(source.sizes))
         count = given.integer("index_dimensions") if given.has("index_dimensions") else counted
         sizes = _gathered(source.sizes, indices.sizes, axis, count)
         if sizes is not None:

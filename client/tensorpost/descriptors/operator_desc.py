@@ -210,9 +210,33 @@ class OperatorDesc(Descriptor):
             own = [v for v in error.violations if not v.path or v.path[0] in sent or v.code == "field-missing"]
             outputs = [(pascal_case(field),) for field in cls.fields_of_kind("output")]
             causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
+            causes = causes or cls._broken_attributes(given, missing, [str(v.path[0]) for v in own])
             if causes or own:
-                raise InvalidDescriptor.of(causes or own) from None
+                followed = [replace(v, message=f"{v.message}, since it does not follow from the rest") for v in own]
+                raise InvalidDescriptor.of(causes or followed) from None
             raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
+
+    @classmethod
+    def _broken_attributes(cls, given: Given, missing: Mapping[str, Any], outputs: Sequence[str]) -> list[Violation]:
+        """The rules that attributes break, where outputs could not be inferred: judged with the input's shape in place.
+
+        What the shape itself breaks is blamed on tensors or on counts of them, and left out.
+        """
+        source: BufferTensorDesc | None = None
+        for field in cls.facts.fields_by_kind["input"]:
+            name = field.attribute_name
+            with suppress(NotGiven):
+                source = source or (given.tensors(name)[0] if field.is_array else given.tensor(name))
+        if source is None:
+            return []
+        arrays = {field.name for field in cls.facts.fields_by_kind["output"] if field.is_array}
+        shaped = {name: [source] if name in arrays else source for name in outputs}
+        attributes = {field.name for field in cls.facts.fields_by_kind["attribute"]}
+        try:
+            cls(**{**given.fields, **missing, **shaped})
+        except InvalidDescriptor as error:
+            return [v for v in error.violations if v.path[:1] and v.path[0] in attributes - {"OutputCount"}]
+        return []
 
     # ---- feature levels ----------------------------------------------------------------------------------------------
 
@@ -394,8 +418,9 @@ class OperatorDesc(Descriptor):
         axis = getattr(self, field)
         if not 0 <= axis < rank:
             yield self.broken(
-                "axis", (pascal_case(field),), f"{pascal_case(field)} is {axis}, but there are {rank} dimensions",
-                axis, f"0 to {rank - 1}",
+                "axis", (pascal_case(field),),
+                f"{pascal_case(field)} is {axis}, but there are {rank} dimensions: 0 to {rank - 1}", axis,
+                f"0 to {rank - 1}",
             )  # fmt: skip
 
     def axes_are_below(self, rank: int, field: str = "axes") -> Iterator[Violation]:
