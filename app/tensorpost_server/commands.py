@@ -391,7 +391,7 @@ def config() -> list[dict[str, object]]:
 def unknown_variables() -> list[str]:
     """A sentence for each environment variable that starts like a setting and is none.
 
-    They are no error. Those that Kubernetes makes for a Service of our name have one sentence together.
+    They are not errors. Those that Kubernetes makes for a Service of our name have one sentence together.
     """
     variables = [*map(setting_variable, Settings.model_fields), *_NO_SETTINGS]
     known = [*variables, ENVIRONMENT_PREFIX + CONFIG_FILE, *[f"{name}_FILE" for name in variables]]

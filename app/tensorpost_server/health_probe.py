@@ -30,7 +30,7 @@ def is_ready(environment: Mapping[str, str], seconds: float = 4) -> bool:
     ends the handshake, since the probe has none; that it does so is all that can be seen, and counts.
 
     Raises:
-        OSError, ValueError: a file that a variable names cannot be read, or the port is no number.
+        OSError, ValueError: a file that a variable names cannot be read, or the port is not a number.
     """
     setting = _settings(environment)
     host, port, uds = setting("host") or "127.0.0.1", int(setting("port") or 8000), setting("uds")

@@ -26,7 +26,7 @@ def connections() -> int:
 
     At least 32 descriptors are left for files, devices and health checks, or half of all if there are fewer than 64.
     """
-    if sys.platform == "win32":  # sockets are no files there, and memory is the bound
+    if sys.platform == "win32":  # sockets are not files there, and memory is the bound
         return 16_384
     import resource  # not there on Windows
 

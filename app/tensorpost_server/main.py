@@ -51,7 +51,7 @@ from .settings import Settings
 __all__ = ["create_app", "open_pool"]
 
 _DESCRIPTION = """\
-POST a DirectML operator descriptor and a tensor's bytes; the result comes back as raw bytes.
+POST a DirectML operator descriptor or an ONNX node, and a tensor's bytes; the result comes back as raw bytes.
 
     curl 'localhost:8000/v1/operators/tile?repeats=1,1,3,3' -H 'content-type: application/x-npy' \\
       --data-binary @x.npy -o y.npy
@@ -149,7 +149,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
         generate_unique_id_function=_operation_id,
-        swagger_ui_parameters={"docExpansion": "none"},
+        # Swagger UI's own `filter` looks at tags only; with all rows shown, the browser's search finds an operator.
+        swagger_ui_parameters={"docExpansion": "list", "operationsSorter": "alpha"},
         telemetry=_NO_TELEMETRY,
         responses=REFUSALS,
     )

@@ -153,7 +153,7 @@ def inherited_socket() -> socket.socket | None:
     Source: sd_listen_fds(3).
 
     Raises:
-        InvalidParameter: there are several, or it is no listening socket of TCP or of a Unix path.
+        InvalidParameter: there are several, or it is not a listening socket of TCP or of a Unix path.
     """
     variables = {name: os.environ.get(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
     if variables["LISTEN_PID"] != str(os.getpid()):
@@ -170,7 +170,7 @@ def inherited_socket() -> socket.socket | None:
         found = socket.socket(fileno=_FIRST_PASSED)
         if found.type != socket.SOCK_STREAM or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             found.close()
-            raise InvalidParameter("what systemd passed is no listening socket; the socket unit needs ListenStream=")
+            raise InvalidParameter("what systemd passed is not a listening socket; the socket unit needs ListenStream=")
     except OSError as error:
         raise InvalidParameter(f"the socket that systemd should have passed is none: {error.strerror}") from None
     return found
@@ -216,7 +216,7 @@ def _listen_unix(path: Path) -> socket.socket:
     """A Unix socket bound to this path. The file of a server that is gone is replaced.
 
     Raises:
-        InvalidParameter: another process listens there, the file is no socket, or the system refuses the path.
+        InvalidParameter: another process listens there, the file is not a socket, or the system refuses the path.
     """
     hint = f"choose another --uds ({setting_variable('uds')})"
     if not hasattr(socket, "AF_UNIX"):
@@ -231,7 +231,7 @@ def _listen_unix(path: Path) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        reason = "the file exists and is no socket" if path.exists() else error.strerror or str(error)
+        reason = "the file exists and is not a socket" if path.exists() else error.strerror or str(error)
         raise InvalidParameter(f"cannot listen on {path}: {reason}; {hint}") from None
     except BaseException:
         listener.close()

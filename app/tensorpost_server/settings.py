@@ -63,7 +63,7 @@ class Settings(BaseSettings):
 
     Raises:
         pydantic.ValidationError: a variable has a value that its setting cannot take.
-        InvalidParameter: a file that a variable names cannot be read, or sets what is no setting.
+        InvalidParameter: a file that a variable names cannot be read, or sets what is not a setting.
     """
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid")
@@ -433,7 +433,7 @@ def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tupl
             if name not in names:
                 guess = nearest(name, [*names])
                 hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
-                raise InvalidParameter(f"{path} sets {name[:80]!r}, which is no setting; {hint}")
+                raise InvalidParameter(f"{path} sets {name[:80]!r}, which is not a setting; {hint}")
             found[name] = value, path
     for name in names:
         variable = f"{prefix}{name}{_FILE}".upper()

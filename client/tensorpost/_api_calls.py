@@ -184,7 +184,7 @@ async def document(transport: Transport | ManyServers, path: str, *segments: str
     """GET a JSON document. `segments` are appended to the path, percent-encoded.
 
     Raises:
-        InvalidParameter: a segment is no text.
+        InvalidParameter: a segment is not text.
     """
     for segment in segments:
         text("name", segment, "the name of an operator, for instance 'TILE'")

@@ -30,7 +30,7 @@ def find_api_key(api_key: object, base_url: str) -> str | None:
         base_url: of the server.
 
     Raises:
-        InvalidParameter: it is no key, or a file that cannot be read or that others than its owner may read or write.
+        InvalidParameter: not a key, or a file that cannot be read or that others than its owner may read or write.
     """
     if isinstance(api_key, Path):
         return _read_file(api_key)

@@ -136,7 +136,7 @@ def _of_picture(name: str, image: Any) -> NDArray[Any]:
 def _of_torch(tensor: Any) -> NDArray[Any]:
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
-        import torch  # pyright: ignore[reportMissingImports] # the caller's own; it is no dependency
+        import torch  # pyright: ignore[reportMissingImports] # the caller's own; it is not a dependency
 
         return tensor.view(torch.int16).numpy().view(data_type("bfloat16").dtype)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] # NumPy has no bfloat16, the bits are the same
     return tensor.numpy()

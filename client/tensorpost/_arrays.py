@@ -78,7 +78,7 @@ def request_template(operation: Operation) -> RequestTemplate:
     """The template of an operation's requests.
 
     Raises:
-        InvalidParameter: this is no operation.
+        InvalidParameter: this is not an operation.
         InvalidDescriptor: a tensor is of a type that a frame cannot carry.
     """
     if isinstance(operation, type) or not hasattr(operation, "to_document_text"):
@@ -174,7 +174,7 @@ def _bytes_of(slot: Slot, data: object) -> memoryview:
         if array.dtype.newbyteorder("<") != dtype or array.shape != sizes:
             raise InvalidParameter(
                 f"{name} is {array.dtype.name} of shape {array.shape}, but its descriptor says {dtype.name} of "
-                f"{sizes}; change the one or the other"
+                f"{sizes}; change one of them"
             )
         return _memory(np.asarray(array, dtype=dtype, order="C"))
     total = layout.size_in_bytes
@@ -296,7 +296,7 @@ def tile_call(x: object, repeats: object, out: Any = None, *, directml: bool = F
 
     Raises:
         InvalidParameter: no array, repeats in no order, or DirectML's Tile is asked for and has no such type.
-        InvalidDescriptor: a repeat is no whole number of at least 1, or x is empty.
+        InvalidDescriptor: a repeat is not a whole number of at least 1, or x is empty.
     """
     array = as_array("x", x)
     # Tuples and lists are the usual ones; asking what kind of collection any other is takes longer than the rest.
@@ -392,7 +392,7 @@ def resample_arrays(
     """What `resample` sends: the resampling, and the arrays in the descriptor's shape.
 
     Raises:
-        InvalidParameter: as `resampling`; x is no array or has a mask; or `out` has another shape than the result.
+        InvalidParameter: as `resampling`; x is not an array or has a mask; or `out` has another shape than the result.
         InvalidDescriptor: as `resampling`.
     """
     if not isinstance(cast("object", x), BufferTensorDesc):

@@ -58,7 +58,7 @@ class _Commands(TyperGroup):
         raise typer.Exit(1)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See click; a name that is no command gets a hint: a command, or the operator of that name."""
+        """See click; a name that is not a command gets a hint: a command, or the operator of that name."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             operator = (operator_meant(args[0]) or "").lower()
             command = operator if operator in self.commands else nearest(args[0], self.commands)

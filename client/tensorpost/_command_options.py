@@ -120,10 +120,10 @@ def size_of(text: str) -> tuple[int, ...]:
     example = "width x height, as in 640x480, or one number for a square, as in 224"
     wide = text.lower().split("x")
     if len(wide) > 2 or not all(wide):
-        raise InvalidParameter(f"{text[:60]!r} is no size; write {example}")
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")
     counts = [count for part in wide for count in counts_of(part, example)]
     if len(wide) == 2 and len(counts) != 2:
-        raise InvalidParameter(f"{text[:60]!r} is no size; write {example}")
+        raise InvalidParameter(f"{text[:60]!r} is not a size; write {example}")
     return tuple(counts[:: -1 if len(wide) == 2 else 1])
 
 
@@ -138,13 +138,13 @@ def mode_named(name: str, *, antialias: bool) -> Mode:
     try:
         return mode_of(name, antialias=antialias)
     except InvalidParameter:
-        raise InvalidParameter(f"{name[:40]!r} is no mode; there are linear and nearest") from None
+        raise InvalidParameter(f"{name[:40]!r} is not a mode; there are linear and nearest") from None
 
 
 def counts_of(text: str, example: str = "one per dimension, as in 1,1,3,3") -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise InvalidParameter(f"{text[:60]!r} is no list of whole numbers; write {example}")
+        raise InvalidParameter(f"{text[:60]!r} is not a list of whole numbers; write {example}")
     if any(len(part) > _MOST_DIGITS for part in parts):
         raise InvalidParameter(
             f"{text[:60]!r}... has a number of more than {_MOST_DIGITS} digits; no array is so large"
@@ -159,14 +159,14 @@ def axes_of(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} are no axes; write their numbers, as in -2,-1") from None
+        raise InvalidParameter(f"{text[:60]!r} is not a list of axes; write numbers, as in -2,-1") from None
 
 
 def factors_of(text: str) -> tuple[float, ...]:
     try:
         factors = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InvalidParameter(f"{text[:60]!r} are no numbers; write them, as in 2 or 0.5,0.5") from None
+        raise InvalidParameter(f"{text[:60]!r} is not a number or a list of numbers, as in 2 or 0.5,0.5") from None
     for factor in factors:
         simplest_ratio(factor, "a factor")
     return factors

@@ -159,7 +159,7 @@ def _read_picture(path: str, pipe: _Pipe) -> Source:
     try:
         image = open_image(content, _name(path))
     except InvalidFrame as error:
-        raise InvalidFrame(error.detail.replace("is no picture", "is neither npy nor a picture")) from None
+        raise InvalidFrame(error.detail.replace("is not a picture", "is neither npy nor a picture")) from None
     pixels = image.decode()
     return Source(pixels[:, :, 0] if image.channels == 1 else pixels, image.format)
 

@@ -97,7 +97,7 @@ def encode_head(method: str, target: str, *fields: Fields) -> bytes:
 
 
 def no_http(origin: Origin, why: str) -> ConnectionProblem:
-    """The error of a response that is no HTTP/1.1, or of a kind that is not taken here."""
+    """The error of a response that is not HTTP/1.1, or of a kind that is not taken here."""
     return ConnectionProblem(f"what answered at {origin} does not speak HTTP/1.1 ({why})")
 
 

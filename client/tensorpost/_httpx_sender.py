@@ -86,7 +86,7 @@ def _checked(proxy: str | None) -> str | None:
     try:
         url = httpx.URL(proxy or "")
     except httpx.InvalidURL as error:
-        raise InvalidParameter(f"the proxy from the environment is no URL: {error}; see NO_PROXY") from None
+        raise InvalidParameter(f"the proxy from the environment is not a URL: {error}; see NO_PROXY") from None
     if url.scheme not in ("http", "https"):
         shown = f"{url.scheme}://{url.host}"  # nothing else of it: it may hold credentials
         raise InvalidParameter(f"the proxy {shown[:100]!r} from the environment is not http or https; see NO_PROXY")
@@ -144,7 +144,7 @@ def as_problem(error: httpx.TransportError, deadline: Deadline) -> ConnectionPro
     phase: Phase = "write" if isinstance(error, (httpx.WriteTimeout, httpx.WriteError)) else "read"
     match error:
         case httpx.LocalProtocolError():
-            raise error  # a request that is no HTTP is a mistake in this file, not a problem of the connection
+            raise error  # a request that is not HTTP is a mistake in this file, not a problem of the connection
         case httpx.ConnectTimeout() | httpx.ConnectError() | httpx.ProxyError() | httpx.UnsupportedProtocol():
             deadline.check()
             return connect_failed(deadline, error)

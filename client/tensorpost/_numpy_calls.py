@@ -157,8 +157,9 @@ class NumpyCalls:
         length = array.shape[axis]
         if isinstance(indices_or_sections, int):
             if indices_or_sections < 2 or length % indices_or_sections:
+                least = "" if indices_or_sections > 1 else "; send at least 2"
                 raise InvalidParameter(
-                    f"{indices_or_sections} is no number of equal parts of {length} elements, from 2 on"
+                    f"{length} elements cannot be split into {indices_or_sections} equal parts{least}"
                 )
             cuts = list(range(0, length, length // indices_or_sections)) if length else [0] * indices_or_sections
         else:

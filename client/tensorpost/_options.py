@@ -47,7 +47,7 @@ class Timeout:
             the receiving of one part. Default None.
 
     Raises:
-        InvalidParameter: a wait is no positive number of at most a million seconds.
+        InvalidParameter: a wait is not a positive number of at most a million seconds.
     """
 
     connect: float | None
@@ -110,7 +110,7 @@ class Limits:
             Default 60, less than a tensorpost server's 75.
 
     Raises:
-        InvalidParameter: a limit is no number of its kind.
+        InvalidParameter: a limit is not a number of its kind.
     """
 
     max_connections: int | None = 100

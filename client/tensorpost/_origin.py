@@ -65,9 +65,9 @@ class Origin:
             url = urlsplit(base_url if "://" in base_url or not _NO_SCHEME.match(base_url) else f"http://{base_url}")
             port = url.port
         except ValueError as error:
-            raise InvalidParameter(f"{given} is no URL: {error}{hint}") from None
+            raise InvalidParameter(f"{given} is not a URL: {error}{hint}") from None
         if url.scheme not in _DEFAULT_PORTS or not url.hostname:
-            raise InvalidParameter(f"{given} is no http or https URL with a host{hint}")
+            raise InvalidParameter(f"{given} is not an http or https URL with a host{hint}")
         if uds is not None and url.scheme != "http":
             raise InvalidParameter(f"{given}: over a Unix socket there is http only")
         if url.query or url.fragment or url.username is not None:

@@ -159,7 +159,7 @@ class Response(ABC):
             head = reader.finish()
         except InvalidRequest as error:
             # The server's mistake, not the caller's: an InvalidRequest would say the wrong thing.
-            raise self.fault(f"the answer is no readable frame: {error.detail}") from error
+            raise self.fault(f"the answer is not a readable frame: {error.detail}") from error
         wanted = [wire_form(slot) for slot in template.outputs]
         found = [(entry.data_type, entry.shape) for entry in head.tensors]
         if found != wanted:
@@ -183,7 +183,7 @@ class Response(ABC):
         try:
             return read_json(body, max_bytes=_MOST_JSON_BYTES)
         except InvalidRequest as error:
-            raise self.fault(f"the answer is no readable JSON: {error.detail}") from error
+            raise self.fault(f"the answer is not readable JSON: {error.detail}") from error
 
     async def error(self) -> TensorpostError:
         """What a response that is not a success reports."""

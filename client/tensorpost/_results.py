@@ -146,7 +146,7 @@ class Validation:
 
         Raises:
             UnsupportedAtLevel, InvalidDescriptor: the answer is that it is one of these.
-            KeyError, TypeError, AttributeError, InvalidParameter: it is no such answer.
+            KeyError, TypeError, AttributeError, InvalidParameter: it is not such an answer.
         """
         lowest = said["lowest_feature_level"]
         if not said["valid"]:

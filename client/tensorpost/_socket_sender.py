@@ -50,7 +50,7 @@ class SocketSender:
         Raises:
             ConnectFailed: no server listens there, or its certificate is not trusted.
             RequestTimeout: silence for longer than the timeout, no free connection, or the end of the call's time.
-            ConnectionProblem: the connection broke before there was an answer, or what came is no HTTP.
+            ConnectionProblem: the connection broke before there was an answer, or what came is not HTTP.
         """
         head = request.head(self._origin)
         connection = await self._pool.acquire(deadline)
@@ -89,7 +89,7 @@ class SocketResponse(Response):
 
     async def exchange(self, head: bytes) -> None:
         """Send the request, as much of it as the server takes, and receive the head of the response."""
-        # What the caller's progress function raises comes out of `pieces`, and is no error of the connection.
+        # What the caller's progress function raises comes out of `pieces`, and is not an error of the connection.
         for piece in self._request.pieces(head):
             self._sent_whole = await self._send(piece)
             if not self._sent_whole:

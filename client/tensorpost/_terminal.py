@@ -111,7 +111,7 @@ def _folded(sentence: str) -> str:
 
 
 def size_text(size_in_bytes: int) -> str:
-    """`2 GiB`, `1.5 MiB` or `300 bytes`; a size that is no whole number of hundredths is followed by its bytes."""
+    """`2 GiB`, `1.5 MiB` or `300 bytes`; a size that is not a whole number of hundredths is followed by its bytes."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size_in_bytes >= factor:
             short = f"{size_in_bytes / factor:.2f}".rstrip("0").rstrip(".")

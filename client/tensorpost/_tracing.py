@@ -57,7 +57,7 @@ class CallSpan:
         """End the span with the status of the answer, if there was one, and what was raised."""
         if status is not None:
             self._span.set_attribute("http.response.status_code", status)
-        if error is not None and not isinstance(error, GeneratorExit):  # a stream that its reader ends is no error
+        if error is not None and not isinstance(error, GeneratorExit):  # a stream that its reader ends is not an error
             kind = error.code if isinstance(error, TensorpostError) else type(error).__name__
             self._span.set_attribute("error.type", kind)
             self._span.set_status(self._error, kind)

@@ -143,7 +143,7 @@ def data_type(name: str | np.dtype[Any] | type[Any]) -> DataType:
     """Find a type's row by any of its names, or by a NumPy dtype, scalar type or type code such as `<f4`.
 
     Mind two pairs: `I8` is safetensors' 8-bit integer and `i8` NumPy's 64-bit one; the text `float` is ONNX's 32-bit
-    type and the Python type `float` NumPy's 64-bit one. Byte order is no part of a type.
+    type and the Python type `float` NumPy's 64-bit one. Byte order is not part of a type.
 
     Examples:
         >>> data_type("FLOAT32").safetensors, data_type(np.dtype("int8")).directml

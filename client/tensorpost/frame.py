@@ -167,8 +167,8 @@ def encode_head(
         128
 
     Raises:
-        InvalidParameter: a name that is used twice, reserved or no Unicode text; metadata that is no text; a type that
-            the format does not have; a shape that no array can have.
+        InvalidParameter: a name that is used twice, reserved or not Unicode text; metadata that is not text; a type
+            that the format does not have; a shape that no array can have.
     """
     head: dict[str, Any] = {}
     for key, text in metadata.items():
@@ -301,7 +301,7 @@ def _entry(name: str, member: object) -> TensorEntry:
             raise _refused("field-missing", (name, key), "is required", None, keys)
     for key in member:
         if key not in _ENTRY_KEYS:
-            raise _refused("field-unknown", (name, key), "is no member of a tensor's entry", member[key], keys)
+            raise _refused("field-unknown", (name, key), "is not a member of a tensor's entry", member[key], keys)
     dtype, shape, offsets = (member[key] for key in _ENTRY_KEYS)
     row = _FRAME_TYPES.get(dtype) if isinstance(dtype, str) else None
     if row is None:
@@ -329,8 +329,8 @@ def _unknown_type(dtype: object) -> str:
             return f"is not how a frame's head says {row.numpy_name}; write {row.safetensors!r}"
         guess = nearest(dtype, _FRAME_TYPES)
         if guess:
-            return f"is no data type of a frame; did you mean {guess!r}?"
-    return "is no data type of a frame"
+            return f"is not a data type of a frame; did you mean {guess!r}?"
+    return "is not a data type of a frame"
 
 
 def _refused(code: str, path: JsonPath, message: str, value: object, expected: str) -> InvalidFrame:

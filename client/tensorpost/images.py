@@ -129,7 +129,7 @@ def open_image(content: bytes, name: str = "the picture", *, max_pixels: int | N
         max_pixels: most that it may have.
 
     Raises:
-        InvalidFrame: it is no picture of a known format, broken, animated, or has channels that Pillow would cut.
+        InvalidFrame: it is not a picture of a known format, broken, animated, or has channels that Pillow would cut.
         LimitExceeded: it has more pixels.
         ModuleNotFoundError: Pillow is not installed; the message names the extra.
     """
@@ -138,7 +138,7 @@ def open_image(content: bytes, name: str = "the picture", *, max_pixels: int | N
     if kind is None or kind not in image_formats():
         known = ", ".join(image_formats())
         also = f"; {kind} needs a Pillow that was built with it" if kind else ""
-        raise InvalidFrame(f"{name} is no picture that is read here ({known}){also}")
+        raise InvalidFrame(f"{name} is not a picture that is read here ({known}){also}")
     check = _Check(name, max_pixels)
     with _reading(name):
         return _HEADS[kind](content, check)
@@ -382,8 +382,8 @@ def unwritable(dtype: np.dtype[Any], shape: Sequence[int], image_format: str) ->
     channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
     if dtype.name not in ("uint8", "uint16") or not 1 <= channels <= 4 or 0 in shape:
         return (
-            f"{dtype.name} of shape {tuple(shape)} is no picture: that is uint8 or uint16 of height and width, or of "
-            "height, width and 1 to 4 channels"
+            f"{dtype.name} of shape {tuple(shape)} is not a picture: a picture is uint8 or uint16 of height and width, "
+            "or of height, width and 1 to 4 channels"
         )
     if image_format == "JPEG" and channels in (2, 4):
         return "JPEG has no transparency"

@@ -158,7 +158,7 @@ def _members(document: object, path: JsonPath) -> tuple[DataType, tuple[int, ...
     if not is_object(document):
         raise _invalid("not-an-object", path, f"must be an object with the members {keys}", document, keys)
     missing = [(key, "field-missing", "is required") for key in _KEYS if key not in document]
-    unknown = [(key, "field-unknown", "is no member of a tensor") for key in document if key not in _KEYS]
+    unknown = [(key, "field-unknown", "is not a member of a tensor") for key in document if key not in _KEYS]
     if missing or unknown:
         raise InvalidDescriptor.of(
             [
@@ -169,7 +169,7 @@ def _members(document: object, path: JsonPath) -> tuple[DataType, tuple[int, ...
     dtype, shape, data = (document[key] for key in _KEYS)
     row = ANY_NAME.get(dtype) if isinstance(dtype, str) else None
     if row is None or (row not in _TYPES and row.numpy_name != "str"):
-        message = "is no data type that JSON numbers, booleans or texts can say"
+        message = "is not a data type that JSON numbers, booleans or texts can say"
         names = ", ".join(row.safetensors or "" for row in _TYPES)
         raise _invalid("data-type-unknown", (*path, "dtype"), message, dtype, names)
     if not is_array(shape):
@@ -196,7 +196,7 @@ def _flat_data(data: object, sizes: tuple[int, ...], path: JsonPath) -> tuple[li
         if not sizes:
             flat.append(node)
         elif not is_array(node) or len(node) != sizes[0]:
-            found = f"{len(node):,} elements" if is_array(node) else "no array"
+            found = f"{len(node):,} elements" if is_array(node) else "not an array"
             message = f"is {found}; data that nests must follow shape: {sizes[0]:,} elements here"
             raise _invalid("data-nesting", (*path, *place), message, found, f"{sizes[0]} elements")
         elif len(sizes) == 1:

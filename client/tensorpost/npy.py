@@ -205,7 +205,7 @@ def _entries(text: bytes) -> dict[str, str | bool | tuple[int, ...]]:
             )
         key = match["key"].decode("ascii")
         if key not in _KEYS:
-            raise _refused("field-unknown", key, "is no entry of an npy header", None, ", ".join(_KEYS))
+            raise _refused("field-unknown", key, "is not an entry of an npy header", None, ", ".join(_KEYS))
         if key in entries:
             raise _refused("field-twice", key, "stands twice", None, "once")
         value = match["text"] if match["text"] is not None else match["text2"]
@@ -240,7 +240,7 @@ def _data_type(descr: object) -> tuple[DataType, bool]:
     order, code = (text[:1], text[1:]) if text[:1] in tuple("<>|=") else ("", text)
     row = _TYPES.get(code)
     if row is None:
-        kind = _KINDS.get(code[:1], "no data type that is read here")
+        kind = _KINDS.get(code[:1], "not a data type that is read here")
         raise _refused("data-type-unknown", "descr", f"is {kind}", descr, _EVERY_DESCR)
     if row.item_size > 1 and order not in ("<", ">"):
         expected = _DESCRS[row.numpy_name]

@@ -101,7 +101,7 @@ _CUT = object()
 def json_path(path: Iterable[str | int]) -> str:
     """Write a path of keys and indices as JSONPath (RFC 9535), for instance `$.desc.InputTensor.Sizes[2]`.
 
-    Keys that are no plain names stand in brackets, escaped; a key of more than 100 characters is cut.
+    Keys that are not plain names stand in brackets, escaped; a key of more than 100 characters is cut.
     """
     text = "$"
     for step in path:

@@ -74,8 +74,8 @@ class Resampling:
         output_shape: the result's shape, with as many dimensions.
         misses: output indices, added up over the axes, at which nearest picks the neighbour of the right element,
             since float32 cannot hold the coordinate well enough. Always 0 for linear. For nearest it can be above 0
-            only where an axis has thousands of elements and its ratio is no simple fraction (an axis beyond 2^24 counts
-            whole, unread); ONNX Resize is exact there too.
+            only where an axis has thousands of elements and its ratio is not a simple fraction (an axis beyond 2^24
+            counts whole, unread); ONNX Resize is exact there too.
     """
 
     desc: Resample2OperatorDesc | Resample3OperatorDesc

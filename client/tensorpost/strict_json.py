@@ -48,7 +48,7 @@ def read_json(
 ) -> Any:
     """Read UTF-8 JSON, refusing whatever two readers could understand differently.
 
-    Refused besides what is no JSON at all: duplicate keys; the words NaN and Infinity; integers of more than 40 digits;
+    Refused besides what is not JSON: duplicate keys; the words NaN and Infinity; integers of more than 40 digits;
     numbers too large for a float64; lone surrogates (they cannot be written again as UTF-8); a byte order mark. `-0` is
     the float -0.0, as in JavaScript.
 
@@ -82,6 +82,8 @@ def read_json(
         raise InvalidJson(
             f"the JSON is not UTF-8: {error.reason} at byte {error.start}", extra={"position": error.start}
         ) from None
+    if not raw.strip():
+        raise InvalidJson("the JSON text is empty", extra={"position": 0})
     containers = raw.count(b"[") + raw.count(b"{")
     if max_containers is not None and containers > max_containers:
         raise InvalidJson(
@@ -167,7 +169,7 @@ def _real(digits: str) -> float:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidJson(f"{word} is no JSON number (RFC 8259 section 6); send non-finite values in a binary form")
+    raise InvalidJson(f"{word} is not a JSON number (RFC 8259 section 6); send non-finite values in a binary form")
 
 
 def _refuse_lone_surrogates(characters: str) -> None:

@@ -116,7 +116,8 @@ def test_validate_says_what_a_call_would_cost() -> None:
         rates: Any = app.get("/v1/limits").json()["seconds_per_element"]
 
     assert long["seconds"] == pytest.approx(long["work"] * 5e-9, rel=0.1)
-    assert long["summary"].startswith(f"this would take about {long['seconds']:.2g} s and ")
+    assert long["summary"] == f"this would take about {long['seconds']:.2g} s and 504 bytes"
+    assert short["summary"] == "this would take about 30 ns and 32 bytes"
     assert (short["work"], short["memory_bytes"]) == (6, 4 * 2 + 4 * 6)
     assert "cost" not in invalid or invalid["cost"] is None
     assert rates[long["backend"]]["*"] == 5e-9

@@ -142,6 +142,7 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
             (tmp_path / "output.npy").unlink(missing_ok=True)
             subprocess.run([*command, text], cwd=tmp_path, env=environment, check=True, timeout=60)
             assert (tmp_path / "output.npy").read_bytes() == output, text
+            assert page.inner_text("#code-hint") == "input.npy is what Save beside Input gives."
 
         (tmp_path / "noise.png").write_bytes(file.getvalue())
         subprocess.run(["sh", "-c", copied(page, "picture")], cwd=tmp_path, check=True, timeout=60)
@@ -151,6 +152,25 @@ def test_drop_a_picture_move_a_slider_and_run_the_copied_lines(server: str, brow
         text, output = copied(page, "python"), saved(page, "#output")
         subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, check=True, timeout=60)
         assert (tmp_path / "output.npy").read_bytes() == output, text
+
+
+def test_a_picture_that_was_reduced_says_so(server: str, browser: Any, tmp_path: Path) -> None:
+    Image.new("RGB", (902, 600)).save(tmp_path / "cat.png")
+    with opened(browser, server) as page:
+        changed_by(page, lambda: page.select_option("#type", "uint8"))
+        changed_by(page, lambda: page.set_input_files("#file", tmp_path / "cat.png"))
+        assert page.inner_text("#input .about").endswith("reduced from 902 × 600 (Longest side)")
+        assert page.is_hidden("#tab-picture")
+        assert "(curl, picture), set Longest side to “as it is”" in page.inner_text("#code-hint")
+
+        changed_by(page, lambda: page.select_option("#longest", "0"))
+        assert "reduced" not in page.inner_text("#input .about") + page.inner_text("#code-hint")
+        assert page.is_visible("#tab-picture")
+
+        page.check("[name=kind][value=any]", force=True)
+        changed_by(page, lambda: page.select_option("#operator", "directml:element_wise_clip"))
+        assert page.text_content("#summary code") == "max(Min, min(x, Max))"
+        assert "`" not in page.text_content("#summary")
 
 
 def test_resampling_by_keyboard_alone(server: str, browser: Any) -> None:
@@ -221,6 +241,12 @@ def test_mistakes_are_said_at_the_field_and_a_key_is_asked_for(browser: Any, tmp
         assert page.inner_text(".field:has([data-field=Repeats]) .error") == "every repeat must be larger than 0"
         page.fill("[data-field=Repeats]", "1, 1, two, 2")
         page.wait_for_selector("#verdict:has-text('“two” is not a number')")
+        page.wait_for_selector("#code:has-text('This call is not valid yet.')")
+        assert page.is_disabled("#copy")
+        page.fill("[data-field=Repeats]", "1, 1, 1, 2")
+        page.wait_for_selector("#code:has-text('repeats=1,1,1,2')")
+        page.fill("[data-field=Repeats]", "1, 1, 0, 2")
+        page.wait_for_selector("#code:has-text('This call is not valid yet.')")
         page.close()
 
 

@@ -212,7 +212,7 @@ def test_a_picture_is_turned_upright_first(url: str) -> None:
     ("array", "ending", "said"),
     [
         (X, "png", "float32"),
-        (np.zeros((4, 4, 7), np.uint8), "png", "no picture"),
+        (np.zeros((4, 4, 7), np.uint8), "png", "not a picture"),
         (np.zeros((4, 4, 4), np.uint8), "jpg", "transparency"),
         (np.zeros((4, 4), np.uint16), "webp", "8 bits"),
     ],

@@ -49,7 +49,7 @@ def test_an_array_is_resized_along_the_axes_given(url: str, tmp_path: Path) -> N
     [
         (("--scale", "2", "--size", "4"), 2, "exactly one of --scale and --size"),
         ((), 2, "exactly one of --scale and --size"),
-        (("--scale", "two"), 2, "no numbers"),
+        (("--scale", "two"), 2, "'two' is not a number or a list"),
         (("--scale", "0"), 2, "above 0"),
         (("--scale", "2", "--axes", "5"), 1, "5"),
         (("--scale", "2", "--mode", "cubic"), 2, "cubic"),

@@ -116,7 +116,7 @@ def test_what_numpy_has_under_another_name(url: str) -> None:
         ("take", (X, [0.5], 1), "must be integers"),
         ("slice", (X, 1), "write i:i"),
         ("slice", (X, np.s_[:, :, :, :]), "4 slices"),
-        ("split", (X, 5, 1), "5 is no number of equal parts of 3"),
+        ("split", (X, 5, 1), "3 elements cannot be split into 5 equal parts"),
         ("split", (X, [2, 1], 1), "make no parts"),
     ],
 )

@@ -156,7 +156,7 @@ def test_credentials_of_a_proxy_are_not_shown(monkeypatch: pytest.MonkeyPatch) -
 def test_a_proxy_that_is_no_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:port")
 
-    with pytest.raises(InvalidParameter, match="proxy from the environment is no URL"):
+    with pytest.raises(InvalidParameter, match="proxy from the environment is not a URL"):
         Client("https://example.org")
 
 

@@ -214,7 +214,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     file.write_text("mine")
 
     for path, said in (
-        (file, "is no socket"),
+        (file, "is not a socket"),
         (tmp_path / "no" / "s", "No such file"),
         (tmp_path / ("s" * 200), "long"),
     ):

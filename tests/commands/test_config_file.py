@@ -57,8 +57,8 @@ def test_settings_of_a_test_read_no_file(config_file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("max_request = 1", "sets 'max_request', which is no setting; did you mean max_requests"),
-        ("[server]\nport = 1", "sets 'server', which is no setting"),
+        ("max_request = 1", "sets 'max_request', which is not a setting; did you mean max_requests"),
+        ("[server]\nport = 1", "sets 'server', which is not a setting"),
         ("port = 1\nport = = 2", r"cannot be read: .*line 2"),
         ("port = 'x'", r"port in .*toml is 'x': input should be a valid integer"),
         ("port = 70000", r"port in .*toml is '70000': input should be less than or equal to 65535"),

@@ -366,7 +366,7 @@ def test_input_that_ends_inside_the_head(data: bytes):
     assert error.extra == {"expected": 8 if len(data) < 8 else 61, "actual": len(data)}
 
 
-NO_TYPE = "$.a.dtype: is no data type of a frame"
+NO_TYPE = "$.a.dtype: is not a data type of a frame"
 NO_SIZE = "must be a whole number, 0 or larger"
 NO_OFFSETS = "$.a.data_offsets: must be two whole numbers"
 ESCAPED = ONE[1:].replace('"a"', r'"\u0061"')
@@ -384,7 +384,7 @@ HEAD_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "the same name twice, once escaped": (f"{ONE[:-1]},{ESCAPED}", "the key 'a' stands twice"),
     "metadata twice": ('{"__metadata__":{},"__metadata__":{}}', "the key '__metadata__' stands twice"),
     "the same member twice": (one(more=',"dtype":"I8"'), "the key 'dtype' stands twice"),
-    "NaN": ('{"a":NaN}', "NaN is no JSON number"),
+    "NaN": ('{"a":NaN}', "NaN is not a JSON number"),
     "nested deeply": ('{"a":' + "[" * 8 + "]" * 8 + "}", "nests deeper than 8 levels"),
     "metadata is a text": ('{"__metadata__":"x"}', "$.__metadata__: must be a JSON object"),
     "metadata is null": ('{"__metadata__":null}', "$.__metadata__: must be a JSON object"),
@@ -395,7 +395,7 @@ HEAD_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "no dtype": ('{"a":{"shape":[],"data_offsets":[0,1]}}', "$.a.dtype: is required"),
     "no shape": ('{"a":{"dtype":"U8","data_offsets":[0,1]}}', "$.a.shape: is required"),
     "no offsets": ('{"a":{"dtype":"U8","shape":[]}}', "$.a.data_offsets: is required"),
-    "strides": (one(more=',"strides":[1]'), "$.a.strides: is no member of a tensor's entry"),
+    "strides": (one(more=',"strides":[1]'), "$.a.strides: is not a member of a tensor's entry"),
     "dtype is a number": (one(dtype="1"), NO_TYPE),
     "dtype is a list": (one(dtype="[]"), NO_TYPE),
     "dtype unknown": (one(dtype='"?"'), NO_TYPE),
@@ -759,11 +759,11 @@ NESTED = {"dtype": "U8", "shape": [2, 2]}
     [
         ([], ["$.in"], "must be an object with the members dtype, shape, data"),
         ({}, ["$.in.dtype", "$.in.shape", "$.in.data"], "is required"),
-        ({**doc("U8", [], 1), "extra": 0}, ["$.in.extra"], "is no member"),
-        (doc("f99", [], 1), ["$.in.dtype"], "is no data type"),
-        (doc(None, [], 1), ["$.in.dtype"], "is no data type"),
-        (doc("C64", [], 1), ["$.in.dtype"], "is no data type that JSON"),
-        (doc("BYTE", [], "a"), ["$.in.dtype"], "is no data type that JSON"),
+        ({**doc("U8", [], 1), "extra": 0}, ["$.in.extra"], "is not a member"),
+        (doc("f99", [], 1), ["$.in.dtype"], "is not a data type"),
+        (doc(None, [], 1), ["$.in.dtype"], "is not a data type"),
+        (doc("C64", [], 1), ["$.in.dtype"], "is not a data type that JSON"),
+        (doc("BYTE", [], "a"), ["$.in.dtype"], "is not a data type that JSON"),
         (doc("U8", 1, [1]), ["$.in.shape"], "must be an array of sizes"),
         (doc("U8", [1, -1], [1]), ["$.in.shape[1]"], "must be a whole number"),
         (doc("U8", [1.0], [1]), ["$.in.shape[0]"], "must be a whole number"),
@@ -776,7 +776,7 @@ NESTED = {"dtype": "U8", "shape": [2, 2]}
         (doc("U8", [], [[1]]), ["$.in.data"], "must be a whole number"),
         (doc("U8", [1], [[1]]), ["$.in.data[0]"], "must be a whole number"),
         ({**NESTED, "data": [[1, 2], [3]]}, ["$.in.data[1]"], "is 1 elements; data that nests must follow shape: 2"),
-        ({**NESTED, "data": [[1, 2], 3]}, ["$.in.data[1]"], "is no array"),
+        ({**NESTED, "data": [[1, 2], 3]}, ["$.in.data[1]"], "is not an array"),
         ({**NESTED, "data": [[1, 2]]}, ["$.in.data"], "is 1 elements"),
         ({**NESTED, "data": [[1, 2, 3], [4, 5]]}, ["$.in.data[0]"], "is 3 elements"),
         ({**NESTED, "data": [[[1, 2]], [3, 4]]}, ["$.in.data[0]"], "is 1 elements"),

@@ -388,9 +388,9 @@ def test_a_field_under_both_names_is_given_twice() -> None:
     ("document", "words"),
     [
         ({"DataType": "FLOAT23", "Sizes": [1]},
-         "$.DataType: DataType 'FLOAT23' is no DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
+         "$.DataType: DataType 'FLOAT23' is not a DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
         ({"DataType": "FLOAT", "Sizes": [1]},
-         "$.DataType: DataType 'FLOAT' is no DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
+         "$.DataType: DataType 'FLOAT' is not a DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
         ({"DataType": None, "Sizes": [1]},
          "$.DataType: DataType must be the name or number of a DML_TENSOR_DATA_TYPE, not None"),
         ({"DataType": "UINT8", "Sizes": [1.5]}, "$.Sizes[0]: Sizes[0] must be a whole number, not 1.5"),

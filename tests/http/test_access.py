@@ -115,8 +115,8 @@ def test_a_new_file_is_its_owner_s_and_a_mode_stays(file: Path, anna: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no JSON\n", "line 1 .* is no JSON"),
-        (line("a") + '{"name": 1, "name": 2}\n', "line 2 .* is no JSON.*name"),
+        ("no JSON\n", "line 1 .* is not JSON"),
+        (line("a") + '{"name": 1, "name": 2}\n', "line 2 .* is not JSON.*name"),
         (line("a", name="white space"), "line 1 .*: name: "),
         (line("a", sha256="tp_pasted-by-mistake"), "line 1 .*: sha256: "),
         (line("a", scopes=[]), "line 1 .*: scopes: "),

@@ -478,5 +478,5 @@ def test_a_long_call_is_not_cached():
 
 @pytest.mark.parametrize("field", [(b"x y", b"1"), (b"x", b"1\r\nset-cookie: a"), (b"", b"1"), (b"x", b"\0")])
 def test_a_header_field_cannot_end_its_line(field: tuple[bytes, bytes]):
-    with pytest.raises(ValueError, match="is no header field"):
+    with pytest.raises(ValueError, match="is not a header field"):
         field_lines([field])

@@ -121,6 +121,16 @@ def test_every_operator_has_its_path_and_query_parameters(document: dict[str, An
         assert document["paths"][f"/v1/onnx/{op_type}"]["post"]["operationId"] == f"run_onnx_{op_type}"
 
 
+def test_the_list_of_operators_says_what_each_does(app: AppClient, document: dict[str, Any]):
+    def line(path: str) -> str:
+        return document["paths"][path]["post"]["summary"]
+
+    assert line("/v1/operators/element_wise_add") == "ELEMENT_WISE_ADD: the sum of two tensors"
+    assert line("/v1/onnx/Tile").startswith("ONNX Tile: ")
+    assert "ONNX" in document["info"]["description"]
+    assert '"operationsSorter": "alpha"' in app.get("/docs").text
+
+
 def test_every_reference_is_there(document: dict[str, Any]):
     for ref in {*re.findall(r'"\$ref": "#/components/([^"]+)"', json.dumps(document))}:
         kind, _, name = ref.partition("/")

@@ -345,6 +345,45 @@ def test_a_backend_by_name_beside_a_document(app: AppClient):
     assert app.post(path + "?backend=null", body, headers).headers["tensorpost-backend"] == "null"
 
 
+@pytest.mark.parametrize(
+    ("query", "said", "expected"),
+    [
+        ("", "interpolation_mode is required: one of NEAREST_NEIGHBOR, LINEAR", "one of NEAREST_NEIGHBOR, LINEAR"),
+        (
+            "&interpolation_mode=BICUBIC", "interpolation_mode 'BICUBIC' is not one of NEAREST_NEIGHBOR, LINEAR",
+            "NEAREST_NEIGHBOR, LINEAR",
+        ),
+        ("&interpolation_mode=LINEAR&input_pixel_offsets=.5,2x", "input_pixel_offsets[1] must be a number, not '2x'",
+         "a finite number of at most 3.4028235e38 in magnitude"),
+        ("&interpolation_mode=LINEAR&input_pixel_offsets=0", ("input_pixel_offsets has 1 entry but the tensors have 4 "
+         "dimensions; send one entry per dimension"), "4 entries"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_query_is_said_by_its_parameters(app: AppClient, query: str, said: str, expected: str):
+    answer = app.post(f"/v1/operators/resample1?scales=1,1,1,2{query}", npy_bytes(X), NPY)
+
+    problem = assert_problem(answer, 422, "invalid-descriptor")
+    assert problem["detail"] == said
+    assert problem["violations"][0]["expected"] == expected
+
+
+def test_an_operator_without_parameters_keeps_the_place_in_its_document(app: AppClient):
+    answer = app.post("/v1/operators/element_wise_logical_not", npy_bytes(X), NPY)
+    assert assert_problem(answer, 422, "unsupported-at-feature-level")["detail"].startswith("$.desc.InputTensor")
+
+
+def test_what_is_wrong_in_a_query_of_onnx_is_said_by_its_parameters(app: AppClient):
+    answer = app.post("/v1/onnx/Resize?mode=linear&scales=1,1,2x,2", npy_bytes(X), NPY)
+    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
+    assert detail == "parameter scales[2]: '2x' is not a number"
+
+
+def test_numbers_in_a_query_may_leave_out_a_zero(app: AppClient):
+    query = "/v1/operators/resample?interpolation_mode=nearest&scales="
+    short, whole = (app.post(query + scales, npy_bytes(X), NPY) for scales in ("1,1,1.,.5", "1,1,1.0,0.5"))
+    assert (short.status_code, short.content) == (200, whole.content)
+
+
 def test_a_feature_level(app: AppClient):
     assert app.post(TILE + "?repeats=1,1,2,2&feature_level=1_0", npy_bytes(X)).status_code == 200
     problem = assert_problem(
@@ -383,6 +422,11 @@ def test_the_catalogue_lists_every_operator(app: AppClient):
         )
         for row in tile["fields"][1]["support"]
     ] == [("1_0", 4, 4, 2), ("2_1", 4, 4, 8), ("3_1", 1, 8, 8), ("4_1", 1, 8, 10), ("6_4", 1, 8, 11)]
+
+
+@pytest.mark.parametrize("path", ["/v1/operators", "/v1/onnx"])
+def test_a_list_may_be_asked_for_with_a_slash(app: AppClient, path: str):
+    assert app.get(path + "/").json() == app.get(path).json()
 
 
 def test_the_catalogue_says_how_the_opened_backends_compute(app: AppClient):

@@ -147,6 +147,12 @@ def test_what_no_picture_holds_names_what_does(app: AppClient):
     assert refused(wide, PNG | {"accept": "image/webp"}).endswith("accept image/png or application/x-npy")
     assert "shape (4, 6, 6)" in refused(saved(COLOURS), PNG, "1,1,1,2")
     assert "application/x-npy" in refused(saved(COLOURS), PNG, "2,1,1,1")
+    axes = "a picture is 1, height, width, channels here; send image/png; layout=NCHW for channels first"
+    assert refused(saved(COLOURS), PNG, "1,1,2,3").endswith(f"accept application/x-npy; {axes}")
+    assert refused(saved(COLOURS), PNG, "2,1,1,1").endswith(axes)
+    answer = app.post(f"{TILE}?repeats=2,3,1", saved(COLOURS), PNG)
+    detail = assert_problem(answer, 422, "invalid-descriptor")["detail"]
+    assert detail.endswith(f"the body is uint8 of shape [1, 4, 6, 3]: {axes}")
     # The call's own mistake comes before that of Accept.
     answer = app.post(f"{TILE}?repeats=1,0,1,1", saved(COLOURS), PNG | {"accept": "text/html"})
     assert answer.status_code == 422
@@ -254,7 +260,7 @@ def test_raw_bytes_may_be_of_any_type_and_rank(app: AppClient):
     ("headers", "code", "said"),
     [
         ({"content-type": "application/octet-stream"}, "invalid-parameter", "Tensorpost-Shape and Tensorpost-Dtype"),
-        (raw("2;3", "float32"), "invalid-parameter", "'2;3' is no shape"),
+        (raw("2;3", "float32"), "invalid-parameter", "'2;3' is not a shape"),
         (raw("2,3", "float33"), "invalid-parameter", "'float33' is not a data type"),
         (raw("2,3", "str"), "invalid-parameter", "cannot hold 'str'"),
         (raw("2,4", "float32"), "body-length-mismatch", "Content-Length is 24, but float32 of shape [2, 4] has 32"),
@@ -294,6 +300,23 @@ def test_npz_holds_several_tensors(app: AppClient, save: Any):
         np.testing.assert_array_equal(found["Y" if "Y" in found else "output"], [[[[1, 1, 2, 2]]]])
 
 
+def test_arrays_without_names_are_taken_in_order(app: AppClient):
+    """`np.savez(file, a, b)` names them arr_0 and arr_1; whatever their order in the archive."""
+    difference = np.load(
+        io.BytesIO(app.post("/v1/operators/element_wise_subtract", npz(arr_1=B, arr_0=A), NPZ).content)
+    )
+    np.testing.assert_array_equal(difference["output"], A - B)
+    parts = [np.array([[index]], np.float32) for index in range(11)]
+    for path in ("/v1/operators/join?axis=1", "/v1/onnx/Concat?axis=1"):
+        file = io.BytesIO()
+        np.savez(file, *parts)
+        (joined,) = np.load(io.BytesIO(app.post(path, file.getvalue(), NPZ).content)).values()
+        assert joined.tolist() == [list(range(11))]
+    tiled = app.post("/v1/onnx/Tile", npz(arr_0=A, arr_1=np.array([1, 2])), NPZ)
+    (found,) = np.load(io.BytesIO(tiled.content)).values()
+    np.testing.assert_array_equal(found, np.tile(A, (1, 2)))
+
+
 def test_npz_that_is_broken_or_too_large(app: AppClient):
     good = npz(a=A, b=B)
     zeros = npz(np.savez_compressed, a=np.zeros(1 << 19, np.float32), b=B)
@@ -307,7 +330,9 @@ def test_npz_that_is_broken_or_too_large(app: AppClient):
         (good[:-10], 400, "directory"),
         (far, 400, "too large"),
         (npz(A=A, B=B).replace(b"A.npy", b"A.txt"), 400, "npy"),
-        (npz(arr_0=A, arr_1=B), 400, "np.savez(file, name=array)"),
+        (npz(arr_0=A, b=B), 400, "'arr_0', 'b'"),
+        (npz(arr_0=A, arr_1=B, arr_2=B), 400, "'arr_2'"),
+        (b"", 400, "the body is empty"),
         (npz(a=np.array([None])), 400, "Python objects"),
     ]
     for content, status, said in cases:

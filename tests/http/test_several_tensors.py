@@ -100,9 +100,9 @@ def test_a_tensor_at_an_odd_address_is_copied_first(app: AppClient):
 
 def test_npy_holds_one_input(app: AppClient):
     problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "invalid-frame")
-    assert "the operator takes a, b; send a frame" in problem["detail"]
+    assert "the operator takes a, b; send npz (np.savez) or a frame, which is a safetensors file" in problem["detail"]
     problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "invalid-frame")
-    assert "the operator takes input_0, ...; send a frame" in problem["detail"]
+    assert "the operator takes input_0, input_1, ...; send npz" in problem["detail"]
 
 
 def test_arrays_of_tensors_are_numbered(app: AppClient):
@@ -123,6 +123,11 @@ def test_names_that_are_not_numbered_from_zero(app: AppClient, names: Sequence[s
         app.post(JOIN + "?axis=0", frame(dict.fromkeys(names, A)), FRAME), 400, "invalid-frame"
     )  # fmt: skip
     assert "the operator takes the tensors 'input_0'" in problem["detail"]
+
+
+def test_an_array_of_tensors_takes_any_number(app: AppClient):
+    problem = assert_problem(app.post(JOIN + "?axis=0", frame({"a": A, "b": B}), FRAME), 400, "invalid-frame")
+    assert problem["detail"] == "the operator takes the tensors 'input_0', 'input_1', ...; the body has 'a', 'b'"
 
 
 def test_a_document_and_its_tensors_must_agree_in_number(app: AppClient):

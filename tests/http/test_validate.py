@@ -119,6 +119,13 @@ def test_a_question_that_cannot_be_read(app: AppClient, query: str, body: bytes,
     assert_problem(app.post("/v1/validate" + query, body, JSON), status, code)
 
 
+def test_a_question_is_json(app: AppClient):
+    answer = app.post("/v1/validate", b"", {"content-type": "image/png"})
+
+    assert assert_problem(answer, 415, "unsupported-media-type")["detail"].endswith("send application/json")
+    assert answer.headers["accept"] == "application/json"
+
+
 def test_a_compressed_question_is_not_read(app: AppClient):
     answer = app.post("/v1/validate", b"{}", JSON | {"content-encoding": "gzip"})
 

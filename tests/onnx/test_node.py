@@ -430,8 +430,8 @@ def test_refused(
     ("opset", "attributes", "hint"),
     [
         (13, {"antialias": 0}, "no attribute 'antialias'; Resize-18, Resize-19 do"),
-        (18, {"coordinate_transformation_mode": "half_pixel_symmetric"}, "Resize-18; Resize-19 does"),
-        (13, {"coordinate_transformation_mode": "tf_half_pixel_for_nn"}, "Resize-13; Resize-11 does"),
+        (18, {"coordinate_transformation_mode": "half_pixel_symmetric"}, "'half_pixel_symmetric'; Resize-19 does"),
+        (13, {"coordinate_transformation_mode": "tf_half_pixel_for_nn"}, "'tf_half_pixel_for_nn'; Resize-11 does"),
         (19, {"nearest_mod": "floor"}, "did you mean 'nearest_mode'?"),
         (19, {"mode": "bicubic"}, "did you mean 'cubic'?"),
     ],

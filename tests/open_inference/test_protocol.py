@@ -253,7 +253,7 @@ def test_presets_have_fixed_attributes_and_take_raw_bodies(server: Serving):
     ("preset", "says"),
     [
         ({"operator": "tlie"}, "'tile'"), ({"operator": "tile", "datatype": "FP31"}, "FP31"),
-        ({"operator": "tile", "shape": [2], "attributes": {"repeats": [0]}}, "Repeats"),
+        ({"operator": "tile", "shape": [2], "attributes": {"repeats": [0]}}, "repeats"),
     ],
 )  # fmt: skip
 def test_a_preset_that_cannot_work_is_refused_at_the_start(preset: dict[str, Any], says: str):

@@ -346,7 +346,7 @@ def _cost(work: int) -> int:
 
 
 def _fault_of(error: BaseException | None) -> str | None:
-    """Why the device failed; None if it did not: memory that is missing now is no fault of the device."""
+    """Why the device failed; None if it did not: memory that is missing now is not a fault of the device."""
     if error is None or isinstance(error, (OutOfDeviceMemory, MemoryError)):
         return None
     return f"{type(error).__name__}: {error}"

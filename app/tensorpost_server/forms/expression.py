@@ -330,4 +330,4 @@ def evaluate(
             out[...] = result
             return out
         case _:
-            raise AssertionError(f"{type(expression).__name__} is no expression")
+            raise AssertionError(f"{type(expression).__name__} is not an expression")

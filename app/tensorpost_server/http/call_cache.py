@@ -280,7 +280,7 @@ def field_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     lines: list[bytes] = []
     for name, value in fields:
         if not _FIELD_NAME.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
-            raise ValueError(f"{name!r}: {value!r} is no header field")
+            raise ValueError(f"{name!r}: {value!r} is not a header field")
         lines.append(b"%b: %b\r\n" % (name, value))
     return b"".join(lines)
 

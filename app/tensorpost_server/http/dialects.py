@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
@@ -23,6 +25,7 @@ from tensorpost.problems import (
     InvalidParameter,
     UnknownOperator,
     Violation,
+    json_path,
 )
 from tensorpost.strict_json import read_json
 
@@ -32,6 +35,21 @@ __all__ = ["DIALECTS", "DirectmlParser", "OnnxParser", "takes_long"]
 
 _MOST_ITEMS = 256
 """Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
+
+_SHORT_NUMBER = re.compile(r"-?(\d+\.|\.\d+)", re.ASCII)
+"""Numbers that people write and JSON does not have: `.5` and `1.`."""
+
+_ONE_TENSOR = (
+    "npy holds one tensor, but the operator takes {}; send npz (np.savez) or a frame, which is a safetensors file"
+)
+
+
+def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
+    """The names of so many tensors: each input's own, and the numbered ones of one that is an array."""
+    found: list[str] = []
+    for name, is_array in inputs:
+        found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
+    return found[:count]
 
 
 class DirectmlParser:
@@ -56,8 +74,13 @@ class DirectmlParser:
         only = required or fields
         if len(only) == 1 and not only[0].is_array:
             return only[0].slot_name
-        names = [field.slot_name + ("_0, ..." if field.is_array else "") for field in fields]
-        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
+        names = [field.slot_name + (f"_0, {field.slot_name}_1, ..." if field.is_array else "") for field in fields]
+        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+
+    def tensor_names(self, count: int) -> list[str]:
+        """See `CallParser.tensor_names`."""
+        fields = self._cls.facts.fields_by_kind["input"]
+        return _numbered([(field.slot_name, field.is_array) for field in fields], count)
 
     def parse(
         self, query: str, tensors: Sequence[AnnouncedTensor], document: str | None, values: Mapping[str, Any]
@@ -89,6 +112,8 @@ class DirectmlParser:
             parsed = cls.completed(desc)
             parsed.validate_for(options.feature_level or NEWEST)
         except InvalidDescriptor as error:
+            if members is None:
+                raise _by_query_names(cls, error) from None
             raise error.under("desc") from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
@@ -98,12 +123,39 @@ class DirectmlParser:
         return parsed, options
 
 
+def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
+    """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
+    names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
+    words = re.compile(r"\b[A-Z]\w*")
+    found = [
+        replace(violation, message=words.sub(lambda word: names.get(word[0], word[0]), violation.message)).under("desc")
+        for violation in error.violations
+    ]
+    return _led_by_parameter(type(error).of(found), names)
+
+
+def _led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:
+    """The error with a detail that names the query's parameter instead of the place in a document.
+
+    Args:
+        error: its violations have paths of a document, a field or an attribute second.
+        names: the parameter of each of those.
+    """
+    first, count = error.violations[0], len(error.violations)
+    name = names.get(str(first.path[1])) if len(first.path) > 1 else None
+    if name is None:
+        return error
+    is_named = re.search(rf"\b{re.escape(name)}\b", first.message)
+    lead = "" if is_named else f"parameter {name}{json_path(first.path[2:])[1:]}: "
+    return type(error)(f"{lead}{first.message}" + (f" (and {count - 1} more)" if count > 1 else ""), error.violations)
+
+
 def _described(cls: type[OperatorDesc], document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields in a document, which must be of this operator.
 
     Raises:
         UnknownOperator: the document names no operator.
-        InvalidDescriptor: its type is no text, or its desc no object.
+        InvalidDescriptor: its type is not text, or its desc not an object.
         InvalidParameter: it describes another operator.
     """
     if not isinstance(document.get("type"), str) or not isinstance(document.get("desc"), Mapping):
@@ -129,15 +181,17 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
             by_field.setdefault(path[0], []).append((path, tensor))
     required: list[str] = []
     optional: list[str] = []
+    more = ""
     for field in cls.facts.fields_by_kind["input"]:
         name, own = field.slot_name, by_field.get(field.attribute_name, [])
         names = [f"{name}_{index}" for index in range(max(1, len(own)))] if field.is_array else [name]
         (optional if field.optional else required).extend(names)
+        more = f"{name}_{len(names)}" if field.is_array else more
         if own and not {field.name, field.attribute_name} & desc.keys():
             own.sort(key=itemgetter(0))
             found = [{"DataType": _directml_name(tensor), "Sizes": list(tensor.shape)} for _, tensor in own]
             desc[field.name] = found if field.is_array else found[0]
-    match_names(tensors, required, optional)
+    match_names(tensors, required, optional, more=more)
 
 
 def _describe_outputs(
@@ -190,10 +244,9 @@ def _query_value(name: str, text: str, *, array: bool) -> Any:
             if len(values) == len(items):  # no comma is inside an item
                 return values
         return [_query_value(name, item.strip(), array=False) for item in items]
-    try:
+    with suppress(InvalidJson):
         return read_json(text.encode())
-    except InvalidJson:
-        return text
+    return float(text) if _SHORT_NUMBER.fullmatch(text) else text
 
 
 def _directml_name(tensor: AnnouncedTensor) -> str:
@@ -252,8 +305,12 @@ class OnnxParser:
         only = required or inputs
         if len(only) == 1 and not only[0].variadic:
             return only[0].name
-        names = [entry.name + ("_0, ..." if entry.variadic else "") for entry in inputs]
-        raise InvalidFrame(f"npy holds one tensor, the operator takes {', '.join(names)}; send a frame")
+        names = [entry.name + (f"_0, {entry.name}_1, ..." if entry.variadic else "") for entry in inputs]
+        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+
+    def tensor_names(self, count: int) -> list[str]:
+        """See `CallParser.tensor_names`: of the operator's newest version."""
+        return _numbered([(entry.name, entry.variadic) for entry in self._schema.inputs], count)
 
     @property
     def value_names(self) -> frozenset[str]:
@@ -293,7 +350,10 @@ class OnnxParser:
         }
         if members is None:
             at = NEWEST_OPSET if opset is None else opset
-            node = OnnxNode.from_query(name, at, parameters, {**found, **values})
+            try:
+                node = OnnxNode.from_query(name, at, parameters, {**found, **values})
+            except InvalidDescriptor as error:
+                raise _led_by_parameter(error, {parameter: parameter for parameter in parameters}) from None
         else:
             node = OnnxNode.from_json(_completed(members, name, opset, found, values))
         for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):

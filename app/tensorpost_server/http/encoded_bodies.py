@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol
@@ -95,7 +95,7 @@ class Picture:
             settings: the limits.
 
         Raises:
-            InvalidFrame: it is no picture of this media type, or broken.
+            InvalidFrame: it is not a picture of this media type, or broken.
             LimitExceeded: it is too large.
         """
         image = open_image(content, "the body", max_pixels=settings.max_image_pixels)
@@ -154,11 +154,16 @@ class Npz:
     heads: Sequence[tuple[str, zipfile.ZipInfo, NpyHead]]
 
     @classmethod
-    def read(cls, content: bytes, settings: Settings) -> Npz:
+    def read(cls, content: bytes, settings: Settings, names: Callable[[int], Sequence[str]]) -> Npz:
         """Read the archive's directory, and the head of each array.
 
+        Args:
+            content: the body.
+            settings: the limits.
+            names: of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file, a, b)` writes.
+
         Raises:
-            InvalidFrame: it is no archive of npy files, or broken.
+            InvalidFrame: it is not an archive of npy files, or broken.
             LimitExceeded: what it unpacks to is too large.
         """
         _check_directory(content)
@@ -173,6 +178,9 @@ class Npz:
             raise InvalidFrame(f"the npz archive cannot be read: {error}") from None
         if len({name for name, _, _ in heads}) != len(heads):
             raise InvalidFrame("the npz archive has two arrays of the same name")
+        by_position = dict(zip([f"arr_{index}" for index in range(len(heads))], names(len(heads)), strict=False))
+        if by_position.keys() == {name for name, _, _ in heads}:
+            heads = [(by_position[name], member, head) for name, member, head in heads]
         return cls(archive, len(content), heads)
 
     @property
@@ -208,9 +216,11 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runtim
 
 def _check_directory(content: bytes) -> None:
     """Refuse archives with a directory of another size than a few arrays need, before it is read."""
+    if not content:
+        raise InvalidFrame("the body is empty")
     end = content[-_END_BYTES:]
     if content[:4] not in (b"PK\x03\x04", b"PK\x05\x06") or end[:4] != b"PK\x05\x06":
-        raise InvalidFrame("the body is no npz archive, as numpy.savez writes it; it must end with its directory")
+        raise InvalidFrame("the body is not an npz archive, as numpy.savez writes it; it must end with its directory")
     size = int.from_bytes(end[12:16], "little")
     far = content[-_END_BYTES - _END64_BYTES : -_END_BYTES][:4] == b"PK\x06\x07"
     if far or size > MOST_TENSORS * _DIRECTORY_BYTES_PER_TENSOR:
@@ -219,7 +229,7 @@ def _check_directory(content: bytes) -> None:
 
 def _tensor_name(member: zipfile.ZipInfo) -> str:
     if not member.filename.endswith(_SUFFIX):
-        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is no npy file; numpy.savez makes them")
+        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is not an npy file; use numpy.savez")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InvalidFrame("the npz archive is compressed in a way that NumPy does not use")
     return member.filename.removesuffix(_SUFFIX)

@@ -36,7 +36,7 @@ _HARMLESS_ID = re.compile(rb"[A-Za-z0-9._~-]{1,128}")
 def header_fields(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
     """Header fields by their lower-case names; a field that was sent several times is joined with commas.
 
-    A list (Accept) means the same in one line or in several. Of a field that is no list (Content-Length), two lines
+    A list (Accept) means the same in one line or in several. Of a field that is not a list (Content-Length), two lines
     make a value that no reader takes, so the request is refused instead of read in one of two ways.
 
     Source: RFC 9110, sections 5.2 and 5.3.
@@ -75,9 +75,9 @@ def request_framing(fields: Mapping[bytes, bytes], http_version: str) -> Framing
         http_version: "1.0" or "1.1".
 
     Raises:
-        InvalidParameter: no Host in HTTP/1.1, several, or one that is no host (RFC 9112, section 3.2); a Content-Length
-            that is no number, or several (RFC 9110, section 8.6); a Transfer-Encoding other than chunked, beside a
-            Content-Length, or in HTTP/1.0 (RFC 9112, section 6.1).
+        InvalidParameter: no Host in HTTP/1.1, several, or one that is not a host (RFC 9112, section 3.2); a
+            Content-Length that is not a number, or several (RFC 9110, section 8.6); a Transfer-Encoding other
+            than chunked, beside a Content-Length, or in HTTP/1.0 (RFC 9112, section 6.1).
     """
     host = fields.get(b"host")
     if host is None and http_version != "1.0":
@@ -122,7 +122,7 @@ def content_length(length: int | None, limit: int) -> int:
 def wait_seconds(prefer: bytes | None) -> int | None:
     """How long the caller waits for its answer, seconds: `wait` of the field `Prefer`; None if it does not say.
 
-    What cannot be understood is no preference (RFC 7240, sections 2 and 4.3).
+    What cannot be understood is not a preference (RFC 7240, sections 2 and 4.3).
     """
     found = None if prefer is None else _WAIT.search(prefer)
     return None if found is None else int(found[1])
@@ -150,4 +150,4 @@ def request_id(sent: bytes | None) -> str:
     """The caller's `X-Request-ID` if its characters are harmless in a log, else a new one of 128 random bits."""
     if sent is not None and _HARMLESS_ID.fullmatch(sent):
         return sent.decode("ascii")
-    return f"{random.getrandbits(128):032x}"  # an id is no secret, and this takes half the time of `secrets`
+    return f"{random.getrandbits(128):032x}"  # an id is not a secret, and this takes half the time of `secrets`

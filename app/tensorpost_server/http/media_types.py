@@ -23,7 +23,7 @@ __all__ = [
     "Pixels",
     "RequestFormat",
     "refuse_content_encoding",
-    "refuse_unknown_type",
+    "require_json",
 ]
 
 MOST_KEY_BYTES = 4096
@@ -91,6 +91,13 @@ class Pixels(NamedTuple):
                     "(the default), layout=NCHW, dtype=uint8 (the default) and dtype=float32"
                 )
         return cls(layout, dtype)
+
+    @property
+    def axes(self) -> str:
+        """What the axes of a picture's tensor are and how to choose others, for messages."""
+        if self.layout == "NCHW":
+            return "a picture is 1, channels, height, width with layout=NCHW"
+        return "a picture is 1, height, width, channels here; send image/png; layout=NCHW for channels first"
 
 
 _PLAIN = Pixels()
@@ -174,15 +181,15 @@ def _is_here(media_type: MediaType) -> bool:
     return media_type not in IMAGE_TYPES or media_type.name in image_formats()
 
 
-def refuse_unknown_type(headers: Mapping[bytes, bytes]) -> None:
-    """Accept only bodies of media types that are read here; a web page may post others to any host without asking it.
+def require_json(headers: Mapping[bytes, bytes]) -> None:
+    """Accept only `application/json`; a web page may post text to any host without asking it.
 
     Source: WHATWG Fetch, "CORS-safelisted request-header".
 
     Raises:
         UnsupportedMediaType: no Content-Type, or another.
     """
-    _request_type(headers.get(b"content-type"))
+    _request_type(headers.get(b"content-type"), MediaType.JSON)
 
 
 def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
@@ -199,13 +206,14 @@ def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
         )
 
 
-def _request_type(content_type: bytes | None) -> MediaType:
+def _request_type(content_type: bytes | None, only: MediaType | None = None) -> MediaType:
     name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
     found = _MEDIA_TYPES.get(name)
-    if found is not None and _is_here(found):
+    if found is not None and only in (None, found) and _is_here(found):
         return found
     what = f"Content-Type {name[:80]!r} is not read here" if name else "there is no Content-Type"
-    raise UnsupportedMediaType(f"{what}; send {_known()}", extra={"accept": _known()})
+    known = _known() if only is None else only.value
+    raise UnsupportedMediaType(f"{what}; send {known}", extra={"accept": known})
 
 
 def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str]]:

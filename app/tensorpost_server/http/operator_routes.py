@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter
@@ -22,7 +22,7 @@ from .caller_watch import CallerWatch
 from .documents import examples
 from .documents.conformance import conformance_of
 from .headers import FRAMING, Framing, content_length, header_fields
-from .media_types import refuse_content_encoding, refuse_unknown_type
+from .media_types import refuse_content_encoding, require_json
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
 from .request_body import RequestBody, receive_chunked
@@ -37,6 +37,7 @@ _DISPATCHED = "`OperatorDispatch` answers before the routing; the route is there
 _OPERATOR = {"name": "operator", "in": "path", "required": True, "schema": {"type": "string"}, "example": "tile"}
 
 
+@router.get("/v1/operators/", include_in_schema=False)
 @router.get("/v1/operators", summary="List the operators", tags=["operators"])
 async def list_operators(request: Request) -> JSONResponse:
     """Every DirectML operator with its fields, types and support by feature level; every ONNX operator and version.
@@ -122,6 +123,7 @@ async def run_operator() -> Response:
     raise AssertionError(_DISPATCHED)
 
 
+@router.get("/v1/onnx/", include_in_schema=False)
 @router.get("/v1/onnx", summary="List the ONNX operators", tags=["onnx"])
 async def list_onnx_operators() -> JSONResponse:
     """Every version of every ONNX operator here: inputs, types and attributes with their defaults."""
@@ -177,7 +179,7 @@ async def validate(request: Request) -> JSONResponse:
     level = FeatureLevel.parse(sent.get("feature_level", NEWEST))
     settings = service.settings
     fields = header_fields(request.scope["headers"])
-    refuse_unknown_type(fields)
+    require_json(fields)
     refuse_content_encoding(fields)
     with service.admission.admit(0) as ticket, CallerWatch(request.receive) as watch:
         framing: Framing = request.scope[FRAMING]
@@ -218,8 +220,18 @@ def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
         "work": plan.work,
         "seconds": float(f"{seconds:.2g}"),
         "memory_bytes": memory,
-        "summary": f"this would take about {seconds:.2g} s and {memory / 2**20:,.3g} MiB",
+        "summary": f"this would take about {_in_units(seconds, _TIMES)} and {_in_units(memory, _SIZES, digits=3)}",
     }
+
+
+_TIMES = (("s", 1), ("ms", 1e-3), ("\N{MICRO SIGN}s", 1e-6), ("ns", 1e-9))
+_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+
+
+def _in_units(amount: float, units: Sequence[tuple[str, float]], digits: int = 2) -> str:
+    """`60 ns`, `1.5 MiB`: in the largest unit of which there is one, or in the last."""
+    unit, factor = next((each for each in units if amount >= each[1]), units[-1])
+    return f"{float(f'{amount / factor:.{digits}g}'):,.12g} {unit}"
 
 
 def _descriptor_verdict(level: FeatureLevel, document: Any) -> tuple[dict[str, Any], Operation | None]:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from starlette.datastructures import QueryParams
@@ -58,6 +58,8 @@ __all__ = [
     "whole_json",
 ]
 
+Head = TypeVar("Head")
+
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
 
@@ -96,6 +98,10 @@ class RunOptions:
 
 class CallParser(Protocol):
     """Parses calls of one operator in one dialect."""
+
+    def tensor_names(self, count: int) -> list[str]:
+        """The names of this many tensors in the operator's order; fewer if it takes fewer."""
+        ...
 
     def npy_tensor(self, *, empty: bool) -> str | None:
         """The name of the tensor in an npy body: the only one that is required, or the only one there is.
@@ -220,12 +226,12 @@ async def read_call(
             return ReadCall(*await threads.run(large, parser.parse, query, tensors, None, {}), None, tensors, None)
         npy = NpyHeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length)
         await body.feed(npy, threads)
-        head = npy.finish()
+        head = _finished(npy.finish)
         tensors = [AnnouncedTensor(name, head.data_type, head.shape, head.body_bytes)]
         return ReadCall(*await threads.run(large, parser.parse, query, tensors, None, {}), None, tensors, None)
     reader = HeadReader(max_head_bytes=settings.max_head_bytes, content_length=body.length, max_tensors=MOST_TENSORS)
     await body.feed(reader, threads)
-    frame_head = reader.finish()
+    frame_head = _finished(reader.finish)
     tensors = [AnnouncedTensor(entry.name, entry.data_type, entry.shape, entry.nbytes) for entry in frame_head.tensors]
     memory, values = None, {}
     needed = [tensor for tensor in tensors if tensor.name in parser.value_names]
@@ -242,6 +248,17 @@ async def read_call(
     return ReadCall(*call, metadata.get("id"), tensors, memory)
 
 
+def _finished(finish: Callable[[], Head]) -> Head:
+    """What the `finish` of a reader of heads returns, or its error with what a caller of curl should change."""
+    try:
+        return finish()
+    except BodyMismatch as error:
+        if not error.extra["actual"]:
+            raise BodyMismatch("the body is empty", extra=error.extra) from None
+        hint = "with curl use --data-binary, which sends a file as it is"
+        raise BodyMismatch(f"{error.detail}; {hint}", extra=error.extra) from None
+
+
 async def _read_encoded(
     body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
     reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch,
@@ -252,7 +269,7 @@ async def _read_encoded(
     content = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
     watch.start()
     if format_.request is MediaType.NPZ:
-        encoded: Encoded = await threads.run(True, Npz.read, content, settings)
+        encoded: Encoded = await threads.run(True, Npz.read, content, settings, parser.tensor_names)
     elif name is None:
         raise InvalidFrame("the operator takes no tensors, and the body is a picture; send an empty body")
     else:
@@ -268,7 +285,13 @@ async def _read_encoded(
             block = memoryview(bytearray(tensor.size_in_bytes))
             await threads.run(True, encoded.decode_into, [block], index)
             values |= _values(parser, [tensor], [block])
-    call = await threads.run(len(tensors) > 1, parser.parse, query, tensors, None, values)
+    try:
+        call = await threads.run(len(tensors) > 1, parser.parse, query, tensors, None, values)
+    except InvalidDescriptor as error:
+        if format_.request in IMAGE_TYPES:
+            ((_, row, shape),) = encoded.tensors
+            error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
+        raise
     return ReadCall(*call, None, tensors, None, encoded)
 
 
@@ -397,7 +420,7 @@ def parse_query(query: str, known: Sequence[str], options: Sequence[str]) -> tup
     backend = sent.pop("backend", None)
     device = sent.pop("device", None) if "device" in options else None
     if device is not None:
-        query_number("device", device, "is no number of a device; they are counted from 0, and /v1/devices lists them")
+        query_number("device", device, "is not the number of a device; /v1/devices lists them, counted from 0")
     return sent, RunOptions(
         backend,
         None if device is None else int(device),
@@ -441,8 +464,16 @@ def parse_document(text: str | None, repeated: Mapping[str, Any]) -> Mapping[str
     return cast("Mapping[str, Any]", document)
 
 
-def match_names(tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = ()) -> None:
+def match_names(
+    tensors: Sequence[AnnouncedTensor], required: Sequence[str], optional: Sequence[str] = (), *, more: str = ""
+) -> None:
     """Compare the names of the body's tensors with those that the operation takes.
+
+    Args:
+        tensors: what the body announces.
+        required: names that must be there.
+        optional: names that may be there.
+        more: the first of any number of names that could follow, for the message.
 
     Raises:
         InvalidFrame: one is missing, or unknown.
@@ -451,7 +482,6 @@ def match_names(tensors: Sequence[AnnouncedTensor], required: Sequence[str], opt
     if not {*required} <= {*names} <= {*required, *optional}:
         sent = ", ".join(repr(name[:60]) for name in names[:8]) or "none"
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
-        hint = "; np.savez(file, name=array) names arrays" if any(name.startswith("arr_") for name in names) else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
-        takes = ", ".join(map(repr, required))
-        raise InvalidFrame(f"the operator takes the tensors {takes}{may}; the body has {sent}{hint}")
+        takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
+        raise InvalidFrame(f"the operator takes the tensors {takes}{may}; the body has {sent}")

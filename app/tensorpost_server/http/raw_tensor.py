@@ -52,7 +52,7 @@ class RawTensor(NamedTuple):
             size.isascii() and size.isdigit() and len(size) <= _MOST_DIGITS for size in sizes
         )
         if not right:
-            raise InvalidParameter(f"{SHAPE_FIELD} {text[:60]!r} is no shape; send sizes with commas, as in 1,3,64,64")
+            raise InvalidParameter(f"{SHAPE_FIELD} {text[:60]!r} is not a shape; send sizes as in 1,3,64,64")
         name = dtype.decode("latin-1").strip()
         try:
             row = data_type(name)

@@ -105,7 +105,7 @@ def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None
 
 
 def _check_picture(slot: Slot, format_: RequestFormat, settings: Settings) -> None:
-    """Refuse an output that is no picture, or none of this format; the message names the forms that hold it."""
+    """Refuse an output that is not a picture, or none of this format; the message names the forms that hold it."""
     media_type, (layout, dtype) = format_.response, format_.written
     sizes, row = slot.layout.sizes, slot.layout.data_type
     is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None
@@ -114,14 +114,16 @@ def _check_picture(slot: Slot, format_: RequestFormat, settings: Settings) -> No
         also = "; for pictures of 0 to 1 write image/png; dtype=float32" if shape is not None else ""
         raise NotAcceptable(
             f"the output is {row.numpy_name} of shape {list(sizes)}, and {media_type.value} with layout={layout} holds "
-            f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any tensor"
+            f"one picture of uint8 or uint16 with 1 to 4 channels{also}; accept {MediaType.NPY.value} for any tensor; "
+            f"{format_.written.axes}"
         )
     stored = np.dtype(np.uint8) if is_scaled else row.dtype
     reason = unwritable(stored, shape, media_type.name)
     if reason is not None:
         others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
         names = sorted([each.value for each in others if each.name in image_formats()])
-        raise NotAcceptable(f"{reason}; accept {' or '.join([*names, MediaType.NPY.value])}")
+        axes = "" if names else f"; {format_.written.axes}"
+        raise NotAcceptable(f"{reason}; accept {' or '.join([*names, MediaType.NPY.value])}{axes}")
     if shape[0] * shape[1] > settings.max_image_pixels:
         raise LimitExceeded.of(
             "the output as a picture", shape[0] * shape[1], settings.max_image_pixels, "TENSORPOST_MAX_IMAGE_PIXELS",

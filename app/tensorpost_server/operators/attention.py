@@ -143,7 +143,7 @@ def _runs_of_places(start: int, keys: int, total: int) -> Iterator[tuple[int, in
 
 
 def _masked(xp: ModuleType, mask_type: Mask, mask: Any, at: Mapping[str, int]) -> Callable[[int, int, slice], Any]:
-    """How much of each score is masked, 0 or 1 where the mask is no odd number, of a row, a head and some queries."""
+    """How much of each score is masked, of a row, a head and some queries: 0 or 1 unless the mask is an odd number."""
     places, batch = xp.arange(at["T"]), at["B"]
     if mask_type is Mask.BOOLEAN:
         whole = mask.reshape(mask.shape[-4:])

@@ -91,9 +91,9 @@ def operands(desc: OperatorDesc) -> list[Expression]:
 def saturated(expression: Expression, integer: str) -> Expression:
     """A floating-point expression as an integer: truncated toward zero, limited to the type's range, NaN as 0.
 
-    The largest number of a 64-bit type is no floating-point number; what reaches it becomes the one below.
+    The largest number of a 64-bit type is not a floating-point number; what reaches it becomes the one below.
     """
-    if integer in ("int32", "uint32"):  # whose largest number is no float32
+    if integer in ("int32", "uint32"):  # whose largest number is not a float32
         return call(f"saturate_{integer}", expression)
     limits, low = np.iinfo(integer), float(np.iinfo(integer).min)
     high = float(limits.max)

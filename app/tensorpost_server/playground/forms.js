@@ -12,6 +12,9 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/** Text whose parts between backticks are code, as nodes. */
+export const withCode = (text) => text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));
+
 let ids = 0;
 
 /** A label above a control; `value` is an element that shows a slider's number. */

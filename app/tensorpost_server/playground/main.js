@@ -1,7 +1,7 @@
 /** The page: what is chosen, and one round of validating, running and showing after every change. */
 
 import { Problem, getJson, hasKey, run, useKey, validate } from "./api.js";
-import { element, inputControls, markViolations, renderFields, select, simpleControls } from "./forms.js";
+import { element, inputControls, markViolations, renderFields, select, simpleControls, withCode } from "./forms.js";
 import { readFrame } from "./frame.js";
 import { readNpy } from "./npy.js";
 import { bodyOf, callOf, documentOf, featureLevels, loadCatalogue, loadOperator, outputOf, suggest, tapProbe } from "./operators.js";
@@ -38,7 +38,8 @@ function makeTensor() {
   const before = state.tensor?.shape.length;
   state.tensor = source.pixels ? pictureTensor(source.pixels, $("#type").value) : source.tensor;
   const { type, shape, bytes } = state.tensor;
-  $("#input .about").textContent = `${source.name} · ${type} · ${shapeText(shape)} · ${bytesText(bytes.length)}`;
+  const reduced = source.reduced ? ` · reduced from ${source.original} (Longest side)` : "";
+  $("#input .about").textContent = `${source.name} · ${type} · ${shapeText(shape)} · ${bytesText(bytes.length)}${reduced}`;
   viewers.input.show(state.tensor, { range: $("#range").value });
   view.set({ zoom: 1, x: 0.5, y: 0.5 });
   if (state.operator && before !== shape.length) fillIn();
@@ -65,7 +66,7 @@ async function useSample(name) {
 
 async function useOperator(id) {
   state.operator = await loadOperator(id);
-  $("#summary").textContent = sentence(state.operator.summary);
+  $("#summary").replaceChildren(...withCode(sentence(state.operator.summary)));
   fillIn();
 }
 
@@ -172,12 +173,14 @@ async function update(asked) {
   if (!state.operator || !state.tensor) return;
   round?.abort();
   const { signal } = (round = new AbortController());
+  state.call = null;
   try {
     await updateOnce(asked, signal);
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
     if (error instanceof Problem && error.status === 401) return askForKey(error.message);
     showErrors([error.message]);
+    await showCode();
   }
 }
 
@@ -195,7 +198,10 @@ async function updateOnce(asked, signal) {
     return updateOnce(asked, signal);
   }
   markViolations($("#fields"), verdict.violations);
-  if (!verdict.valid) return showErrors(verdict.violations.map(({ path, message }) => ({ path, message })), verdict);
+  if (!verdict.valid) {
+    showErrors(verdict.violations.map(({ path, message }) => ({ path, message })), verdict);
+    return showCode();
+  }
   const outputs = verdict.outputs.length, answerType = verdict.outputs[0]?.dtype;
   const call = callOf(operator, texts, tensors, { output, level, backend, outputs, answerType });
   Object.assign(state, { verdict, call, tensors });
@@ -246,7 +252,7 @@ async function showTaps(signal) {
     $("#taps").replaceChildren(drawTaps(taps, asked.tiles));
     $("#taps-rows").replaceChildren(...tapRows(taps).map(([output, reads]) => element("tr", {}, element("th", { scope: "row" }, output), element("td", {}, reads))));
     const part = taps.inputs < taps.length ? `The first ${MOST_INPUTS} of ${taps.length} elements. ` : asked.tiles && state.tensor.shape.at(asked.axis) > taps.length ? "Drawn for an axis of 4 elements. " : "";
-    $("#taps-hint").textContent = `${part}Measured: rows that are 1 at one element and 0 elsewhere were sent through the same operator. A dot is the mean position that an output reads.`;
+    $("#taps-hint").textContent = `${part}Measured by sending one-hot rows through the operator. A dot is the mean position that an output reads.`;
   } catch (error) {
     if (error.name === "AbortError") throw error;
     $("#taps").replaceChildren(element("p", { class: "hint" }, error.message));
@@ -265,12 +271,20 @@ const LANGUAGES = {
 };
 
 async function showCode() {
-  if (!state.call) return;
+  $("#copy").disabled = !state.call;
+  $("#code-hint").textContent = "";
+  if (!state.call) return void ($("#code code").textContent = "This call is not valid yet.");
   $("#tab-picture").hidden = !takesPicture(state.source, state.tensors, state.verdict);
   if (state.language === "picture" && $("#tab-picture").hidden) return chooseTab("curl");
   const [, write] = LANGUAGES[state.language];
-  const text = await write(fileNames(state.call, Object.keys(state.tensors).length));
-  $("#code code").textContent = text;
+  const count = Object.keys(state.tensors).length, names = fileNames(state.call, count);
+  $("#code code").textContent = await write(names);
+  const hints = [];
+  if (count === 1 && ["curl", "python", "javascript"].includes(state.language)) hints.push(`${names.input} is what Save beside Input gives.`);
+  if (state.source.reduced && takesPicture({ ...state.source, reduced: false }, state.tensors, state.verdict)) {
+    hints.push("To send the picture file itself (curl, picture), set Longest side to “as it is”.");
+  }
+  $("#code-hint").textContent = hints.join(" ");
 }
 
 function showTabs() {

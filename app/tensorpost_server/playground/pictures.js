@@ -20,7 +20,7 @@ export async function readFile(file, longestSide) {
     throw new Error(`${file.name} is neither an npy file nor a picture that this browser can read.`);
   }
   const pixels = pixelsOf(bitmap, longestSide);
-  return { name: file.name, pixels, mediaType: file.type, reduced: pixels.width < bitmap.width };
+  return { name: file.name, pixels, mediaType: file.type, reduced: pixels.width < bitmap.width, original: `${bitmap.width} × ${bitmap.height}` };
 }
 
 function pixelsOf(picture, longestSide) {

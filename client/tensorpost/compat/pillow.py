@@ -39,7 +39,7 @@ def pillow_resize(
             resizes by nearest, whatever is asked for.
         size: (width, height) of the result.
         resample: Pillow's constant or its name.
-        premultiplied: says that the last of 2 or 4 channels is no alpha to multiply by: an image of mode La, RGBa,
+        premultiplied: says that the last of 2 or 4 channels is not an alpha to multiply by: an image of mode La, RGBa,
             RGBX or CMYK.
 
     Raises:

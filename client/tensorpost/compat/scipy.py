@@ -71,5 +71,5 @@ def scipy_zoom(
     if order == 0:
         return nearest_resize(tensor, axes, coordinates, "round_prefer_ceil")
     if tensor.data_type == "bool":
-        raise InvalidParameter("order 1 of bool is no weighted average in SciPy; use order 0, or convert x first")
+        raise InvalidParameter("order 1 of bool is not a weighted average in SciPy; use order 0, or convert x first")
     return resize_node(tensor, axes, mode="linear", coordinate_transformation_mode=coordinates)

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from ..problems import InvalidDescriptor, Violation, json_path, nearest
 from .catalogue import pascal_case, snake_case
@@ -21,7 +22,7 @@ from .fields import CONVERTED, NATIVE
 
 __all__ = ["Descriptor", "has_odd_keys", "json_object"]
 
-_MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is no misspelling but something else
+_MOST_UNKNOWN_FIELDS = 20  # listed by name; a document with more of them is not a misspelling but something else
 
 # Set while a descriptor is read only for its structure: its tensors then stay silent about DirectML's rules, and
 # the reader calls `rules()` later. An operator's `rules()` repeats those of its tensors.
@@ -29,7 +30,7 @@ _rules_postponed: ContextVar[bool] = ContextVar("_rules_postponed", default=Fals
 
 
 def json_object(value: object) -> Mapping[str, Any] | None:
-    """The value as a mapping with text for keys, or None if it is no such mapping."""
+    """The value as a mapping with text for keys, or None if it is not such a mapping."""
     if not isinstance(value, Mapping):
         return None
     for key in cast("Mapping[object, object]", value):
@@ -69,7 +70,7 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
         try:
             self._read_structure(data)
             sound = _rules_postponed.get() or not any(self.rules())
-        except (ValidationError, TypeError):  # keys that are no text cannot be passed on
+        except (ValidationError, TypeError):  # keys that are not text cannot be passed on
             sound = False
         if not sound:
             self._read_for_violations(data)
@@ -195,7 +196,7 @@ def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[
             message = f"{alias} is given twice, as {alias} and as {snake_case(alias)}; keep one"
             found.append(Violation("field-twice", (alias,), message, value, "one of the two", "tensorpost's choice"))
         else:
-            # A mapping with keys that are no text comes from Python only; as pairs it is refused for being no object.
+            # A mapping with keys that are not text comes from Python only; as pairs it is refused as not an object.
             known[alias] = list(value.items()) if has_odd_keys(value) else value
     fields = list(dict.fromkeys(names.values()))
     expected, source = "one of " + ", ".join(fields), f"{cls.__name__} in DirectML.h"
@@ -205,7 +206,7 @@ def _split_fields(cls: type[Descriptor], data: Mapping[str, Any]) -> tuple[dict[
         found.append(Violation("field-unknown", (key,), message, data[key], expected, source))
     if len(unknown) > _MOST_UNKNOWN_FIELDS:
         more = len(unknown) - _MOST_UNKNOWN_FIELDS
-        found.append(Violation("field-unknown", (), f"there are {more} more members that are no fields", more))
+        found.append(Violation("field-unknown", (), f"there are {more} more members that are not fields", more))
     return known, found
 
 
@@ -223,6 +224,17 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {
     "dict_type": ("not-an-object", "must be a JSON object"),
     "model_attributes_type": ("not-an-object", "must be a JSON object"),
 }
+
+
+def _kind_of_field(info: FieldInfo) -> str:
+    """What a field takes, in words."""
+    annotation: object = cast("Any", info).annotation
+    if isinstance(annotation, type) and issubclass(annotation, IntEnum):
+        return "one of " + ", ".join(annotation.__members__)
+    if get_origin(annotation) is tuple:
+        return "an array"
+    kinds: Mapping[object, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+    return kinds.get(cast("object", annotation), "an object")
 
 
 def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violation]:
@@ -245,5 +257,9 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
         code, message = _MESSAGES.get(line["type"], (line["type"].replace("_", "-"), line["msg"]))
         name = json_path(path)[2:] or cls.__name__
         value = None if line["type"] == "missing" else line["input"]
-        found.append(Violation(code, path, f"{name} {message}", value, str(context.get("expected", "")), "DirectML.h"))
+        expected = str(context.get("expected", ""))
+        if line["type"] == "missing" and len(path) == 1:
+            expected = _kind_of_field(next(info for info in cls.model_fields.values() if info.alias == path[0]))
+            message += f": {expected}" if expected.startswith("one of") else ""
+        found.append(Violation(code, path, f"{name} {message}", value, expected, "DirectML.h"))
     return found

@@ -43,6 +43,7 @@ UINT_MAX = 2**32 - 1
 INT_MAX = 2**31 - 1
 MAX_DIMENSIONS = 8  # DML_TENSOR_DIMENSION_COUNT_MAX1, level 3_0 and above; no array of a descriptor is longer
 _LONGEST_SHOWN = 60  # characters of a value in a message; the violation's `value` has more
+_MOST_NAMES_SHOWN = 12  # of an enum's members in a message; the violation's `expected` has all
 _FLOAT_RANGE = "a finite number of at most 3.4028235e38 in magnitude"
 
 
@@ -125,7 +126,7 @@ def to_list(value: object) -> object:
     The length is checked first, so that a million wrong entries are one error.
 
     Raises:
-        PydanticCustomError: it is no array, or one of a length that no array of DirectML has.
+        PydanticCustomError: it is not an array, or one of a length that no array of DirectML has.
     """
     array = cast("Any", value)
     expected = {"expected": f"an array of 1 to {MAX_DIMENSIONS} numbers"}
@@ -212,7 +213,9 @@ class CEnum:
         context = {"what": self.prefix.rstrip("_"), "found": _shown(value), "expected": ", ".join(names), "hint": hint}
         if number is None and not isinstance(value, str):
             raise PydanticCustomError("enum-unknown", "must be the name or number of a {what}, not {found}", context)
-        raise PydanticCustomError("enum-unknown", "{found} is no {what}{hint}", context)
+        if len(names) <= _MOST_NAMES_SHOWN:
+            raise PydanticCustomError("enum-unknown", "{found} is not one of {expected}{hint}", context)
+        raise PydanticCustomError("enum-unknown", "{found} is not a {what}{hint}", context)
 
     @staticmethod
     def write(value: IntEnum | IntFlag) -> str:
@@ -243,7 +246,8 @@ def _member_numbers(cls: type[IntEnum | IntFlag]) -> list[int]:
 def to_float32(value: object) -> float:
     """The 32-bit float next to the value, which is what DirectML's FLOAT would hold."""
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise PydanticCustomError("not-a-number", "must be a number", {"expected": _FLOAT_RANGE})
+        context = {"expected": _FLOAT_RANGE, "found": _shown(value)}
+        raise PydanticCustomError("not-a-number", "must be a number, not {found}", context)
     try:
         number = float(cast("Any", value))
     except OverflowError:

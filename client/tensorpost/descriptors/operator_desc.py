@@ -214,9 +214,7 @@ class OperatorDesc(Descriptor):
             if causes or own:
                 followed = [replace(v, message=f"{v.message}, since it does not follow from the rest") for v in own]
                 raise InvalidDescriptor.of(causes or followed) from None
-            raise InvalidDescriptor.of(
-                [replace(v, message=f"what follows from the other fields: {v.message}") for v in error.violations]
-            ) from None
+            raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
 
     @classmethod
     def _broken_attributes(cls, given: Given, missing: Mapping[str, Any], outputs: Sequence[str]) -> list[Violation]:
@@ -298,6 +296,7 @@ class OperatorDesc(Descriptor):
                 rows = self.facts.rows(field, function)
                 needs = _first_level(rows, lambda r, t=tensor.data_type: t in r.data_types)
                 allowed = ", ".join(t.name for t in types)
+                needs += "" if "from" in needs or not types else f"; it takes {allowed}"
                 yield Violation(
                     "data-type-unsupported", (*_json_path(path), "DataType"),
                     f"{name} does not take {tensor.data_type.name} at feature level {level}{needs}",
@@ -428,7 +427,7 @@ class OperatorDesc(Descriptor):
         """Axes must be dimensions of a tensor of this rank; one that is there twice counts once, as in DirectML."""
         for index, axis in enumerate(getattr(self, field)):
             if axis >= rank:
-                message = f"{axis} is no dimension of the input"
+                message = f"{axis} is not a dimension of the input"
                 yield self.broken("axis", (pascal_case(field), index), message, axis, f"0 to {rank - 1}")
 
     def broken(self, code: str, path: tuple[str | int, ...], message: str, value: object, expected: str) -> Violation:
@@ -533,6 +532,12 @@ def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
 def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
     """The sizes with another one along an axis."""
     return [*sizes[:axis], size, *sizes[axis + 1 :]]
+
+
+def _of_output(message: str) -> str:
+    """What is wrong with an output that follows from the other fields."""
+    elements = message.removeprefix("Sizes multiply to")
+    return f"the output would have{elements}" if elements != message else f"in the output, {message}"
 
 
 def _slot_of(path: TensorPath) -> str:

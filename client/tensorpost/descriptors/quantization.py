@@ -228,7 +228,7 @@ class BlockQuantization(OperatorDesc):
         tensors, wanted = self.quantization_tensors, int(self.quantization_type)
         yield from self.count_is_length("quantization_tensor_count", "quantization_tensors")
         if not 1 <= wanted == len(tensors):
-            message = f"{len(tensors)} QuantizationTensors are no {self.quantization_type.name}"
+            message = f"{len(tensors)} QuantizationTensors do not fit {self.quantization_type.name}"
             yield self.broken(
                 "quantization-type",
                 ("QuantizationType",),

@@ -73,7 +73,7 @@ def _from_dtype(value: object) -> object:
         name = None
     if name is None:
         raise PydanticCustomError(
-            "enum-unknown", "{found} is no DML_TENSOR_DATA_TYPE",
+            "enum-unknown", "{found} is not a DML_TENSOR_DATA_TYPE",
             {"found": str(cast("object", value))[:60], "expected": ", ".join(t.name for t in TensorDataType if t)},
         )  # fmt: skip
     return TensorDataType[name]
@@ -230,7 +230,7 @@ class BufferTensorDesc(Descriptor):
         """Every broken rule of the DML_BUFFER_TENSOR_DESC page and of the limits that go with it."""
         if self.data_type is TensorDataType.UNKNOWN:
             yield Violation(
-                "data-type-unknown", ("DataType",), "UNKNOWN is no element type", "UNKNOWN",
+                "data-type-unknown", ("DataType",), "UNKNOWN is not an element type", "UNKNOWN",
                 ", ".join(t.name for t in TensorDataType if t), _PAGE,
             )  # fmt: skip
         if self.dimension_count != len(self.sizes):

@@ -381,7 +381,7 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
     if entry.choices and isinstance(value, str) and value not in entry.choices:
         value = next((choice for choice in entry.choices if str(choice).lower() == value.lower()), value)
     if entry.choices and value is not None and value not in entry.choices:
-        message = f"{str(value)[:60]!r} is no {entry.name} of {schema.name}"
+        message = f"{schema.name} does not take {entry.name} {str(value)[:60]!r}"
         message += _elsewhere(schema, lambda other: _offers(other, entry.name, value)) or (
             did_you_mean(value, map(str, entry.choices)) if isinstance(value, str) else ""
         )

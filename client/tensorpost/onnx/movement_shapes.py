@@ -37,7 +37,7 @@ def _reshaped(given: GivenNode) -> Inferred:
     wanted = list(given.integers("shape") or ())
     path = given.place("shape")
     if any(size < -1 for size in wanted) or wanted.count(-1) > 1:
-        given.refuse("shape", path, f"{wanted} is no shape: sizes are 0 or more, and one may be -1", wanted, "a shape")
+        given.refuse("shape", path, f"{wanted} is not a shape: sizes are 0 or more, one may be -1", wanted, "a shape")
     if not given.attributes.get("allowzero"):
         if any(size == 0 and axis >= len(shape) for axis, size in enumerate(wanted)):
             given.refuse("shape", path, "a 0 keeps the input's size, which has fewer dimensions", wanted, "sizes")
@@ -83,7 +83,7 @@ def _transposed(given: GivenNode) -> Inferred:
     perm = given.integers("perm")
     perm = tuple(reversed(range(len(shape)))) if perm is None else perm
     if sorted(perm) != list(range(len(shape))):
-        message = f"perm {list(perm)} is no order of {len(shape)} axes"
+        message = f"perm must list each of {len(shape)} axes once, not {list(perm)}"
         given.refuse("axis", ("attributes", "perm"), message, list(perm), f"each of 0 to {len(shape) - 1} once")
     return Inferred([tuple(shape[axis] for axis in perm)], (("perm", perm),))
 
@@ -307,7 +307,7 @@ def _reversed(given: GivenNode) -> Inferred:
 def _filled(given: GivenNode) -> Inferred:
     shape = given.integers("input") or ()
     if min(shape, default=0) < 0:
-        given.refuse("shape", ("inputs", "input"), f"{list(shape)} is no shape", list(shape), "sizes of 0 or more")
+        given.refuse("shape", ("inputs", "input"), f"{list(shape)} is not a shape", list(shape), "sizes of 0 or more")
     kind, value = given.attributes.get("value", ("float32", 0.0))
     if kind not in given.schema.outputs[0].types:
         message = f"{given.schema.name} makes no tensor of {kind}"

@@ -17,7 +17,7 @@ from .given_node import GivenNode, Inferred
 
 __all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
-MISSING = f"of other ONNX operators the package onnx tells the rules, which is not installed: {install_command('onnx')}"
+MISSING = f"other ONNX operators need the package onnx, which is not installed: {install_command('onnx')}"
 _ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints"}
 _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
@@ -82,7 +82,7 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
         return f"{op_type} is deprecated at opset {opset}"
     for name, kind, *flag in (*row["inputs"], *row["outputs"]):
         if not (row["types"].get(kind, kind) or flag):
-            return f"{op_type} has {name}, which is no tensor of a type that travels here"
+            return f"{op_type} has {name}, which is not a tensor of a type that travels here"
     for name, (kind, *default) in row["attributes"].items():
         if kind not in (*_ATTRIBUTE_FIELDS, "TENSOR") and default == ["required"]:
             return f"{op_type} has the attribute {name}, of the kind {kind}, which no node here can have"

@@ -240,7 +240,7 @@ class _Reader:
         if outside and self.tensor.data_type == "str":
             self.report.add(
                 "mode-type", ("inputs", "roi"),
-                "the roi reaches outside the input, where extrapolation_value stands, which is no string",
+                "the roi reaches outside the input, where the output is extrapolation_value, which is not a string",
                 list(self.values["roi"]), "a roi inside the input",
             )  # fmt: skip
             return None
@@ -367,7 +367,7 @@ class _Reader:
                 )  # fmt: skip
 
     def _is_wrong(self, name: str) -> bool:
-        """Whether it was found wrong already, or missing; what follows from that is no mistake of its own."""
+        """Whether it was found wrong already, or missing; what follows from that is not a mistake of its own."""
         return any(violation.path[:2] == self._path(name) for violation in self.report.found)
 
     def _was_sent(self, name: str) -> bool:

@@ -82,7 +82,7 @@ def _broadcast(given: GivenNode) -> Inferred:
         left, right = shapes
         start = given.axis("axis", len(left), len(left) - len(right), end=True) if len(right) <= len(left) else -1
         if start < 0 or left[start : start + len(right)] != right:
-            message = f"B's shape {list(right)} is no run of A's shape {list(left)} from axis {start} on"
+            message = f"B's shape {list(right)} does not match A's shape {list(left)} from axis {start} on"
             given.refuse("shapes-differ", ("inputs",), message, list(right), "equal sizes, from `axis` on")
         return _aligned(given, [left, (1,) * start + right + (1,) * (len(left) - start - len(right))])
     if (legacy or given.schema.inputs[0].variadic) and given.since < 8 and len(set(shapes)) > 1:

@@ -44,7 +44,7 @@ class OnnxTensor:
         True
 
     Raises:
-        InvalidDescriptor: an unknown type, or sizes that are no whole numbers from 0 to 2^63 - 1.
+        InvalidDescriptor: an unknown type, or sizes that are not whole numbers from 0 to 2^63 - 1.
     """
 
     data_type: str
@@ -71,7 +71,7 @@ class OnnxTensor:
         """The type and shape of an array.
 
         Raises:
-            InvalidDescriptor: its dtype is no ONNX type.
+            InvalidDescriptor: its dtype is not an ONNX type.
         """
         return cls("str" if getattr(array.dtype, "kind", "") in "OUST" else array.dtype, array.shape)
 
@@ -164,7 +164,7 @@ def _type_name(value: object, found: list[Violation]) -> str:
     except KeyError:
         guess = nearest(value, [row.onnx for row in DATA_TYPES]) if isinstance(value, str) else None
         hint = f"; did you mean {guess!r}?" if guess else ""
-        message = f"{str(value)[:60]!r} is no element type known here{hint}"
+        message = f"{str(value)[:60]!r} is not an element type known here{hint}"
         found.append(Violation("data-type-unknown", ("data_type",), message, str(value), f"one of {_TYPES}", _SOURCE))
         return ""
 
@@ -187,7 +187,7 @@ def _sizes(value: object, found: list[Violation]) -> tuple[int, ...]:
         except TypeError:
             size = -1
         if not 0 <= size < _INT64:
-            message = f"size {axis} of the shape is no whole number from 0 up"
+            message = f"size {axis} of the shape is not a whole number from 0 up"
             found.append(Violation("size", ("shape", axis), message, item, "0 to 2^63 - 1", _SOURCE))
         sizes.append(size)
     return tuple(sizes)

@@ -70,7 +70,7 @@ class Descriptors:
                 return f"in DirectML it is {lowering.verdict.value}: {lowering.reason}"
             operation = lowering.descriptor
         if not isinstance(operation, OperatorDesc):
-            return f"{operation.name} is no DirectML operator"
+            return f"{operation.name} is not a DirectML operator"
         try:
             operation.validate_for(level)
         except InvalidDescriptor as error:

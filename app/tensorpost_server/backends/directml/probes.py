@@ -96,7 +96,7 @@ def _answer(probe: Probe, device: Device) -> dict[str, Any]:
     }  # fmt: skip
     try:
         found = probe.ask(device)
-        json.dumps(found, allow_nan=False)  # an infinity or NaN is no answer, and no JSON
+        json.dumps(found, allow_nan=False)  # an infinity or NaN is neither an answer nor JSON
         reading = probe.read(found)
     except Exception as error:  # noqa: BLE001 # one probe that fails must not cost the answers of the others
         return entry | {"reason": f"{type(error).__name__}: {error}"}

@@ -83,7 +83,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidParameter: it cannot be read, others may write to it, it is too large, a line is no key, or a name or
+        InvalidParameter: it cannot be read, others may write to it, it is too large, a line is not a key, or a name or
             hash stands twice.
     """
     text = read_trusted(path, _KIND)
@@ -142,7 +142,7 @@ def _read_line(line: bytes, where: str) -> ApiKey:
     try:
         return ApiKey.model_validate(read_json(line))
     except InvalidJson as error:
-        raise InvalidParameter(f"{where} is no JSON: {error.detail}") from None
+        raise InvalidParameter(f"{where} is not JSON: {error.detail}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         member = ".".join(map(str, first["loc"])) or "it"

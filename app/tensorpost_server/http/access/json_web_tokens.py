@@ -2,7 +2,7 @@
 
 A token says which key signed it (`kid`); the file says which algorithms that key may be used with, and the token's word
 must be one of them (RFC 8725, section 3.1). All of them have a public key, so a token that names HS256 is never checked
-with a public key as its secret, and `none` is no algorithm. Keys in tokens, and addresses of keys, are not looked at.
+with a public key as its secret, and `none` is not accepted. Keys in tokens, and addresses of keys, are not looked at.
 """
 
 from __future__ import annotations
@@ -179,10 +179,10 @@ class TokenReader:
             OverflowError,
             RecursionError,
         ):  # PyJWT lets some of them through
-            raise InvalidToken("this is no signed JSON Web Token") from None
+            raise InvalidToken("this is not a signed JSON Web Token") from None
         subject = claims["sub"]
         if not isinstance(subject, str) or not 0 < len(subject) <= _LONGEST_SUBJECT:
-            raise InvalidToken(f"the token's subject (sub) is no text of 1 to {_LONGEST_SUBJECT} characters")
+            raise InvalidToken(f"the token's subject (sub) is not a text of 1 to {_LONGEST_SUBJECT} characters")
         return Token(f"jwt:{subject}", self._scopes(claims), _expiry(claims["exp"]))
 
     def _key(self, id_: object) -> IssuerKey:
@@ -214,7 +214,7 @@ def _expiry(exp: float) -> datetime:
     try:
         return datetime.fromtimestamp(exp + LEEWAY_SECONDS, UTC)
     except (OverflowError, ValueError, OSError):
-        raise InvalidToken("the token's expiry (exp) is no time") from None
+        raise InvalidToken("the token's expiry (exp) is not a time") from None
 
 
 def read_issuer_keys(path: Path) -> tuple[IssuerKey, ...]:
@@ -222,22 +222,22 @@ def read_issuer_keys(path: Path) -> tuple[IssuerKey, ...]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidParameter: it cannot be read, others may write to it, it is no JWKS, has no key for signatures, a secret
-            key, a weak one, or an id twice.
+        InvalidParameter: it cannot be read, others may write to it, it is not a JWKS, has no key for signatures, a
+            secret key, a weak one, or an id twice.
     """
     where = f"the {_KIND} {path}"
     text = read_trusted(path, _KIND)
     try:
         document: object = read_json(text)
     except InvalidJson as error:
-        raise InvalidParameter(f"{where} is no JSON: {error.detail}") from None
+        raise InvalidParameter(f"{where} is not JSON: {error.detail}") from None
     members = cast("dict[str, object]", document).get("keys") if isinstance(document, dict) else None
     if not isinstance(members, list):
-        raise InvalidParameter(f"{where} is no JWKS: an object with a list `keys`")
+        raise InvalidParameter(f"{where} is not a JWKS: an object with a list `keys`")
     keys: list[IssuerKey] = []
     for number, member in enumerate(cast("Sequence[object]", members), 1):
         if not isinstance(member, dict):
-            raise InvalidParameter(f"{where}: key {number} is no object")
+            raise InvalidParameter(f"{where}: key {number} is not an object")
         if (key := _read_key(cast("Mapping[str, Any]", member), f"{where}: key {number}")) is not None:
             keys.append(key)
     if not keys:
@@ -266,7 +266,7 @@ def _read_key(member: Mapping[str, Any], where: str) -> IssuerKey | None:
     try:
         public = PyJWK(dict(member), algorithms[0])
     except (PyJWTError, ValueError, TypeError) as error:
-        raise InvalidParameter(f"{where} is no {kind} key: {error}") from None
+        raise InvalidParameter(f"{where} is not a valid {kind} key: {error}") from None
     if kind == "RSA" and public.key.key_size < _LEAST_RSA_BITS:
         raise InvalidParameter(f"{where} has {public.key.key_size} bits; at least {_LEAST_RSA_BITS} are secure")
     return IssuerKey(id_, algorithms, public.key)

@@ -27,6 +27,6 @@ class FallbackProtocol(HttpToolsProtocol):
             raise _TooManyAhead
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are no request, unless the connection is closed."""
+        """Refuse bytes that are not a request, unless the connection is closed."""
         if not self.transport.is_closing():
             super().send_400_response(msg)

@@ -73,7 +73,14 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
         shared = ("Backend", "Device", "FeatureLevel", "OutputSizes", "OutputDataType")
         operation_id = f"run_{cls.operator_type.lower()}"
         paths[path] = _operation(
-            operation_id, cls.operator_type, cls.summary, "operators", name, parameters, shared, path
+            operation_id,
+            _line(cls.operator_type, cls.summary),
+            cls.summary,
+            "operators",
+            name,
+            parameters,
+            shared,
+            path,
         )
     for schema in _newest_onnx():
         name = f"Onnx{schema.op_type}"
@@ -103,7 +110,7 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
         shared = tuple(each for each in ("Backend", "Device", "Opset") if _PARAMETERS[each][0] not in taken)
         paths[path] = _operation(
             f"run_onnx_{schema.op_type}",
-            f"ONNX {schema.op_type}",
+            _line(f"ONNX {schema.op_type}", schema.summary),
             schema.summary or f"As ONNX says of {schema.op_type}.",
             "onnx",
             name,
@@ -118,6 +125,11 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
         "responses": {"Result": _RESULT, "Problem": _PROBLEM},
     }
     return {**document, "paths": paths, "components": components}
+
+
+def _line(name: str, summary: str) -> str:
+    """The name and what the operator does, without Markdown and its second half, as a line of a list."""
+    return f"{name}: {summary.partition(';')[0].replace('`', '').rstrip('.')}" if summary else name
 
 
 def _newest_onnx() -> list[OnnxSchema]:
@@ -325,7 +337,7 @@ _PROBLEM = {
                 "type": "urn:tensorpost:problem:invalid-descriptor",
                 "title": "The operator or tensor description breaks a rule",
                 "status": 422,
-                "detail": "$.desc.Repeats[2]: every repeat must be larger than 0",
+                "detail": "parameter repeats[2]: every repeat must be larger than 0",
                 "violations": [
                     {
                         "code": "repeat-zero", "path": "$.desc.Repeats[2]",

@@ -23,7 +23,7 @@ _LONGEST_TEXT = 200
 def printable(text: str) -> str:
     r"""A text from a caller in printable ASCII without spaces, of which at most 200 characters.
 
-    Spaces, line ends, escape sequences of terminals and what is no ASCII are written as in a Python string: `\x20`.
+    Spaces, line ends, escape sequences of terminals and what is not ASCII are written as in a Python string: `\x20`.
     """
     cut = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "..."
     return cut.encode("unicode_escape").decode("ascii").replace(" ", "\\x20")

@@ -44,7 +44,7 @@ _DEVICE = ("backend", "device")
 METRICS: Mapping[str, Metric] = {
     "tensorpost_requests_total": Metric(
         "counter", (*_CALL, "status"),
-        "Requests that have ended. operator: none for what is no call of an operator that there is; backend: none if "
+        "Requests that have ended. operator: none where no known operator was called; backend: none if "
         "none was chosen; status: none if the caller left before there was one.",
     ),
     "tensorpost_request_seconds": Metric(

@@ -163,7 +163,7 @@ def child_spans(record: RequestRecord) -> Iterator[SpanTimes]:
 
 
 def _route(record: RequestRecord) -> str | None:
-    """The path with `{operator}` in the place of a name, so that there are few; None for what is no call."""
+    """The path with `{operator}` in the place of a name, so that there are few; None for what is not a call."""
     base = record.path.rpartition("/")[0]
     found = next((route for route in _ROUTES if base.endswith(route)), None)
     return f"{found}/{{operator}}" if found is not None and record.operator is not None else None
