@@ -315,7 +315,7 @@ def _listed(given: object) -> list[object]:
 
 def _whole(what: str, value: object) -> int:
     try:
-        if isinstance(value, bool):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
         return operator.index(cast("Any", value))
     except TypeError:

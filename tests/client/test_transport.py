@@ -204,6 +204,7 @@ def test_the_request_says_what_it_must(connect: Connect) -> None:
 
 
 # httpx carries TLS and proxies only, and neither is to be had over a Unix socket.
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has no Unix sockets on Windows")
 @pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
 def test_a_unix_socket_will_do(connect: Connect, tmp_path: Path) -> None:
     path = str(tmp_path / "s")
@@ -259,6 +260,7 @@ def test_no_server_is_a_failed_connection_after_the_retries(connect: Connect) ->
     assert 0.05 <= time.monotonic() - begin < 3
 
 
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has no Unix sockets on Windows")
 @pytest.mark.parametrize("connect", ["sockets", "asyncio"], indirect=True)
 def test_no_unix_socket_is_a_failed_connection(connect: Connect, tmp_path: Path) -> None:
     with pytest.raises(problems.ConnectFailed, match="Unix socket"):

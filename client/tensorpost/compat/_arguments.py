@@ -82,7 +82,7 @@ def read_sizes(name: str, given: object, count: int, least: int = 1) -> tuple[in
 
 def _whole(name: str, value: object) -> int:
     try:
-        if isinstance(value, bool):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
         return operator.index(cast("Any", value))
     except TypeError:
