@@ -209,8 +209,8 @@ def test_every_address_of_a_name_is_a_server(monkeypatch: pytest.MonkeyPatch) ->
         (["http://a", "dns+http://b"], {}, "give it alone"),
         (["http://a", "http://b"], {"uds": "/x"}, "leads to one server"),
         (["http://a", "http://b"], {"shared_memory": True}, "is of one server on this host"),
-        (["http://a", "ftp://b"], {}, "no http or https URL"),
-        ("dns+ftp://b", {}, "no http or https URL"),
+        (["http://a", "ftp://b"], {}, "is not an http or https URL"),
+        ("dns+ftp://b", {}, "is not an http or https URL"),
         (["http://a", 3], {}, "base_url"),
     ],
 )

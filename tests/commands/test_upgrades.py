@@ -161,7 +161,7 @@ def test_one_socket_is_passed(passed: socket.socket, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_no_listening_socket_is_refused(passed: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidParameter, match="no listening socket"):
+    with pytest.raises(InvalidParameter, match="is not a listening socket"):
         serving.inherited_socket()
     with Path(os.devnull).open() as file:
         monkeypatch.setattr(serving, "_FIRST_PASSED", file.fileno())

@@ -149,7 +149,7 @@ X = np.zeros((2, 2), np.float32)
 REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "unknown model": (lambda c: c.infer("tlie", [given("input", X)]), "404", "did you mean 'tile'"),
     "unknown version": (lambda c: c.get_model_metadata("tile", "3"), "404", "version 1 only"),
-    "missing attribute": (lambda c: c.infer("tile", [given("input", X)]), "400", "Repeats is required"),
+    "missing attribute": (lambda c: c.infer("tile", [given("input", X)]), "400", "repeats is required"),
     "unknown parameter": (
         lambda c: c.infer("tile", [given("input", X)], parameters={"repeat": "[1,1]"}), "400", "did you mean 'repeats'",
     ),

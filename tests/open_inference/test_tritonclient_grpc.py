@@ -177,7 +177,7 @@ def test_every_refusal_is_readable_in_the_clients_own_exception(client: Any):
     x = np.zeros((2, 2), np.float32)
     for call, status, says in (
         (lambda: client.infer("tlie", [given("input", x)]), "NOT_FOUND", "did you mean 'tile'"),
-        (lambda: client.infer("tile", [given("input", x)]), "INVALID_ARGUMENT", "Repeats is required"),
+        (lambda: client.infer("tile", [given("input", x)]), "INVALID_ARGUMENT", "repeats is required"),
         (lambda: client.get_model_metadata("tile", "3"), "NOT_FOUND", "version 1 only"),
         (lambda: client.unload_model("tile"), "UNIMPLEMENTED", "cannot be unloaded"),
         (lambda: client.get_trace_settings(), "UNIMPLEMENTED", "not offered"),
