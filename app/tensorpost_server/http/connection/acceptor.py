@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -22,10 +21,6 @@ __all__ = ["Acceptor"]
 
 MOST_AT_ONCE = 64
 """Connections that are taken in a turn of the loop; each takes some 100 microseconds of it."""
-
-MOST_UNSENT = 1 << 20
-"""Bytes that Linux takes ahead of what it has sent. Else it takes up to 4 MiB for a caller that reads nothing, which no
-budget counts, and copies them on the event loop's thread. Less makes large responses slower."""
 
 _LOG_SECONDS = 10.0
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -59,8 +54,6 @@ class Acceptor:
         self._logged = -_LOG_SECONDS
         self._is_open = True
         listener.setblocking(False)
-        if sys.platform == "linux" and listener.family != socket.AF_UNIX:
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT)  # connections inherit it
         listener.listen(backlog)
         self._loop.add_reader(listener, self._accept)
 
