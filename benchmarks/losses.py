@@ -108,11 +108,16 @@ def _ways(table: Table) -> Iterator[Pair]:
         if not size.endswith((", GB/s", ", us")):
             continue
         for way, cells in ours.items():
-            for other in rows.keys() - ours.keys():
+            for other in [name for name in rows.keys() - ours.keys() if _kind(name) == _kind(way)]:
                 mine, theirs = cells[index], rows[other][index]
                 if isinstance(mine, Figure) and isinstance(theirs, Figure):
                     compared = f"SDK, {table.title.lower()}"
                     yield Pair(compared, other, f"{way}: {size.rpartition(',')[0]}", _slower(size, mine, theirs))
+
+
+def _kind(way: str) -> tuple[bool, bool]:
+    """Whether a client of the section sdk speaks TLS, and whether it is one for asyncio."""
+    return "TLS" in way, "async" in way.lower()
 
 
 def _row(section: str, table: Table, row: Sequence[Cell]) -> Iterator[Pair]:
