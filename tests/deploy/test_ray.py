@@ -141,6 +141,12 @@ def test_without_a_store_the_chunks_are_references(cluster: Any) -> None:
     assert np.array_equal(np.concatenate(ray.get([ref for _, ref in parts]), axis=1).reshape(4, 1024, 1024)[3], x[0])
 
 
+def running(serve: Any) -> int:
+    """Replicas that have started."""
+    deployments = serve.status().applications["tensorpost"].deployments.values()
+    return sum(int(deployment.replica_states.get("RUNNING", 0)) for deployment in deployments)
+
+
 @pytest.fixture(scope="module")
 def service(cluster: Any) -> Iterator[str]:
     from tensorpost_server.ray import application, serve
@@ -148,6 +154,9 @@ def service(cluster: Any) -> Iterator[str]:
     serve.start(http_options={"host": "127.0.0.1", "port": PORT, "location": "HeadOnly"})
     options = {"replicas": 2, "cpus": 0.6, "settings": {"backend": "numpy"}}  # one fits on each node
     serve.run(application(options), name="tensorpost", route_prefix="/")
+    deadline = time.monotonic() + 120
+    while running(serve) < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
     with Client(URL) as tp:
         while not tp.ready():
             time.sleep(0.2)
