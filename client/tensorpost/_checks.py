@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-import numpy as np
-
+from .datatypes import BOOLEANS
 from .problems import InvalidParameter, presentable
 
 __all__ = ["headers_of", "shown", "text", "whole_number"]
@@ -30,7 +29,7 @@ def whole_number(name: str, value: object, least: int, hint: str = "") -> int:
         InvalidParameter: no whole number, or less than `least`; the message ends with the hint.
     """
     try:
-        number = None if isinstance(value, (bool, np.bool_)) else operator.index(cast("Any", value))
+        number = None if isinstance(value, BOOLEANS) else operator.index(cast("Any", value))
     except TypeError:
         number = None
     if number is None or number < least:

@@ -131,7 +131,8 @@ def mode_named(name: str, *, antialias: bool) -> Mode:
     if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
             f"resample has no {name}; ONNX Resize has: "
-            "tensorpost onnx Resize IN -s mode=cubic -s scales=2,2 -s axes=0,1 -o OUT"
+            "tensorpost onnx Resize IN -s mode=cubic -s scales=2,2 -s axes=0,1 -o OUT "
+            "(axes 0,1 are the rows and columns of a picture, 2,3 those of N,C,H,W)"
         )
     if name.lower() == "nearest" and antialias:
         raise InvalidParameter("--antialias needs a filter, which nearest does not have; use --mode linear")

@@ -20,9 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeGuard, TypeVar, cast
 
-import numpy as np
-
-from .datatypes import DATA_TYPES, DataType
+from .datatypes import BOOLEANS, DATA_TYPES, DataType
 from .problems import BodyMismatch, InvalidFrame, InvalidParameter, LimitExceeded, Violation, json_path
 
 __all__ = [
@@ -233,7 +231,7 @@ def sizes_to_write(row: DataType, shape: Sequence[int], what: str) -> list[int]:
         InvalidParameter: no array of this type can have the shape; the message begins with `what`.
     """
     # NumPy's integers are as good as Python's; booleans are integers to operator.index, but no sizes.
-    sizes = [operator.index(s) if hasattr(s, "__index__") and not isinstance(s, (bool, np.bool_)) else s for s in shape]
+    sizes = [operator.index(s) if hasattr(s, "__index__") and not isinstance(s, BOOLEANS) else s for s in shape]
     broken = shape_violation(row, sizes)
     if broken is not None:
         raise InvalidParameter(f"{what}: shape{json_path(broken.path)[1:]}: {broken.message}", (broken,))

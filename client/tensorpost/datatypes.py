@@ -18,7 +18,10 @@ import numpy as np
 
 from .extras import install_command
 
-__all__ = ["DATA_TYPES", "DataType", "TensorDataType", "data_type"]
+__all__ = ["BOOLEANS", "DATA_TYPES", "DataType", "TensorDataType", "data_type"]
+
+BOOLEANS: tuple[type, ...] = (bool, np.bool_)
+"""The booleans of Python and NumPy, which are not whole numbers here; NumPy before 2.2 takes its own for such."""
 
 
 class TensorDataType(enum.IntEnum):

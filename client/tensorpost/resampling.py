@@ -15,9 +15,10 @@ Sources: the DML_RESAMPLE2_OPERATOR_DESC and DML_RESAMPLE3_OPERATOR_DESC pages. 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, cast
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._checks import shown
-from .datatypes import TensorDataType, data_type
+from .datatypes import BOOLEANS, TensorDataType, data_type
 from .descriptors import (
     AxisDirection,
     BufferTensorDesc,
@@ -158,10 +159,13 @@ def resampling(
     name, shape = _described(tensor)
     wrong: list[str] = []
     ratios: dict[int, tuple[int, Fraction]] = {}
+    with contextlib.suppress(InvalidParameter):  # said below, after what comes first
+        ratios.update(_ratios(shape, sizes, scales, axes))
+    instead = _onnx_resize(ratios, sized=sizes is not None)
     for check in (
-        lambda: _check_type(name),
-        lambda: mode_of(mode, antialias=antialias),
-        lambda: ratios.update(_ratios(shape, sizes, scales, axes)),
+        lambda: _check_type(name, instead),
+        lambda: mode_of(mode, antialias=antialias, instead=instead),
+        lambda: _ratios(shape, sizes, scales, axes),
     ):
         try:
             check()
@@ -212,21 +216,35 @@ def _described(tensor: object) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
-def _check_type(name: str) -> None:
+def _onnx_resize(ratios: Mapping[int, tuple[int, Fraction]], *, sized: bool) -> str:
+    """The same by ONNX Resize, as a call without its end; dots stand for what could not be read."""
+    if not ratios:
+        return 'tp.onnx("Resize", x, scales=[...], axes=[...]'
+    numbers = [
+        size if sized else int(ratio) if ratio.denominator == 1 else float(ratio) for size, ratio in ratios.values()
+    ]
+    return f'tp.onnx("Resize", x, {"sizes" if sized else "scales"}={numbers}, axes={[*ratios]}'
+
+
+def _check_type(name: str, onnx: str) -> None:
     if name not in DML_TYPES:
         instead = {
             "bool": "x.view(np.uint8) has the same bytes to copy by nearest, and ONNX Resize takes bool",
             "bfloat16": "ONNX Resize takes it",
-        }.get(name, "convert it, or send ONNX Resize, which takes it")
+        }.get(name, "convert it, as in x.astype(np.float32), or send ONNX Resize, which takes it")
         raise InvalidParameter(
             f"DirectML's Resample family takes {', '.join(DML_TYPES)}, not {name}; {instead}: "
-            'tp.onnx("Resize", x, sizes=[480, 640], axes=[0, 1], mode="linear"), or mode="nearest" with '
-            'nearest_mode="round_prefer_ceil"'
+            f'{onnx}, mode="linear"), or mode="nearest" with nearest_mode="round_prefer_ceil"'
         )
 
 
-def mode_of(name: object, *, antialias: bool = False) -> Mode:
+def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> Mode:
     """The mode of this name.
+
+    Args:
+        name: as the caller gave it, in either case.
+        antialias: whether it must have a filter.
+        instead: the same by ONNX Resize, for the message about cubic; see `_onnx_resize`.
 
     Raises:
         InvalidParameter: there is none, or it cannot be antialiased.
@@ -235,8 +253,7 @@ def mode_of(name: object, *, antialias: bool = False) -> Mode:
     name = "nearest" if found == "nearest_neighbor" else found
     if name in ("cubic", "bicubic"):
         raise InvalidParameter(
-            f"mode is {name!r}, and DirectML has no cubic interpolation; ONNX Resize has: "
-            'tp.onnx("Resize", x, scales=[2, 2], axes=[0, 1], mode="cubic")'
+            f'mode is {name!r}, and DirectML has no cubic interpolation; ONNX Resize has: {instead}, mode="cubic")'
         )
     if name not in ("linear", "nearest"):
         guess = nearest(str(name), ("linear", "nearest"))
@@ -315,7 +332,7 @@ def _listed(given: object) -> list[object]:
 
 def _whole(what: str, value: object) -> int:
     try:
-        if isinstance(value, (bool, np.bool_)):
+        if isinstance(value, BOOLEANS):
             raise TypeError
         return operator.index(cast("Any", value))
     except TypeError:

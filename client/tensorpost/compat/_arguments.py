@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..datatypes import BOOLEANS
 from ..descriptors import BufferTensorDesc
 from ..onnx import OnnxTensor
 from ..problems import InvalidParameter, entry_count, nearest
@@ -82,7 +83,7 @@ def read_sizes(name: str, given: object, count: int, least: int = 1) -> tuple[in
 
 def _whole(name: str, value: object) -> int:
     try:
-        if isinstance(value, (bool, np.bool_)):
+        if isinstance(value, BOOLEANS):
             raise TypeError
         return operator.index(cast("Any", value))
     except TypeError:

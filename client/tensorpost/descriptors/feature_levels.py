@@ -7,8 +7,7 @@ import operator
 import re
 from typing import Any, cast
 
-import numpy as np
-
+from ..datatypes import BOOLEANS
 from ..problems import InvalidParameter, presentable
 
 __all__ = ["NEWEST", "FeatureLevel"]
@@ -54,7 +53,7 @@ class FeatureLevel(enum.IntEnum):
             wanted = next((level for level in cls if str(level) == spelled), None)
         else:
             try:
-                number = None if isinstance(value, (bool, np.bool_)) else operator.index(cast("Any", value))
+                number = None if isinstance(value, BOOLEANS) else operator.index(cast("Any", value))
             except TypeError:
                 number = None
             wanted = next((level for level in cls if level == number), None)

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from ..datatypes import BOOLEANS
 from ..problems import nearest, presentable
 
 __all__ = [
@@ -96,7 +97,7 @@ class WholeNumber:
 
 def _index(value: object) -> int | None:
     """The integer that a Python or NumPy integer is; None for anything else, booleans included."""
-    if isinstance(value, (bool, np.bool_, str)):
+    if isinstance(value, (*BOOLEANS, str)):
         return None
     try:
         return operator.index(cast("Any", value))
@@ -245,7 +246,7 @@ def _member_numbers(cls: type[IntEnum | IntFlag]) -> list[int]:
 
 def to_float32(value: object) -> float:
     """The 32-bit float next to the value, which is what DirectML's FLOAT would hold."""
-    if isinstance(value, (bool, np.bool_, str)) or not hasattr(value, "__float__"):
+    if isinstance(value, (*BOOLEANS, str)) or not hasattr(value, "__float__"):
         context = {"expected": _FLOAT_RANGE, "found": _shown(value)}
         raise PydanticCustomError("not-a-number", "must be a number, not {found}", context)
     try:

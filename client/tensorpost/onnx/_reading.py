@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datatypes import data_type
+from ..datatypes import BOOLEANS, data_type
 from ..problems import InvalidDescriptor, Violation, entry_count
 from ._report import Path, Report, did_you_mean
 from .package import tensor_of_proto
@@ -311,7 +311,7 @@ def _read_number(item: object, path: Path, kind: Kind, report: Report) -> Number
 
 
 def _is_bool(item: object) -> bool:
-    return isinstance(item, (bool, np.bool_))
+    return isinstance(item, BOOLEANS)
 
 
 def _is_real(item: object) -> bool:

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
-from ..datatypes import DATA_TYPES, DataType, data_type
+from ..datatypes import BOOLEANS, DATA_TYPES, DataType, data_type
 from ..layout import Layout
 from ..problems import InvalidDescriptor, Violation, nearest
 
@@ -185,7 +183,7 @@ def _sizes(value: object, found: list[Violation]) -> tuple[int, ...]:
     sizes: list[int] = []
     for axis, item in enumerate(items):
         try:
-            size = -1 if isinstance(item, (bool, np.bool_)) else operator.index(cast("Any", item))
+            size = -1 if isinstance(item, BOOLEANS) else operator.index(cast("Any", item))
         except TypeError:
             size = -1
         if not 0 <= size < _INT64:
