@@ -50,7 +50,7 @@ To go on:
   make serve                                  a server of your own, on 127.0.0.1:8000; Ctrl+C stops it
   http://127.0.0.1:8000/                      its page: any operator on a picture or an array of yours
   http://127.0.0.1:8000/docs                  every request it understands, to try in the browser
-  curl 127.0.0.1:8000/v1/operators            every operator, with its fields and types
+  .venv/bin/tensorpost operators              every operator
   README.md                                   the same calls from curl and from Python"""
 
 

@@ -167,7 +167,7 @@ app.command(epilog="Example: tensorpost tile cat.png -o cats.png --repeats 3,3")
 app.command(epilog="Example: tensorpost resample photo.png -o big.png --scale 2")(resample)
 
 
-app.command(epilog="Example: tensorpost run join.json a.npy b.npy -o joined.npy")(run)
+app.command(epilog="Example: tensorpost run join a.npy b.npy -s axis=1 -o joined.npy")(run)
 
 
 app.command(epilog="Example: tensorpost onnx Resize x.npy -s mode=cubic -s scales=1,1,2,2 -o y.npy")(onnx)
