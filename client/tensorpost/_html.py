@@ -119,6 +119,8 @@ def arrays_html(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _preview(array: NDArray[Any]) -> str:
+    if array.ndim > 2 and array.shape[-1] in (3, 4) and min(array.shape[-3:-1]) >= _PICTURE_SIDE:
+        array = np.moveaxis(array, -1, -3)  # channels last, as Pillow and the HTTP API have pictures
     *_, height, width = (1, 1, *array.shape)
     channels = array.shape[-3] if array.ndim > 2 and array.shape[-3] in (3, 4) else 1
     if min(height, width) < _PICTURE_SIDE or array.dtype.kind not in "fiub":

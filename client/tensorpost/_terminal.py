@@ -40,17 +40,19 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
         rich.progress.DownloadColumn(binary_units=True),
-        rich.progress.TransferSpeedColumn(),
+        rich.progress.TextColumn("{task.fields[rate]}"),  # Rich's own column of speeds counts in MB
         rich.progress.TimeRemainingColumn(compact=True),
     )
     begin = time.perf_counter()
     with rich.progress.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("sending", total=total)
+        task = bar.add_task("sending", total=total, rate="")
 
         def show(progress: Progress) -> None:
             waiting = "computing" if progress.sent == progress.to_send else "sending"
             doing = "receiving" if progress.received else waiting
-            bar.update(task, description=doing, completed=progress.sent + progress.received)
+            done = progress.sent + progress.received
+            rate = done / (1 << 20) / max(time.perf_counter() - begin, 1e-3)
+            bar.update(task, description=doing, completed=done, rate=f"{rate:.0f} MiB/s")
 
         yield show
     seconds = time.perf_counter() - begin

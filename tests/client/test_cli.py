@@ -446,6 +446,7 @@ def test_long_work_shows_its_progress_on_a_terminal(
     assert status == 0
     assert np.load(tmp_path / "y.npy", mmap_mode="r").shape == (size,)
     assert ("MiB" in shown) == bar
+    assert "MB" not in shown, "two units in one bar"
     assert bar or shown == ""
 
 

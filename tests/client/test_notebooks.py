@@ -74,15 +74,17 @@ def test_a_drawing_of_strides(
     assert {index for index, cell in enumerate(cells) if cell.get("fill") == "none"} == unused
 
 
-def test_a_result_shows_pictures_and_numbers_and_escapes_what_it_is_told() -> None:
-    picture = np.random.default_rng(5).integers(0, 256, (1, 3, 20, 30), np.uint8)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_result_shows_pictures_and_numbers_and_escapes_what_it_is_told(channels_last: bool) -> None:
+    planes = np.random.default_rng(5).integers(0, 256, (1, 3, 20, 30), np.uint8)
+    picture = np.moveaxis(planes, 1, -1) if channels_last else planes
     arrays, timing = {"a": picture, "<b>": np.array([1.5, np.nan])}, {"head": 1.0, "compute": 3.0}
     result = Result(arrays, "numpy", "<cpu>", timing, None)
 
     page = shown(result)
     image = next(page.iter("img"))
     png = base64.b64decode(str(image.get("src")).partition(",")[2])
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), np.moveaxis(picture[0], 0, -1))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), np.moveaxis(planes[0], 0, -1))
     words = "".join(page.itertext())
     assert "<b>" in words
     assert "numpy, <cpu>" in words

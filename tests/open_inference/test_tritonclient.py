@@ -74,6 +74,10 @@ def test_every_method_that_asks_and_changes_nothing(client: Any):
         assert (config["max_batch_size"], config["input"][0]["data_type"]) == (0, "TYPE_FP32")
         schema = json.loads(config["parameters"]["attributes_schema"]["string_value"])
         assert schema["properties"]["scales"] == {"type": "array", "items": {"type": "number"}}
+        config = client.get_model_config("convolution", version)
+        properties = json.loads(config["parameters"]["attributes_schema"]["string_value"])["properties"]
+        assert "group_count" in properties, "no array's count"
+        assert "dimension_count" not in properties, "the count of an array follows from it"
     index = client.get_model_repository_index()
     assert {"name": "tile.2x2", "version": "1", "state": "READY", "reason": ""} in index
     client.load_model("tile")

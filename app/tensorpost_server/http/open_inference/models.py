@@ -247,7 +247,8 @@ def _of_directml(name: str, cls: type[OperatorDesc], wanted: DataType) -> Model:
     attributes = {
         field.attribute_name: _field_schema(field)
         for field in facts.fields_by_kind["attribute"]
-        if not field.name.endswith("Count") or field.is_array
+        # Counts of arrays follow from them; those of groups or heads do not.
+        if not field.name.endswith("Count") or cls.model_fields[field.attribute_name].default_factory is None
     }
     attributes["output_sizes"] = {"type": "array", "items": {"type": "integer"}}
     attributes["output_data_type"] = {"type": "string"}
