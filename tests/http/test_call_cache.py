@@ -29,6 +29,7 @@ from tests.support.http_app import (
     split_frame,
     use_backend,
 )
+from tests.support.replays import count_replays
 from uvicorn.server import ServerState
 
 from tensorpost.datatypes import data_type
@@ -36,7 +37,6 @@ from tensorpost.frame import encode_head
 from tensorpost_server.http.call_cache import (
     MOST_KEY_BYTES,
     BoundedCache,
-    Replay,
     field_lines,
     received_tensors,
     whole_messages,
@@ -262,15 +262,7 @@ def wire(server: Serving) -> Iterator[Wire]:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For every time that the application was not asked first: whether it was not asked at all."""
-    seen: list[bool] = []
-
-    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
-        answer = usual(self, body)
-        seen.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(Replay, "__call__", counted)
-    return seen
+    return count_replays(monkeypatch)
 
 
 def ask(wire: Wire, array: Any, target: str = TILE, **fields: str) -> Any:

@@ -26,10 +26,10 @@ from tests.support.http_app import (
     serving,
     use_backend,
 )
+from tests.support.replays import count_replays
 
 from tensorpost.problems import InvalidParameter
 from tensorpost_server import commands
-from tensorpost_server.http.call_cache import Replay
 from tensorpost_server.http.open_inference.models import ModelCatalogue
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import Preset, Settings
@@ -103,14 +103,7 @@ def test_the_golden_bytes_both_ways(server: Serving):
 def test_a_call_that_comes_again_is_replayed_with_its_own_elements_and_counted(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ):
-    replayed: list[bool] = []
-
-    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
-        answer = usual(self, body)
-        replayed.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(Replay, "__call__", counted)
+    replayed = count_replays(monkeypatch)
     text = (
         b'{"inputs":[{"name":"input","shape":[1,2],"datatype":"FP32","parameters":{"binary_data_size":8}}],'
         b'"parameters":{"repeats":"[2,1]","binary_data_output":true}}'

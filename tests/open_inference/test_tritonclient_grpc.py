@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.http_app import Serving, eventually, serving
+from tests.support.replays import count_replays
 
-from tensorpost_server.http.call_cache import Replay
 from tensorpost_server.http.open_inference.grpc_messages import grpc_messages
 
 with warnings.catch_warnings():
@@ -98,14 +98,7 @@ def test_large_tensors_attributes_as_tensors_and_statistics(client: Any):
 
 
 def test_a_call_that_comes_again_has_its_own_elements_and_is_counted(client: Any, monkeypatch: pytest.MonkeyPatch):
-    replayed: list[bool] = []
-
-    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
-        answer = usual(self, body)
-        replayed.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(Replay, "__call__", counted)
+    replayed = count_replays(monkeypatch)
     counts = [client.get_inference_statistics("top_k").model_stats[0].inference_count]
     for n in range(4):
         for k in ("1", "2"):  # their requests are of one length

@@ -1,0 +1,24 @@
+"""Count the requests that are answered by a replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tensorpost_server.http.call_cache import Replay
+
+__all__ = ["count_replays"]
+
+
+def count_replays(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A list that grows with each request whose head is known: whether a replay answered it."""
+    seen: list[bool] = []
+
+    def counted(self: Replay, body: bytes, usual: Any = Replay.__call__) -> Any:
+        answer = usual(self, body)
+        seen.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(Replay, "__call__", counted)
+    return seen
