@@ -188,3 +188,72 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
 }
 #endif
+
+#ifdef LINES
+// Interleaves the items of LINES lines into one line of words of 16 bytes, or splits such a line, as pixel shuffles do.
+// Each word is a short one of every line, so a warp's accesses are contiguous on both sides. Offsets have 64 bits.
+
+#define THREADS 128
+#define WORDS 2
+
+struct Interleave {
+  u32 count;  // words
+  u32 axes;   // loops, innermost first
+  u32 splits;
+  i64 apart;  // bytes from line to line
+  Axis axis[MOST_AXES];
+};
+
+typedef WordOf<ITEM>::type Item;
+typedef WordOf<16 / LINES>::type Part;
+union Line {
+  uint4 word;
+  Part part[LINES];
+  Item item[16 / ITEM];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    copy_interleaved(const u8 *__restrict__ input, u8 *__restrict__ output, const Interleave p) {
+  const int each = 16 / ITEM / LINES;  // items of a short word
+  const u32 first = blockIdx.x * (THREADS * WORDS) + threadIdx.x;
+  i64 target[WORDS];
+  Line word[WORDS];
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) {
+    u32 rest = first + i * THREADS;
+    if (rest >= p.count) continue;
+    i64 source = target[i] = 0;
+    for (u32 a = 0; a < p.axes; ++a) {
+      const u32 quotient = divide(rest, p.axis[a].magic, p.axis[a].shift);
+      source += (i64)(rest - quotient * p.axis[a].extent) * p.axis[a].source;
+      target[i] += (i64)(rest - quotient * p.axis[a].extent) * p.axis[a].target;
+      rest = quotient;
+    }
+    if (p.splits) {
+      word[i].word = read<uint4>(input + source);
+    } else {
+#pragma unroll
+      for (int k = 0; k < LINES; ++k) word[i].part[k] = read<Part>(input + source + k * p.apart);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) {
+    if (first + i * THREADS >= p.count) continue;
+    Line turned;
+#pragma unroll
+    for (int k = 0; k < LINES; ++k) {
+#pragma unroll
+      for (int e = 0; e < each; ++e) {
+        if (p.splits) turned.item[k * each + e] = word[i].item[e * LINES + k];
+        else turned.item[e * LINES + k] = word[i].item[k * each + e];
+      }
+    }
+    if (p.splits) {
+#pragma unroll
+      for (int k = 0; k < LINES; ++k) write(output + target[i] + k * p.apart, turned.part[k]);
+    } else {
+      write(output + target[i], turned.word);
+    }
+  }
+}
+#endif

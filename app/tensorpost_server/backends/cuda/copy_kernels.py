@@ -5,6 +5,7 @@ A nest is one launch, of the first of these that fits it:
 * words of 16 bytes, where the output can be written in them and each is within one input row or repeats one element;
 * rows of at least some hundred bytes that are contiguous on both sides but aligned differently (row_kernels.py);
 * short and odd rows that follow each other in the output: laid in shared memory, and written from there in words;
+* lines that are interleaved or taken apart, as pixel shuffles do (interleave_kernels.py);
 * a transpose, where another axis is contiguous in the input than in the output (transpose_kernels.py);
 * element by element.
 """
@@ -22,6 +23,7 @@ from ...forms import Box, Copies
 from ...forms.base import extents
 from ...forms.copy_loops import byte_loops, uncovered
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
+from .interleave_kernels import plan_interleave
 from .launches import ENOUGH_BLOCKS, MOST_LOOPS, VECTOR, ArrayLayout, Launch, NestStart, nest_launch, structure
 from .row_kernels import plan_parts, plan_row_nest
 from .transpose_kernels import plan_transpose
@@ -135,7 +137,8 @@ def _plan_nest(nest: list[ByteLoop], item: int, start: NestStart) -> Iterator[La
     innermost = nest[-1] if nest else ByteLoop(1, item, item)
     outer = nest[:-1]
     if innermost.target != item or innermost.source not in (0, item):
-        yield plan_transpose(nest, item, start) or _words(nest, item, item, False, start)
+        launch = plan_interleave(nest, item, start) or plan_transpose(nest, item, start)
+        yield launch or _words(nest, item, item, False, start)
         return
     row = innermost.extent * item
     word = alignment([row, start.target_at, *(loop.target for loop in outer)])
