@@ -449,7 +449,7 @@ def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Cal
         (variants.rows_variant(4, 4), "Rows", row_kernels.ROWS[4]),
         (variants.transpose_variant(4, wide=False), "Transpose", transpose_kernels.TRANSPOSE),
         (variants.gather_variant(4), "Gather", direct_resample.GATHER),
-        (variants.bytes_variant(4), "Bytes", direct_resample.BYTES),
+        (variants.bytes_variant(4, whole=True), "Bytes", direct_resample.BYTES),
         (variants.blend_variant("float32", 2, 2, 1), "Tiles", staged_resample.TILES),
         (variants.pass_variant("float32", "float32"), "Pass", resample_kernels.PASS),
         (variants.gather_variant(4), "Axis", geometry.AXIS),

@@ -29,11 +29,11 @@ UNIT = 0x4B000000  # bits of 2^23
 
 _SHARED = [
     ("count", "<u4"), ("slots", DIVISOR), ("second", DIVISOR), ("chunks_first", "<u4"), ("width", "<u4"),
-    ("height", "<u4"), ("rows", "<u4"), ("vector", "<u4"),
+    ("height", "<u4"), ("rows", "<u4"),
 ]  # fmt: skip
 GATHER = np.dtype(
     [
-        *_SHARED, ("outer", "<u4"), ("source_x", "<i4"), ("target_x", "<i4"), ("source_y", "<i8"), ("target_y", "<i8"),
+        *_SHARED, ("vector", "<u4"), ("outer", "<u4"), ("source_x", "<i4"), ("target_x", "<i4"), ("source_y", "<i8"), ("target_y", "<i8"),
         ("list_x", "<u8"), ("list_y", "<u8"), ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)),
         ("first", "<i4", (MOST_OUTER,)),
     ],
@@ -159,7 +159,6 @@ def plan_bytes(
     parameters = structure(
         BYTES,
         width=x.extent,
-        vector=writes_words(x, [y.target, *planes.target], columns, 1, target_address),
         last_word=x.elements // INPUT_WORD - 1,
         last_row=y.elements - 1,
         unit=UNIT,
@@ -169,8 +168,9 @@ def plan_bytes(
         **walk.fields,
         **planes.fields,
     )
+    variant = bytes_variant(columns, whole=writes_words(x, [y.target, *planes.target], columns, 1, target_address))
     tables = {"table_x": _pairs(x), "table_y": _pairs(y), "lists": planes.lists}
-    return Step(walk.launch(bytes_variant(columns), parameters, source), present(tables))
+    return Step(walk.launch(variant, parameters, source), present(tables))
 
 
 def _pairs(dimension: Dimension) -> TablePart:

@@ -283,7 +283,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #ifdef BYTES
 // Linear along x and y, of unsigned bytes whose weights are from 0 to 1, read straight from the input. A thread has COLUMNS
 // neighbouring columns, whose taps are within 8 bytes of an input row, and walks down the rows of its chunk. Each input row
-// is blended along x once, and loaded while the two before it are worked on.
+// is blended along x once, and loaded while the two before it are worked on. With WHOLE every group of columns is one aligned
+// word of the output.
 //
 // Bytes and floats are converted by adding and subtracting 2^23, where floats are a unit apart: the conversion
 // instructions run at an eighth of the rate. A sum is never below 0 nor 256 or above: h0 + w (h1 - h0) is rounded three
@@ -296,7 +297,6 @@ struct Bytes {
   u32 chunks_first;
   u32 width, height;  // of the output's rows and planes
   u32 rows;           // of a chunk
-  u32 vector;         // whether every group is one aligned word of the output
   u32 last_word;      // of an input row, in words of 4 bytes, which are aligned
   int last_row;       // of the input
   u32 outer;          // loops over planes
@@ -322,11 +322,10 @@ struct Columns {
   float weight[COLUMNS];
 };
 
-__device__ __forceinline__ void load_words(u32 (&word)[WORDS], const Columns &of, int row, const Bytes &p) {
-  const u8 *const at = of.source + (i64)min(row, p.last_row) * p.source_y;
+__device__ __forceinline__ void load_words(u32 (&word)[WORDS], const Columns &of) {
 #pragma unroll
   for (int k = 0; k < WORDS; ++k)
-    if (of.present[k]) word[k] = read<u32>(at + 4 * k);
+    if (of.present[k]) word[k] = read<u32>(of.source + 4 * k);
 }
 
 __device__ __forceinline__ void blend_bytes(float (&result)[COLUMNS], const u32 (&word)[WORDS], const Columns &of, u32 unit) {
@@ -376,28 +375,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
   const int2 *const table_y = (const int2 *)p.table_y;
   int2 tap = __ldg(table_y + begin);
-  const int last = __ldg(table_y + end - 1).x + 1;  // row that the chunk reads, or one beyond the input
+  const int last = __ldg(table_y + end - 1).x;
   u32 y = begin;
 
-  u32 words[2][WORDS] = {};  // of the next row and of the one after it
+  u32 words[2][WORDS] = {};  // of the row below the next one, and of the one after that
   float above[COLUMNS], below[COLUMNS];
-  load_words(words[0], columns, tap.x, p);
-  load_words(words[1], columns, tap.x + 1, p);
+  // Loads a row, the next one below unless it is the input's last, which then counts as the one below itself.
+  const auto load = [&](u32(&word)[WORDS], int row) {
+    load_words(word, columns);
+    if (row < p.last_row) columns.source += p.source_y;
+  };
+  columns.source += (i64)tap.x * p.source_y;
+  load(words[0], tap.x);
+  load(words[1], tap.x + 1);
   blend_bytes(above, words[0], columns, p.unit);
-  load_words(words[0], columns, tap.x + 2, p);
+  load(words[0], tap.x + 2);
 
-  // Writes the outputs between two rows, the lower of which is the next one.
-  const auto advance = [&](float(&upper)[COLUMNS], float(&lower)[COLUMNS], u32(&word)[WORDS], int next) {
+  // Writes the outputs between a row and the next one.
+  const auto advance = [&](float(&upper)[COLUMNS], float(&lower)[COLUMNS], u32(&word)[WORDS], int at) {
     blend_bytes(lower, word, columns, p.unit);
-    load_words(word, columns, next + 2, p);
-    if (tap.x + 1 != next) return;
+    load(word, at + 3);
+    if (tap.x != at) return;
     float difference[COLUMNS];
 #pragma unroll
     for (int i = 0; i < COLUMNS; ++i) difference[i] = subtract(lower[i], upper[i]);
     do {
       const float weight = __int_as_float(tap.y);
-      if (++y < end) tap = __ldg(table_y + y);
-      else tap.x = -2;
+      tap = __ldg(table_y + ++y);  // one entry follows the last output's
       union {
         u32 part[COLUMNS / 4];
         WordOf<COLUMNS>::type word;
@@ -412,23 +416,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
         all.part[g] = __byte_perm(__byte_perm(sum[0], sum[1], 0x40), __byte_perm(sum[2], sum[3], 0x40), 0x5410);
       }
-      if (p.vector) {
-        write(row, all.word);
-      } else {
-        u64 left = all.part[COLUMNS / 4 - 1];
-        if (COLUMNS > 4) left = left << 32 | all.part[0];
+#if WHOLE
+      write(row, all.word);
+#else
+      u64 left = all.part[COLUMNS / 4 - 1];
+      if (COLUMNS > 4) left = left << 32 | all.part[0];
 #pragma unroll 1
-        for (u32 i = 0; i < min((u32)COLUMNS, p.width - x); ++i, left >>= 8) write(row + (int)i * p.target_x, (u8)left);
-      }
+      for (u32 i = 0; i < min((u32)COLUMNS, p.width - x); ++i, left >>= 8) write(row + (int)i * p.target_x, (u8)left);
+#endif
       row += p.target_y;
-    } while (tap.x + 1 == next);
+    } while (tap.x == at && y < end);
   };
 #pragma unroll 1
-  for (int next = tap.x + 1;; next += 2) {
-    advance(above, below, words[1], next);
-    if (next >= last) break;
-    advance(below, above, words[0], next + 1);
-    if (next + 1 >= last) break;
+  for (int at = tap.x;; at += 2) {
+    advance(above, below, words[1], at);
+    if (at >= last) break;
+    advance(below, above, words[0], at + 1);
+    if (at + 1 >= last) break;
   }
 }
 #endif

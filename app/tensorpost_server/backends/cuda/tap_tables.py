@@ -214,7 +214,7 @@ class TapTable:
         spans: the axes, in the array's order; more than one only in the form `indices`.
         form: `indices` (one int32 per output), `starts` and `taps` (of `Taps`, for any number of taps), `padded` (the
             same number of taps for every output), `pairs` (of an element and the one behind it: its index, and the
-            weight of the other), or `rows` (of `Reach`).
+            weight of the other; one more than there are outputs), or `rows` (of `Reach`).
         width: taps per output of a padded table.
         repeat: neighbouring elements that move together along the axis: index and output then count elements.
         ranked: indices count in the rows of `Reach`.
@@ -260,7 +260,7 @@ def _array_of(table: TapTable, span: Span) -> NDArray[Any]:
             both = _padded(taps, 2, 1).reshape(-1, 2)
             made = both[:, 0].copy()
             made["weight"] = np.where(both["index"][:, 0] == both["index"][:, 1], np.float32(0), both["weight"][:, 1])
-            return made
+            return np.concatenate([made, made[-1:]])
         case _:
             return _padded(taps, table.width, table.repeat)
 

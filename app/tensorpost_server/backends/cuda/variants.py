@@ -135,10 +135,10 @@ def gather_variant(item: int) -> Variant:
     return _variant("resample.cu", "resample_gather", GATHER=item, COLUMNS=min(8, 16 // item))
 
 
-def bytes_variant(columns: int) -> Variant:
+def bytes_variant(columns: int, *, whole: bool) -> Variant:
     """Linear along x and y of unsigned bytes, so many columns a thread, read where they are; see resample.cu."""
     blocks = 8 if columns == 8 else 10  # of 64 registers a thread, or of 48
-    return _variant("resample.cu", "resample_bytes", BYTES=1, COLUMNS=columns, MIN_BLOCKS=blocks)
+    return _variant("resample.cu", "resample_bytes", BYTES=1, COLUMNS=columns, WHOLE=int(whole), MIN_BLOCKS=blocks)
 
 
 def move_variant(item: int) -> Variant:
@@ -177,7 +177,7 @@ VARIANTS: tuple[Variant, ...] = (
     *(rows_variant(item, parts) for item in (1, 2, 4, 8) for parts in (1, 4)),
     *(transpose_variant(item, wide=wide) for item in (1, 2, 4, 8, 16) for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
-    *(bytes_variant(columns) for columns in (8, 4)),
+    *(bytes_variant(columns, whole=whole) for columns in (8, 4) for whole in (False, True)),
     *(move_variant(item) for item in (1, 2)),
     *(blend_variant(dtype, *taps) for dtype, taps in itertools.product(BLEND_TYPES, (*_LINEAR, *_CUBIC))),
     *(
