@@ -267,7 +267,7 @@ def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, s
         case = copied(form, x, (rows, columns), skip)
         agree(replace(case, want=x.view.T), run(emulator, case, used), exactly=True)
 
-    assert {variant.kernel for variant in used} == {"transpose"}
+    assert {variant.kernel for variant in used} - {"copy_interleaved"} == {"transpose"}
 
 
 @pytest.mark.parametrize("item", [1, 2, 4, 8, 16])

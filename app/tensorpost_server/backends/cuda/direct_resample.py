@@ -19,7 +19,7 @@ from .variants import Variant, bytes_variant, gather_variant
 __all__ = ["BYTES", "GATHER", "plan_bytes", "plan_gather"]
 
 GATHER_ROWS = 8  # output rows that a thread of resample_gather walks, if there are enough threads
-BYTE_ROWS = 32  # of resample_bytes, which blends two more input rows than it would walking all
+BYTE_ROWS = 40  # of resample_bytes, whose threads each prepare for as long as they take for 5 rows
 FEWEST_ROWS = 4  # with fewer, input rows that neighbouring threads both read count too much
 WARP = 32
 REACH = 8  # bytes of an input row that all columns of a thread of resample_bytes lie within
@@ -33,8 +33,8 @@ _SHARED = [
 ]  # fmt: skip
 GATHER = np.dtype(
     [
-        *_SHARED, ("vector", "<u4"), ("outer", "<u4"), ("source_x", "<i4"), ("target_x", "<i4"), ("source_y", "<i8"), ("target_y", "<i8"),
-        ("list_x", "<u8"), ("list_y", "<u8"), ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)),
+        *_SHARED, ("vector", "<u4"), ("outer", "<u4"), ("source_x", "<i4"), ("target_x", "<i4"), ("source_y", "<i8"),
+        ("target_y", "<i8"), ("list_x", "<u8"), ("list_y", "<u8"), ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)),
         ("first", "<i4", (MOST_OUTER,)),
     ],
     align=True,
