@@ -56,7 +56,7 @@ class Deadline:
         """Wait until a socket is ready for one of these events; returns those for which it is.
 
         Raises:
-            RequestTimeout: as `timed_out` makes it.
+            RequestTimeout: no socket was ready in time; the message is that of `timed_out`.
         """
         ready = await self.runtime.wait(sock, events, self.seconds(phase))
         if not ready:

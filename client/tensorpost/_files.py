@@ -205,7 +205,7 @@ def destination(path: str) -> Generator[BinaryIO]:
     A link stays one: what it points to is written. A file that was there keeps its permissions.
 
     Raises:
-        OSError, InvalidParameter: as `check_destination`.
+        OSError, InvalidParameter: whatever `check_destination` refuses.
     """
     check_destination(path)
     target = _target(path)

@@ -106,8 +106,8 @@ class HttpHead(NamedTuple):
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
-        head_bytes: of this head and of the informational ones before it.
-        body_bytes: of the body; `UNTIL_CLOSE`, or None if it comes in chunks.
+        head_bytes: length of this head and of the informational ones before it, bytes.
+        body_bytes: length of the body, bytes; `UNTIL_CLOSE`, or None if it comes in chunks.
         keep_alive: whether the connection may serve another request.
     """
 

@@ -41,10 +41,10 @@ def new_transport(
     """A client's way to the server of a URL, to those of several, or to every address of a `dns+http` URL's name.
 
     Args:
-        base_url: as `Client` takes it.
+        base_url: base URL, or several, as `Client` takes them.
         make: makes the way to one server, from its URL and the address to connect to (None: look its host up).
-        uds: as `Client` takes it.
-        shared_memory: as `Client` takes it.
+        uds: path of a Unix domain socket, as `Client` takes it.
+        shared_memory: whether tensors travel in shared memory, as `Client` takes it.
 
     Raises:
         InvalidParameter: there is no URL, one twice, or a Unix socket or shared memory for several servers.
@@ -76,7 +76,7 @@ class _Server:
 
     Attributes:
         outstanding: bytes given and not answered, and of answers not read.
-        failures: in a row.
+        failures: how many calls in a row failed.
         rests_until: no call before this time of the monotonic clock, unless all rest.
         last: number of the last call that it got, to take turns where the bytes are equal.
     """
@@ -117,7 +117,7 @@ class ManyServers:
     that was too busy for as long as it asked for. A call with a large body asks it first whether it is ready again.
 
     Args:
-        transports: to the servers; empty if their addresses are looked up.
+        transports: one for each server; empty if their addresses are looked up.
         at_address: makes the way to an address of the name; None if there is nothing to look up.
         first: whose settings are those of all; it is used only if it is one of `transports`.
     """
@@ -144,7 +144,7 @@ class ManyServers:
 
     @property
     def sender(self) -> Sender:
-        """That of one of them; all are of the same kind."""
+        """The sender of one of them; all are of the same kind."""
         return self._first.sender
 
     async def close(self) -> None:
@@ -154,10 +154,10 @@ class ManyServers:
             await server.transport.close()
 
     async def ask(self, request: Request, *, repeat: bool = True) -> Response:
-        """As `Transport.ask`, of the server that is least busy, and of the others if it cannot answer.
+        """Send a request, as `Transport.ask`, to the least busy server, and to the others if that cannot answer.
 
         Raises:
-            TensorpostError: as the last server that was tried refused or failed.
+            TensorpostError: the refusal or failure of the last server that was tried.
         """
         runtime = self._first.runtime
         deadline = Deadline(runtime, self._first.origin)

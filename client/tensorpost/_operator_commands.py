@@ -339,7 +339,8 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
     """What a server would say, from the same rules.
 
     Raises:
-        InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
+        InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
+            document's root.
     """
     if _is_node(document):
         return OnnxNode.from_json(document)

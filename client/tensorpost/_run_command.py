@@ -160,7 +160,7 @@ def compute_outputs(
     """Run an operation and write its outputs: npy is streamed, one picture is written whole.
 
     Raises:
-        InvalidParameter: as `write_outputs`, or an output is not a picture.
+        InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
     """
     picture = next((found for found in formats if found not in (None, "npy")), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):

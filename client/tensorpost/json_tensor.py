@@ -78,7 +78,7 @@ def tensor_to_json_text(array: NDArray[Any]) -> str:
     """The JSON text of `tensor_to_json`, written block by block, so that other threads run in between.
 
     Raises:
-        InvalidParameter: as `tensor_to_json`.
+        InvalidParameter: whatever `tensor_to_json` refuses.
     """
     tensor = tensor_to_json(array)
     data: list[Any] = tensor.pop("data")
@@ -101,7 +101,7 @@ def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...]
         A new row-major array, its memory in proportion to the document; of strings an array of objects.
 
     Raises:
-        InvalidDescriptor: with up to 8 violations and their JSON paths.
+        InvalidDescriptor: the document is not such a tensor; up to 8 violations say where, by JSON path.
         ModuleNotFoundError: bfloat16 without the package `ml_dtypes`.
     """
     row, sizes, data = _members(document, path)

@@ -97,12 +97,12 @@ def resample_desc(
     """The descriptor of `resampling`, for tensors of at most 4 dimensions, where no shape changes.
 
     Args:
-        tensor: as in `resampling`.
-        sizes: as in `resampling`.
-        scales: as in `resampling`.
-        axes: as in `resampling`.
-        mode: as in `resampling`.
-        antialias: as in `resampling`.
+        tensor: see `resampling`.
+        sizes: see `resampling`.
+        scales: see `resampling`.
+        axes: see `resampling`.
+        mode: see `resampling`.
+        antialias: see `resampling`.
 
     Examples:
         >>> desc = resample_desc(np.zeros((480, 640, 3), np.float32), scales=0.5, axes=(0, 1))
@@ -110,8 +110,8 @@ def resample_desc(
         ((240, 320, 3), (0.5, 0.5, 1.0))
 
     Raises:
-        InvalidParameter: as `resampling`, and for more than 4 dimensions.
-        InvalidDescriptor: as `resampling`.
+        InvalidParameter: whatever `resampling` refuses, and a tensor of more than 4 dimensions.
+        InvalidDescriptor: whatever `resampling` refuses.
     """
     plan = resampling(tensor, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias)
     if len(plan.input_shape) > _MOST_DIMENSIONS:
@@ -242,7 +242,7 @@ def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resiz
     """The mode of this name.
 
     Args:
-        name: as the caller gave it, in either case.
+        name: the mode's name as the caller gave it, in either case.
         antialias: whether it must have a filter.
         instead: the same by ONNX Resize, for the message about cubic; see `_onnx_resize`.
 

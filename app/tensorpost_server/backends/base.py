@@ -155,7 +155,7 @@ class HostBackend:
         return None
 
     def gauges(self) -> Mapping[str, int]:
-        """None."""
+        """No figures: processors have none to show."""
         return {}
 
     def trim(self) -> None:

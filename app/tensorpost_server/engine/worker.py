@@ -47,7 +47,7 @@ class InlineLimits:
     measured on: 1 MiB copied, or 128 Ki elements gathered and added.
 
     Attributes:
-        bytes: of the plan's inputs together, and of its outputs together.
+        bytes: limit of the plan's inputs together, and of its outputs together, in bytes.
         work: elements that it reads and combines.
     """
 
@@ -164,12 +164,12 @@ class Worker:
         self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "",
         timeline: Timeline | None = None,
     ) -> bytes:  # fmt: skip
-        """As `run_now`, on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
+        """`run_now` on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
 
         Args:
             plan: what to run.
-            inputs: as for `run_now`.
-            head: as for `run_now`.
+            inputs: bytes of the plan's inputs, in binding order.
+            head: bytes to begin the result with.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
         """
@@ -198,7 +198,7 @@ class Worker:
 
         Args:
             plan: what to run.
-            inputs: of the plan, in binding order.
+            inputs: bytes of the plan's inputs, in binding order.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
         """

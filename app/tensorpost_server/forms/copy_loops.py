@@ -201,8 +201,8 @@ def byte_loops(copy: Copy, source_strides: Sequence[int], target_strides: Sequen
 
     Args:
         copy: what is copied.
-        source_strides: of the input array, in bytes.
-        target_strides: of the array that holds the box, in bytes.
+        source_strides: strides of the input array, bytes.
+        target_strides: strides of the array that holds the box, bytes.
     """
     first_source = sum([at * stride for at, stride in zip(copy.source_start, source_strides, strict=True)])
     first_target = sum([at * stride for at, stride in zip(copy.target_start, target_strides, strict=True)])

@@ -147,7 +147,7 @@ class Call(Expression):
 
     Attributes:
         function: a name in `FUNCTIONS`.
-        arguments: as many as the function takes.
+        arguments: expressions, as many as the function takes.
     """
 
     function: str

@@ -58,10 +58,10 @@ class Execution:
     """One request that runs an operator.
 
     Args:
-        service: of the application.
+        service: the service of the application.
         scope: the ASGI scope of the request, with its id.
         fields: the header fields in it, by name.
-        dialect: of the path.
+        dialect: the dialect of the request's path.
         operator: name in the path.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
         observation: takes note of what becomes known.

@@ -1,4 +1,4 @@
-"""From a request to a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
+"""Parse a request into a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class CallParser(Protocol):
 
 
 Dialect = Callable[[str], CallParser]
-"""From an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
+"""Maps an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
 
 
 # ---- reading a body --------------------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ class ReadBody(NamedTuple):
     """What parsing a call left of its body; both are None where the tensors' bytes are yet to be received.
 
     Attributes:
-        memory: as in `ReadCall`.
-        encoded: as in `ReadCall`.
+        memory: the bytes of the tensors, if they were read; see `ReadCall`.
+        encoded: the body whose tensors are to be decoded; see `ReadCall`.
     """
 
     memory: list[memoryview] | None = None
@@ -189,7 +189,7 @@ async def read_call(
     Args:
         body: the request's body, nothing of which has been consumed.
         format_: how to read it.
-        parser: of the operator.
+        parser: the operator's parser.
         query: the query string, undecoded.
         settings: the limits.
         reserve: admits the request, or reserves more for it, in bytes.

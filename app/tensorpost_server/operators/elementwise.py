@@ -168,7 +168,7 @@ def constant_pow_form(desc: dml.ElementWiseConstantPowOperatorDesc) -> Pointwise
 
 @form_of_class(dml.ElementWiseSignOperatorDesc)
 def sign_form(desc: dml.ElementWiseSignOperatorDesc) -> Pointwise:
-    """By comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
+    """Sign, by comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
     x = operand(0)
     return pointwise(desc, where(x > 0, 1, 0 if desc.input_tensor.dtype.kind == "u" else where(x < 0, -1, 0)))
 

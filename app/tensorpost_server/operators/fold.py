@@ -102,7 +102,7 @@ def _unfold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tup
 
 @form_of_class(dml.FoldOperatorDesc)
 def fold_form(desc: dml.FoldOperatorDesc) -> BoxFunction:
-    """For each element of the window, the blocks' values are added at their places."""
+    """Sums of the blocks' values at their places, for each element of the window."""
     work = 1 + -(-desc.input_tensor.element_count // desc.output_tensor.element_count)
     least = LEAST_WORK * math.prod(desc.window_sizes)
     scratch = desc.output_tensor.element_count * 4 if desc.output_tensor.item_size == 2 else 0

@@ -34,9 +34,9 @@ def expression_form(
 
     Args:
         node: the node.
-        expression: of an operand for each tensor.
+        expression: what is computed; an operand stands for each tensor.
         types: NumPy names of the types that each is converted to; default those described at the top of the file.
-        wide: of constants; default the type of the last tensor.
+        wide: type of the constants; default the type of the last tensor.
     """
     types = types or tuple([_computed(tensor.data_type) for _, tensor in node.tensors])
     input_sizes = dict(node.parameters).get("input_sizes", ())
@@ -168,7 +168,7 @@ def _quotient(node: OnnxNode, a: Expression, b: Expression) -> Expression:
 
 
 def _remainder(node: OnnxNode, a: Expression, b: Expression) -> Expression:
-    """Of A's sign with fmod, else of B's, a 0 too."""
+    """Remainder with A's sign if `fmod` is set, else with B's; so has a remainder of 0."""
     rest = call("fmod", a, b)
     if node.attribute("fmod"):
         return rest
@@ -183,7 +183,7 @@ def _gelu_by_tanh(x: Expression) -> Expression:
 
 @form_of_node("Pow")
 def power_form(node: OnnxNode) -> Pointwise:
-    """In the type of the base, which is the result's; integers to floating-point powers in float64, truncated."""
+    """Power in the type of the base, which is the result's; integers to floating-point powers in float64, truncated."""
     (_, base), (_, exponent) = node.tensors
     integer, whole = _kind(node) in "iu", data_type(exponent.data_type).dtype.kind in "iu"
     if integer and whole:

@@ -1,4 +1,4 @@
-"""From an operation to a plan: layouts, byte counts, slices and the form. Pure and cached."""
+"""Make the plan of an operation: layouts, byte counts, slices and the form. Pure and cached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Plan:
         inputs: tensors to receive, in binding order, as the form reads them.
         outputs: tensors to send, in binding order.
         slices: how the outputs are cut, in the order of the answer's bytes.
-        work: about how many elements are read and combined, all slices together.
+        work: estimate of the elements that are read and combined, all slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.

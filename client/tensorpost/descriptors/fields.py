@@ -83,7 +83,7 @@ class WholeNumber:
         """The integer that a Python or NumPy integer is.
 
         Raises:
-            PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
+            PydanticCustomError: the value is not such an integer; `Descriptor` makes a violation of the error's code.
         """
         number = _index(value)
         if number is not None and self.lowest <= number <= self.highest:

@@ -39,7 +39,7 @@ class FillValueConstantOperatorDesc(OperatorDesc):
     Attributes:
         output_tensor: tensor to fill.
         value_data_type: the output's DataType.
-        value: of every element.
+        value: what every element becomes.
     """
 
     operator_type = "FILL_VALUE_CONSTANT"
@@ -114,7 +114,7 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: what is not filled; 0 if it is left out.
-        output_tensor: of the input's sizes and DataType; its last two dimensions are the matrices'.
+        output_tensor: result, of the input's sizes and DataType; its last two dimensions are the matrices'.
         value_data_type: the output's DataType.
         value: what the band is filled with.
         diagonal_fill_begin: column less row of the first diagonal of the band.

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class ReduceFunction(enum.IntEnum):
-    """`DML_REDUCE_FUNCTION`."""
+    """`DML_REDUCE_FUNCTION`: what one value is made of the elements."""
 
     ARGMAX = 0
     ARGMIN = 1
@@ -57,7 +57,7 @@ class ReduceOperatorDesc(OperatorDesc):
         function: the value; ARGMAX and ARGMIN give the first position in row-major order of the axes.
         input_tensor: tensor to read.
         output_tensor: the input's sizes with 1 for each axis; the input's DataType, or that of an index.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
         axes: dimensions; one that is there twice counts once.
     """
 
@@ -105,9 +105,9 @@ class Positions(OperatorDesc):
     Attributes:
         input_tensor: tensor to read.
         output_tensor: positions in row-major order of the axes; the input's sizes with 1 for each axis.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
         axes: dimensions; one that is there twice counts once.
-        axis_direction: of equal elements the first (INCREASING) or the last one (DECREASING).
+        axis_direction: which one of equal elements is found: the first (INCREASING) or the last (DECREASING).
     """
 
     input_tensor: BufferTensorDesc

@@ -17,7 +17,8 @@ class Scan(UnaryWithoutScale):
 
     Attributes:
         axis: the dimension that the lines run along.
-        axis_direction: from the first element on (INCREASING) or from the last one back (DECREASING).
+        axis_direction: direction of the running result: from the first element on (INCREASING) or from the last one
+            back (DECREASING).
     """
 
     axis: UInt

@@ -18,7 +18,7 @@ def _without(shape: Shape, axes: tuple[int, ...], *, keep: bool) -> Shape:
 
 
 def _reduced(given: GivenNode) -> Inferred:
-    """Without axes along all of them, or along none with `noop_with_empty_axes`."""
+    """Shape of a reduction; without axes along all of them, or along none with `noop_with_empty_axes`."""
     shape = given.first.shape
     axes = given.axes("axes", len(shape)) or ()
     if not axes and not given.attributes.get("noop_with_empty_axes"):

@@ -130,7 +130,7 @@ def _concatenated(given: GivenNode) -> Inferred:
 
 
 def _split(given: GivenNode) -> Inferred:
-    """By sizes, or into equal parts, of which from opset 18 on the last may be smaller."""
+    """Shapes of the parts, by sizes or equal; from opset 18 on the last equal part may be smaller."""
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 0)
     sizes = given.integers("split")
@@ -201,7 +201,7 @@ def _space_to_depth(given: GivenNode) -> Inferred:
 
 
 def _shape_of(given: GivenNode) -> Inferred:
-    """From opset 15 on of the axes from `start` to `end`, which are clamped; negative ones count from the end."""
+    """Sizes of the axes `start` to `end` (opset 15 on), which are clamped; negative ones count from the end."""
     shape = given.first.shape
     span = slice(given.integer("start", 0), given.integer("end", len(shape)))
     return Inferred([(len(shape[span]),)], (("values", shape[span]),))

@@ -102,7 +102,7 @@ class OnnxNode:
 
     Raises:
         UnknownOperator: no such operator.
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     op_type: str
@@ -197,16 +197,16 @@ class OnnxNode:
 
         Args:
             op_type: the operator, as in `Resize`.
-            inputs: by formal name. Tensors as `OnnxTensor`s or arrays, of which only type and shape are kept, a
+            inputs: values by formal name. Tensors as `OnnxTensor`s or arrays, of which only type and shape are kept, a
                 sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
                 is left out.
             opset: the default-domain opset.
             outputs: how many outputs the node has, where that does not follow; see `GivenNode`.
-            attributes: by name.
+            attributes: attribute values by name.
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         return cls(op_type, inputs, attributes, opset=opset, outputs=outputs)
 
@@ -216,7 +216,7 @@ class OnnxNode:
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         report = Report(_JSON_FORM)
         members: Mapping[str, Any] = {}
@@ -257,8 +257,8 @@ class OnnxNode:
             op_type: the operator, as in `Resize`.
             opset: a number, or its text.
             params: the other parameters, `outputs` among them; an empty text is an empty list.
-            inputs: by formal name, type and shape of the tensors in the body, and small inputs that came in another
-                way, as arrays.
+            inputs: values by formal name: type and shape of the tensors in the body, and small inputs that came in
+                another way, as arrays.
 
         Examples:
             >>> x = OnnxTensor("int8", (2, 3))
@@ -267,7 +267,7 @@ class OnnxNode:
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         number: Any = int(opset) if isinstance(opset, str) and INTEGER.fullmatch(opset) else opset
         schema = schema_of(op_type, number)
@@ -304,11 +304,11 @@ class OnnxNode:
         Args:
             node: the node. Its inputs are read by position; an empty name is an input left out.
             opset: the model's opset of the default domain.
-            inputs: by the graph's value names: arrays, or an `OnnxTensor` for the tensor that is worked on.
+            inputs: values by the names in the graph: arrays, or an `OnnxTensor` for the tensor that is worked on.
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         schema = schema_of(node.op_type, opset)
         report = Report(f"ONNX {schema.name}")

@@ -83,8 +83,8 @@ def _element_wise(
 
     Args:
         name: DirectML's operator.
-        fields: of the inputs, in the node's order.
-        types: of the first tensor for which the function is the same; default all.
+        fields: DirectML's fields of the inputs, in the node's order.
+        types: types of the first tensor for which the function is the same; default all.
         attributes: the other fields.
     """
     fields = fields or ("input_tensor",)
@@ -122,7 +122,7 @@ def _binary(name: str, types: Sequence[str] = ()) -> Make:
 
 
 def _activation(name: str, **attributes: str) -> Make:
-    """With DirectML's fields from the node's attributes of these names."""
+    """An activation; `attributes` gives, for each of DirectML's fields, the node's attribute that it is taken from."""
     return _element_wise(
         f"ACTIVATION_{name}",
         types=_FLOATS,

@@ -70,7 +70,7 @@ class OnnxOutput:
     Attributes:
         name: its formal name.
         types: NumPy names of the element types it may have.
-        variable: as of an input.
+        variable: the type that it shares with inputs and other outputs; see `OnnxInput`.
         optional: whether a node may leave it out.
         variadic: whether there is any number of them.
     """
@@ -109,10 +109,10 @@ class OnnxSchema:
         op_type: its name, as in `Resize`.
         since_version: the opset that brought this version; also the version's number.
         last_opset: the last opset that means this version; None if it is the newest.
-        inputs: in order.
-        attributes: by their place in the document.
+        inputs: what it takes, in order.
+        attributes: the attributes that a node may have.
         summary: what it does, in a sentence; empty where ONNX's page says it.
-        outputs: in order.
+        outputs: what it makes, in order.
     """
 
     op_type: str
@@ -125,7 +125,7 @@ class OnnxSchema:
 
     @property
     def name(self) -> str:
-        """`Resize-19`."""
+        """Operator and version, as in `Resize-19`."""
         return f"{self.op_type}-{self.since_version}"
 
     @property

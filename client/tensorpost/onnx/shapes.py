@@ -154,7 +154,7 @@ def _cast_like(given: GivenNode) -> Inferred:
 
 
 def _softmax(given: GivenNode) -> Inferred:
-    """From opset 13 on along one axis; before, along all from `axis` on."""
+    """Axes of the softmax: from opset 13 on one axis; before, all from `axis` on."""
     shape = given.first.shape
     axis = given.axis("axis", len(shape), end=given.since < 13)
     return Inferred([shape], (("axes", tuple(range(axis, len(shape))) if given.since < 13 else (axis,)),))

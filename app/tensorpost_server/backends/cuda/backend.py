@@ -39,7 +39,7 @@ SMALLEST_PART = 64 * 1024
 """Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
 
 SHARE_OF_FREE = 0.75
-"""Of a device's memory: the rest is for CuPy's kernels, for the context, and for whoever else uses the card."""
+"""The share of a device's memory that is used; the rest is for CuPy's kernels, the context, and other processes."""
 
 INSTALL = (
     f"{install_command('cuda13')} (drivers from 580 on), or with cuda12 (drivers from 525 on); "
@@ -240,8 +240,8 @@ class CudaBackend:
         """This device, stream and memory for everything that CuPy does inside; its errors become ours.
 
         Raises:
-            OutOfDeviceMemory: for the device's want of memory, after the kept memory was freed.
-            DeviceLost: for errors after which the device answers nothing any more.
+            OutOfDeviceMemory: the device has too little memory, even after the kept memory was freed.
+            DeviceLost: the device answers nothing any more after an error.
         """
         if self._lost is not None:
             raise DeviceLost(self._lost)
@@ -374,7 +374,7 @@ class CudaRun:
         Args:
             part: its layout.
             box: which part of the output.
-            memory: as long as the part.
+            memory: where to, as long as the part.
             fill: computes a box of the output into an array on the device.
         """
         backend, gaps = self.backend, self.plan.slices.has_gaps

@@ -48,7 +48,7 @@ class _BoundLaunch:
         grid: blocks, as CuPy wants them.
         block: threads of a block.
         shared: bytes of shared memory.
-        sources: for each array that is read, which input it is and bytes from its first element.
+        sources: index of the input of each array that is read, and bytes from the input's first element.
         target: bytes from the output's first element.
         parameters: the kernel's structure, with the addresses of tables.
         made: bytes of the array to write instead of the output, which the next call reads as its input; 0 for none.

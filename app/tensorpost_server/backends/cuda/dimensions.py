@@ -37,7 +37,7 @@ class Step:
     """One launch of a resampling.
 
     Attributes:
-        launch: with offsets into its own input and output.
+        launch: the kernel launch, with offsets into its own input and output.
         tables: what the structure's fields of these names point to; other table fields stay 0.
         made: bytes of an array that the step writes and the next one reads; 0 where the step writes the output.
     """
@@ -52,12 +52,12 @@ class Dimension:
     """One dimension of the box.
 
     Attributes:
-        extent: outputs.
+        extent: how many outputs there are.
         target: bytes between them in the output.
         source: bytes between the input's elements.
         start: first output, counted in the span's table.
         span: its table's; None where the dimension is copied, or its one index is already in the input's offset.
-        taps: of the span.
+        taps: taps of the span, if it has a table.
         repeat: elements that move together; extent and start count elements.
     """
 

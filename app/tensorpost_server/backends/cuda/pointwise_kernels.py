@@ -174,7 +174,7 @@ def _plan(
 def _elements_per_word(
     operands: Sequence[ArrayLayout], inner: _Loop, outer: Sequence[_Loop], starts: Sequence[int]
 ) -> int:
-    """As many as make 16 bytes of the widest type, if every operand whose elements are neighbours is aligned so."""
+    """Elements of a word: 16 bytes of the widest type, or fewer where an operand of neighbours is not aligned so."""
     widest = max(one.dtype.itemsize for one in operands)
     elements = VECTOR // widest
     if inner.strides[-1] != operands[-1].dtype.itemsize:
@@ -234,7 +234,7 @@ def pointwise_variant(
 
     Args:
         formula: the expression as C++.
-        types: that the inputs' elements are converted to.
+        types: types that the inputs' elements are converted to.
         computed_in: type of constants.
         stored: NumPy names of the types of the arrays, the output last.
         access: `PACKED`, `ONE` or `APART` for each of them.

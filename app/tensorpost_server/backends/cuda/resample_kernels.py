@@ -78,7 +78,7 @@ def plan_resample(
 
     Args:
         axes: one map per dimension; None copies it.
-        rounding: of integers.
+        rounding: how sums become integers.
         box: part of the output; not empty.
         dtype: NumPy name of the type that is summed. Only its size matters where elements are gathered.
         x: the input array.
@@ -121,7 +121,7 @@ def plan_resample(
 
 
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
-    """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
+    """The dimensions in the order of the output's memory; copied ones that follow each other become one."""
     found: list[Dimension] = []
     kept = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
     for inner in sorted(kept, key=lambda dimension: -abs(dimension.target)):

@@ -51,7 +51,7 @@ class _Window:
 
     Attributes:
         size: elements of the input.
-        extent: outputs.
+        extent: how many outputs there are.
         start: the first output in `low` and `high`, times `repeat`.
         repeat: elements that move together.
         low: lowest index of each output; None where an index is the output's.
@@ -144,8 +144,8 @@ class _Box:
         item: bytes per element.
         staged_item: bytes per element in shared memory.
         source: bytes from the input's first element to the first one that counts.
-        source_address: of the input's first element, modulo 16.
-        target_address: of the output's first element, modulo 16.
+        source_address: address of the input's first element, modulo 16.
+        target_address: address of the output's first element, modulo 16.
         window_x: what tiles read along x.
         window_y: what tiles read along y.
     """

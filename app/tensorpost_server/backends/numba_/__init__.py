@@ -63,7 +63,7 @@ class _Recipe:
         reason: why NumPy does.
         sources: how each input lies in its block.
         targets: how a slice of each output lies in its block.
-        launch_plans: by slice, those made so far, each with the bytes of its slice.
+        launch_plans: launch plans made so far, by slice, each with the bytes of its slice.
         kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by -1 - slice.
     """
 
@@ -217,7 +217,10 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
 
 
 def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make | str:
-    """In float32; NumPy is at the copy limit with integers, and as fast in float64."""
+    """What makes the planner of an expression, in float32 only, or why there is none.
+
+    NumPy is at the copy limit with integers, and as fast in float64.
+    """
     conversion = isinstance(form.expression, Operand) and form.types == inputs
     if not conversion:
         numbers = numeric_operands(form.expression)

@@ -77,7 +77,7 @@ class _Scratch(threading.local):
     kept: tuple[NDArray[np.uint8], int] = (np.empty(0, np.uint8), 0)
 
     def block(self, size: int) -> tuple[NDArray[np.uint8], int]:
-        """At least so many bytes, which the thread's next plan may be given too, and where they are."""
+        """A block of so many bytes or more, which the thread's next plan may be given too, and its address."""
         if self.kept[0].size >= size:
             return self.kept  # asking NumPy where they are would take a microsecond
         memory = np.empty(size, np.uint8)
@@ -108,7 +108,7 @@ class LaunchPlan:
 
     @property
     def nbytes(self) -> int:
-        """About what the calls hold in memory, bytes; without the tables."""
+        """Estimate of the memory that the calls hold, bytes; without the tables."""
         parts = _LAUNCH_BYTES * len(self.parts)
         return parts + sum([_LAUNCH_BYTES + 8 * len(launch.parameters) for launch in self.launches])
 

@@ -59,7 +59,7 @@ class GrpcServer:
         settings: `grpc_port`, `host`, the limits and the certificates.
 
     Attributes:
-        port: that it listens on; 0 before the start.
+        port: the port that it listens on; 0 before the start.
 
     Raises:
         InvalidParameter: the packages of the extra `grpc` are missing.

@@ -51,11 +51,11 @@ class InferExecution(Execution):
     """One inference. See `Execution`.
 
     Args:
-        service: of the application.
+        service: the service of the application.
         scope: the ASGI scope of the request, with its id.
         fields: the header fields in it, by name.
-        model: that is called.
-        whole: as for `Execution`.
+        model: the model that is called.
+        whole: the server's extension to send a whole response; see `Execution`.
         observation: takes note of what becomes known.
     """
 

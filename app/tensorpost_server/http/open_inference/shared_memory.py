@@ -41,12 +41,12 @@ class Region:
     """A part of a shared memory object, open.
 
     Attributes:
-        name: that it was registered by.
+        name: the name that it was registered by.
         key: name of the object.
-        offset: of its first byte in the object.
-        size: bytes.
+        offset: place of its first byte in the object.
+        size: length in bytes.
         owner: the caller who registered it.
-        used: when it was used last, seconds of a clock that never goes back.
+        used: time of its last use, seconds of a clock that never goes back.
     """
 
     def __init__(self, name: str, key: str, offset: int, size: int, owner: str, descriptor: int) -> None:
@@ -81,7 +81,7 @@ class Region:
 
         Args:
             target: filled whole.
-            offset: of the first byte, in the region.
+            offset: place of the first byte in the region.
 
         Raises:
             InvalidRequest: the object has become too short.
@@ -98,7 +98,7 @@ class Region:
 
         Args:
             source: written whole.
-            offset: of the first byte, in the region.
+            offset: place of the first byte in the region.
 
         Raises:
             InvalidRequest: the object has become too short.
