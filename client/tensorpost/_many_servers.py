@@ -71,7 +71,7 @@ def new_transport(
 
 
 @dataclass(slots=True, eq=False)
-class _Server:
+class _ServerState:
     """One of the servers, as this client sees it.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Server:
 class _Share:
     """What a call adds to a server's outstanding bytes until it has ended."""
 
-    server: _Server
+    server: _ServerState
     lock: threading.Lock
     bytes: int = field(default=0)
 
@@ -129,7 +129,7 @@ class ManyServers:
         first: Transport,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._servers = [_Server(transport) for transport in transports]
+        self._servers = [_ServerState(transport) for transport in transports]
         self._at_address, self._first, self._clock = at_address, first, clock
         self._lock = threading.Lock()
         self._calls = 0
@@ -163,7 +163,7 @@ class ManyServers:
         deadline = Deadline(runtime, self._first.origin)
         await self._look_up(runtime, deadline)
         span: CallSpan | None = None
-        fields, retry, waited, tried = request.fields, 1, 0.0, list[_Server]()
+        fields, retry, waited, tried = request.fields, 1, 0.0, list[_ServerState]()
         while True:
             server = self._least_busy(tried)
             tried.append(server)
@@ -196,7 +196,7 @@ class ManyServers:
                 retry, waited = retry + 1, waited + wait
                 tried.clear()
 
-    async def _attempt(self, server: _Server, request: Request, deadline: Deadline) -> Response:
+    async def _attempt(self, server: _ServerState, request: Request, deadline: Deadline) -> Response:
         share, own = _Share(server, self._lock), deadline.of(server.transport.origin)
         share.set(request.content_length + _HEAD_BYTES)
         try:
@@ -214,7 +214,7 @@ class ManyServers:
         response.when_closed = share.end
         return response
 
-    def _note(self, server: _Server, error: BaseException) -> None:
+    def _note(self, server: _ServerState, error: BaseException) -> None:
         """Let a server rest that failed, or that said it has too much to do."""
         if not isinstance(error, TensorpostError) or isinstance(error, QuotaExceeded):
             return
@@ -226,7 +226,7 @@ class ManyServers:
             rest = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2 ** min(server.failures - 1, 10))
             server.rests_until = self._clock() + rest
 
-    def _least_busy(self, tried: Sequence[_Server]) -> _Server:
+    def _least_busy(self, tried: Sequence[_ServerState]) -> _ServerState:
         now = self._clock()
         with self._lock:
             left = [server for server in self._servers if server not in tried] or self._servers
@@ -240,7 +240,7 @@ class ManyServers:
             chosen.last = self._calls
             return chosen
 
-    def _someone_else(self, tried: Sequence[_Server]) -> bool:
+    def _someone_else(self, tried: Sequence[_ServerState]) -> bool:
         """Whether there is a server that was not tried in this round."""
         return any(server not in tried for server in self._servers)
 
@@ -264,7 +264,7 @@ class ManyServers:
             raise ConnectFailed(f"{origin.host} has no address: {error}; is this its name?") from error
         found = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         known = {server.transport.origin.address: server for server in self._servers}
-        added = [_Server(self._at_address(address)) for address in found if address not in known]
+        added = [_ServerState(self._at_address(address)) for address in found if address not in known]
         with self._lock:
             self._servers = [known[address] for address in found if address in known] + added
         for address, server in known.items():

@@ -26,7 +26,7 @@ from .problems import InvalidParameter
 
 __all__ = ["CallOptions", "NumpyCalls"]
 
-Array = NDArray[Any]
+AnyArray = NDArray[Any]
 Axes = int | Sequence[int] | None
 
 
@@ -203,7 +203,7 @@ class NumpyCalls:
         """Smallest element along axes, as `numpy.min`."""
         return self._reduce("ReduceMin", _array(x), axis, keepdims, options)
 
-    def _reduce(self, op_type: str, x: Array, axis: Axes, keepdims: bool, options: CallOptions) -> Any:
+    def _reduce(self, op_type: str, x: AnyArray, axis: Axes, keepdims: bool, options: CallOptions) -> Any:
         axes = None if axis is None else [axis] if isinstance(axis, int) else list(axis)
         noop = int(axes == [])  # no axes is not all axes
         return self._node(op_type, [x, axes], options, keepdims=int(keepdims), noop_with_empty_axes=noop)
@@ -220,7 +220,7 @@ class NumpyCalls:
         """Index of the smallest element, as `numpy.argmin`."""
         return self._position("ArgMin", _array(x), axis, keepdims, options)
 
-    def _position(self, op_type: str, x: Array, axis: int | None, keepdims: bool, options: CallOptions) -> Any:
+    def _position(self, op_type: str, x: AnyArray, axis: int | None, keepdims: bool, options: CallOptions) -> Any:
         if axis is None:
             x, axis = x.reshape(*(1,) * (x.ndim - 1 if keepdims else 0), -1), -1
         return self._node(op_type, [x], options, axis=axis, keepdims=int(keepdims))
@@ -246,29 +246,29 @@ class NumpyCalls:
         return self._node("MatMul", _promoted(x1=x1, x2=x2), options)
 
 
-def _array(x: object, name: str = "x") -> Array:
+def _array(x: object, name: str = "x") -> AnyArray:
     """The array of an argument, as every call reads it; texts among them."""
     return np.asarray(as_array(name, x, texts=True))
 
 
-def _promoted(**values: ArrayLike) -> list[Array]:
+def _promoted(**values: ArrayLike) -> list[AnyArray]:
     """Arrays of the type that NumPy computes them in together; a Python number takes on that of the arrays."""
     read = [x if isinstance(x, (int, float, complex)) else _array(x, name) for name, x in values.items()]
     kind = np.result_type(*read)
     return [np.asarray(x, kind) for x in read]
 
 
-def _wide(x: Array) -> Array:
+def _wide(x: AnyArray) -> AnyArray:
     """Integers as NumPy sums them."""
     return x.astype(np.uint64 if x.dtype.kind == "u" else np.int64, copy=False) if x.dtype.kind in "iub" else x
 
 
-def _floating(x: Array) -> Array:
+def _floating(x: AnyArray) -> AnyArray:
     """Integers as NumPy divides them."""
     return x.astype(np.float64) if x.dtype.kind in "iub" else x
 
 
-def _indices(indices: ArrayLike, length: int) -> Array:
+def _indices(indices: ArrayLike, length: int) -> AnyArray:
     found = _array(indices, "indices")
     if found.dtype.kind not in "iu":
         raise InvalidParameter(f"indices must be integers, not {found.dtype}")

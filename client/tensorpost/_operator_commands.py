@@ -17,8 +17,8 @@ from ._arrays import tile_call
 from ._command_options import (
     AsJson,
     Attributes,
-    Backend,
-    Device,
+    BackendOption,
+    DeviceOption,
     InputFile,
     KeyFile,
     Level,
@@ -54,7 +54,7 @@ from .images import encode_image
 from .onnx import OnnxNode, lower
 from .operation import Operation
 from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
-from .resampling import DML_TYPES, Mode, resampling
+from .resampling import DML_TYPES, ResamplingMode, resampling
 from .strict_json import read_json
 
 __all__ = [
@@ -124,8 +124,8 @@ def tile(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -174,8 +174,8 @@ def resample(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -187,7 +187,7 @@ def resample(
     factors = None if scale is None else usage("--scale", factors_of, scale)
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
-    kind: Mode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if chosen is None:
@@ -234,8 +234,8 @@ def run(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -275,8 +275,8 @@ def onnx(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:

@@ -41,8 +41,8 @@ from .problems import InvalidParameter, counted, entry_count, nearest
 
 __all__ = [
     "DML_TYPES",
-    "Mode",
     "Resampling",
+    "ResamplingMode",
     "build_descriptor",
     "mode_of",
     "resample_desc",
@@ -50,7 +50,7 @@ __all__ = [
     "simplest_ratio",
 ]
 
-Mode = Literal["linear", "nearest"]
+ResamplingMode = Literal["linear", "nearest"]
 
 DML_TYPES = tuple(t.row.numpy_name for t in Resample2OperatorDesc.facts.rows("InputTensor")[-1].data_types)
 """NumPy names of the types that the Resample family takes at the newest feature level."""
@@ -91,7 +91,7 @@ def resample_desc(
     sizes: int | Sequence[int] | None = None,
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
-    mode: Mode = "linear",
+    mode: ResamplingMode = "linear",
     antialias: bool = False,
 ) -> OperatorDesc:
     """The descriptor of `resampling`, for tensors of at most 4 dimensions, where no shape changes.
@@ -128,7 +128,7 @@ def resampling(
     sizes: int | Sequence[int] | None = None,
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
-    mode: Mode = "linear",
+    mode: ResamplingMode = "linear",
     antialias: bool = False,
 ) -> Resampling:
     """What to send to resize an array along any of its axes, pixel centres aligned, edges repeated.
@@ -238,7 +238,7 @@ def _check_type(name: str, onnx: str) -> None:
         )
 
 
-def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> Mode:
+def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> ResamplingMode:
     """The mode of this name.
 
     Args:
@@ -394,7 +394,7 @@ def _merged(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
 
 
 def build_descriptor(
-    tensor: BufferTensorDesc, axes: Sequence[ResizeAxis], mode: Mode, *, antialias: bool = False
+    tensor: BufferTensorDesc, axes: Sequence[ResizeAxis], mode: ResamplingMode, *, antialias: bool = False
 ) -> tuple[Resample2OperatorDesc | Resample3OperatorDesc, int]:
     """Write exact axes down as DirectML's `x = (o - OutputPixelOffset) / Scale - InputPixelOffset`.
 
@@ -441,7 +441,7 @@ class _DirectMLAxis:
     misses: int = 0
 
 
-def _place(axis: ResizeAxis, mode: Mode) -> _DirectMLAxis:
+def _place(axis: ResizeAxis, mode: ResamplingMode) -> _DirectMLAxis:
     if axis.is_copied:
         return _DirectMLAxis(1.0, 0.5, -0.5)  # x = o
     scale = _float32(1 / axis.step) if axis.step else 1.0  # a step of 0: any scale gives the same answer

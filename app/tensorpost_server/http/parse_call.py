@@ -58,7 +58,7 @@ __all__ = [
     "whole_json",
 ]
 
-Head = TypeVar("Head")
+ParsedHead = TypeVar("ParsedHead")
 
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
@@ -248,7 +248,7 @@ async def read_call(
     return ReadCall(*call, metadata.get("id"), tensors, memory)
 
 
-def _finished(finish: Callable[[], Head]) -> Head:
+def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
     """What the `finish` of a reader of heads returns, or its error with what a caller of curl should change."""
     try:
         return finish()

@@ -19,7 +19,7 @@ from tensorpost.datatypes import data_type
 from tensorpost.onnx import OnnxNode
 
 from ..forms import Pointwise
-from ..forms.expression import Expression, Value, call, maximum, minimum, operand, where
+from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where
 from .activation import gelu, hard_sigmoid, sigmoid, softplus
 from .elementwise_base import saturated
 from .registry import form_of_node
@@ -155,7 +155,7 @@ def _is_infinity(node: OnnxNode, x: Expression) -> Expression:
     return call("equal", x, -math.inf if either == (1, 0) else math.inf)
 
 
-def _by_zero(node: OnnxNode, a: Expression) -> Value:
+def _by_zero(node: OnnxNode, a: Expression) -> ExpressionLike:
     dtype = node.input.row.dtype
     return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(a < 0, 1, -1)
 
@@ -201,7 +201,7 @@ def clip_form(node: OnnxNode) -> Pointwise:
     """`min(max(x, min), max)`: max wins where it is below min."""
     names = [name for name, _ in node.tensors]
 
-    def bound(name: str) -> Value | None:
+    def bound(name: str) -> ExpressionLike | None:
         if name in names:
             return operand(names.index(name))
         value = node.attribute(name)

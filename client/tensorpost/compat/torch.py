@@ -18,7 +18,7 @@ from ._resize import (
     ONNX_CUBIC,
     PILLOW_CUBIC,
     Coordinates,
-    Rounding,
+    NearestRounding,
     axis_of,
     nearest_resize,
     packed,
@@ -96,7 +96,7 @@ def torch_interpolate(
             "which nothing here expresses; use align_corners=False"
         )
     coordinates: Coordinates = "align_corners" if align_corners else "half_pixel"
-    rounding: Rounding = "round_prefer_ceil"
+    rounding: NearestRounding = "round_prefer_ceil"
     if mode == "nearest":
         coordinates, rounding = "asymmetric", "floor"
     lengths = _torch_lengths(tensor.shape[2:], size, scale_factor, recompute_scale_factor)

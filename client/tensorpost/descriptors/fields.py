@@ -30,7 +30,7 @@ __all__ = [
     "FloatArray",
     "Int",
     "IntArray",
-    "Scalar",
+    "ScalarUnion",
     "UInt",
     "UIntArray",
     "WholeNumber",
@@ -152,7 +152,7 @@ Int = Annotated[int, WholeNumber("INT", INT_MAX, -INT_MAX - 1), WithJsonSchema({
 IntArray = Annotated[
     tuple[Int, ...], BeforeValidator(to_list), WithJsonSchema({"type": "array", "items": {"type": "integer"}})
 ]
-Scalar = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
+ScalarUnion = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
 """`DML_SCALAR_UNION`: a number that is read as the data type that another field names."""
 UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(to_list), WithJsonSchema(_UINTS)]
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
-from .fields import CEnum, Float, Int, Scalar
+from .fields import CEnum, Float, Int, ScalarUnion
 from .movement import DataTypeOf, scalar_fits, scalar_type_is
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
@@ -46,7 +46,7 @@ class FillValueConstantOperatorDesc(OperatorDesc):
 
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
-    value: Scalar
+    value: ScalarUnion
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -73,8 +73,8 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
 
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
-    value_start: Scalar
-    value_delta: Scalar
+    value_start: ScalarUnion
+    value_delta: ScalarUnion
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -127,7 +127,7 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
     input_tensor: BufferTensorDesc | None = None
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
-    value: Scalar
+    value: ScalarUnion
     diagonal_fill_begin: Int
     diagonal_fill_end: Int
 

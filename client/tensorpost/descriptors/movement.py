@@ -14,7 +14,7 @@ from ..datatypes import TensorDataType
 from ..problems import Violation
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
-from .fields import CEnum, Float, IntArray, Scalar, UInt, UIntArray, count_of
+from .fields import CEnum, Float, IntArray, ScalarUnion, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import MOST_TENSORS, BufferTensorDesc, TensorArray
 
@@ -320,7 +320,7 @@ class Padding1OperatorDesc(OperatorDesc):
     output_tensor: BufferTensorDesc
     padding_mode: Annotated[PaddingMode, CEnum("DML_PADDING_MODE_")]
     padding_value_data_type: DataTypeOf
-    padding_value: Scalar = 0
+    padding_value: ScalarUnion = 0
     start_padding: UIntArray
     dimension_count: UInt = count_of("start_padding")
     end_padding: UIntArray

@@ -57,7 +57,7 @@ def _to_activations(value: object) -> object:
     return list(activations)
 
 
-Direction = Annotated[RecurrentNetworkDirection, CEnum(_PREFIX)]
+NetworkDirectionField = Annotated[RecurrentNetworkDirection, CEnum(_PREFIX)]
 Activations = Annotated[tuple[FusedActivation, ...], BeforeValidator(_to_activations)]
 """`const DML_OPERATOR_DESC*` with a count: activations without tensors of their own."""
 
@@ -161,7 +161,7 @@ class _OneState(Recurrent):
     output_single_tensor: BufferTensorDesc | None = None
     activation_descs: Activations
     activation_desc_count: UInt = count_of("activation_descs")
-    direction: Direction = RecurrentNetworkDirection.FORWARD
+    direction: NetworkDirectionField = RecurrentNetworkDirection.FORWARD
 
 
 class RnnOperatorDesc(_OneState):
@@ -236,7 +236,7 @@ class LstmOperatorDesc(Recurrent):
     output_cell_single_tensor: BufferTensorDesc | None = None
     activation_descs: Activations
     activation_desc_count: UInt = count_of("activation_descs")
-    direction: Direction = RecurrentNetworkDirection.FORWARD
+    direction: NetworkDirectionField = RecurrentNetworkDirection.FORWARD
     clip_threshold: Float = 0.0
     use_clip_threshold: Bool = False
     couple_input_forget: Bool = False

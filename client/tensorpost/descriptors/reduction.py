@@ -13,7 +13,7 @@ from ..datatypes import TensorDataType
 from ..problems import Violation
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
-from .resample import AxisDirection, Direction
+from .resample import AxisDirection, AxisDirectionField
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -114,7 +114,7 @@ class Positions(OperatorDesc):
     output_tensor: BufferTensorDesc
     axes: UIntArray
     axis_count: UInt = count_of("axes")
-    axis_direction: Direction = AxisDirection.INCREASING
+    axis_direction: AxisDirectionField = AxisDirection.INCREASING
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -193,4 +193,4 @@ class TopK1OperatorDesc(Selection):
 
     operator_type = "TOP_K1"
 
-    axis_direction: Direction = AxisDirection.DECREASING
+    axis_direction: AxisDirectionField = AxisDirection.DECREASING

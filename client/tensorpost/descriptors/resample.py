@@ -36,8 +36,8 @@ from .tensor import BufferTensorDesc
 
 __all__ = [
     "AxisDirection",
+    "AxisDirectionField",
     "DirectedRounding",
-    "Direction",
     "ForwardResample",
     "Interpolation",
     "InterpolationMode",
@@ -70,7 +70,7 @@ class AxisDirection(enum.IntEnum):
 
 
 Interpolation = Annotated[InterpolationMode, CEnum("DML_INTERPOLATION_MODE_")]
-Direction = Annotated[AxisDirection, CEnum("DML_AXIS_DIRECTION_")]
+AxisDirectionField = Annotated[AxisDirection, CEnum("DML_AXIS_DIRECTION_")]
 
 
 class Size2D(Descriptor):
@@ -186,7 +186,7 @@ class DirectedRounding(ResampleFamily):
         rounding_direction: INCREASING (ceil) or DECREASING (floor); LINEAR ignores it. Required, as in the C struct.
     """
 
-    rounding_direction: Direction
+    rounding_direction: AxisDirectionField
 
 
 class Upsample2DOperatorDesc(OperatorDesc):

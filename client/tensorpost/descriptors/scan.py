@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..problems import Violation
 from .elementwise_base import UnaryWithoutScale
 from .fields import Bool, UInt
-from .resample import AxisDirection, Direction
+from .resample import AxisDirection, AxisDirectionField
 
 __all__ = ["CumulativeProductOperatorDesc", "CumulativeSummationOperatorDesc", "Scan"]
 
@@ -22,7 +22,7 @@ class Scan(UnaryWithoutScale):
     """
 
     axis: UInt
-    axis_direction: Direction = AxisDirection.INCREASING
+    axis_direction: AxisDirectionField = AxisDirection.INCREASING
 
     def operator_rules(self) -> Iterator[Violation]:
         """See `ElementWise`; the axis is a dimension."""

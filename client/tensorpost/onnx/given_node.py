@@ -10,7 +10,7 @@ from ._report import Path, Report
 from .schemas import OnnxSchema
 from .tensor import OnnxTensor
 
-__all__ = ["Broken", "GivenNode", "Inferred", "Meaning", "Shape"]
+__all__ = ["Broken", "GivenNode", "InferredOutputs", "Meaning", "Shape"]
 
 Shape = tuple[int, ...]
 Meaning = tuple[tuple[str, Any], ...]
@@ -21,7 +21,7 @@ class Broken(Exception):
     """A rule is broken; the report says which."""
 
 
-class Inferred(NamedTuple):
+class InferredOutputs(NamedTuple):
     """What a rule found.
 
     Attributes:

@@ -25,8 +25,6 @@ from ..problems import InvalidDescriptor
 from ._reading import (
     INTEGER,
     TYPE_ATTRIBUTES,
-    Attribute,
-    Values,
     kind_of,
     numbers_of,
     proto_value,
@@ -40,7 +38,7 @@ from ._reading import (
 from ._report import Report, did_you_mean
 from .given_node import GivenNode, Meaning
 from .resize import Resizing
-from .schemas import OnnxSchema, is_own
+from .schemas import AttributeValue, InputValues, OnnxSchema, is_own
 from .shapes import infer
 from .tensor import OnnxTensor
 from .tile import Tiling
@@ -108,8 +106,8 @@ class OnnxNode:
     op_type: str
     opset: int
     tensors: tuple[tuple[str, OnnxTensor], ...]
-    values: tuple[tuple[str, Values], ...]
-    attributes: tuple[tuple[str, Attribute], ...]
+    values: tuple[tuple[str, InputValues], ...]
+    attributes: tuple[tuple[str, AttributeValue], ...]
     results: tuple[tuple[str, OnnxTensor], ...]
     # What follows from the fields above costs nothing to compare, but much to hash.
     schema: OnnxSchema = field(hash=False, repr=False)
@@ -336,11 +334,11 @@ class OnnxNode:
             raise InvalidDescriptor.of(report.found)
         return cls(schema.op_type, given, attributes, opset=opset, outputs=len(node.output))
 
-    def value(self, name: str) -> Values | None:
+    def value(self, name: str) -> InputValues | None:
         """The entries of a small input; None if it was left out."""
         return dict(self.values).get(name)
 
-    def attribute(self, name: str) -> Attribute | None:
+    def attribute(self, name: str) -> AttributeValue | None:
         """An attribute's value, its default included; None if it has neither."""
         return dict(self.attributes).get(name)
 

@@ -22,6 +22,8 @@ __all__ = [
     "ONNX_OPERATORS",
     "WRITTEN_BY_HAND",
     "AttributeType",
+    "AttributeValue",
+    "InputValues",
     "OnnxAttribute",
     "OnnxInput",
     "OnnxOutput",
@@ -34,9 +36,12 @@ NEWEST_OPSET = 28
 """The newest default-domain opset whose Tile and Resize we have read: that of onnx 1.23."""
 
 AttributeType = Literal["FLOAT", "INT", "STRING", "TENSOR", "FLOATS", "INTS"]
-_DataType = str  # NumPy's name, the key of `DATA_TYPES`
+InputValues = tuple[int | float, ...]
+"""The numbers of a small input."""
+AttributeValue = str | int | float | tuple[int, ...] | tuple[float, ...] | tuple[str, int | float]
+_NumpyName = str  # NumPy's name, the key of `DATA_TYPES`
 
-_ALL_16: tuple[_DataType, ...] = tuple(row.numpy_name for row in DATA_TYPES)
+_ALL_16: tuple[_NumpyName, ...] = tuple(row.numpy_name for row in DATA_TYPES)
 _ALL_15 = tuple(name for name in _ALL_16 if name != "bfloat16")
 _FLOATS = ("float16", "float32", "float64")
 
@@ -56,7 +61,7 @@ class OnnxInput:
     """
 
     name: str
-    types: tuple[_DataType, ...]
+    types: tuple[_NumpyName, ...]
     optional: bool = False
     data: bool = False
     variable: str = ""
@@ -76,7 +81,7 @@ class OnnxOutput:
     """
 
     name: str
-    types: tuple[_DataType, ...]
+    types: tuple[_NumpyName, ...]
     variable: str = ""
     optional: bool = False
     variadic: bool = False
@@ -181,7 +186,7 @@ class OnnxSchema:
         }
 
 
-def _x(types: tuple[_DataType, ...], name: str = "X") -> OnnxInput:
+def _x(types: tuple[_NumpyName, ...], name: str = "X") -> OnnxInput:
     return OnnxInput(name, types, data=True)
 
 

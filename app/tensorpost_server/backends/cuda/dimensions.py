@@ -9,7 +9,7 @@ from typing import Any
 
 from .geometry import ByteLoop, alignment, axis_row
 from .launches import Launch
-from .tap_tables import Reach, Span, Taps, TapTable, reach_of
+from .tap_tables import KernelTable, Reach, Span, SpanTaps, reach_of
 from .variants import Variant
 
 __all__ = ["MOST_OUTER", "THREADS", "Dimension", "Planes", "Step", "TablePart", "columns_of", "outputs_of"]
@@ -28,7 +28,7 @@ class TablePart:
         first: bytes from its start.
     """
 
-    table: TapTable
+    table: KernelTable
     first: int = 0
 
 
@@ -66,7 +66,7 @@ class Dimension:
     source: int
     start: int = 0
     span: Span | None = None
-    taps: Taps | None = None
+    taps: SpanTaps | None = None
     repeat: int = 1
 
     @property
@@ -83,7 +83,7 @@ class Dimension:
         """The table of so many taps for each output, from its first output on; None where an index is the output's."""
         if self.span is None:
             return None
-        table = TapTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
+        table = KernelTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
         return TablePart(table, self.start * table.item)
 
     def reach(self) -> Reach | None:
@@ -145,7 +145,7 @@ def planes_of(dimensions: list[Dimension]) -> Planes | None:
             spans.append(dimension.span)
             length += outputs_of(dimension.span)
     loops = [ByteLoop(dimension.extent, dimension.target, dimension.source) for dimension in reversed(dimensions)]
-    return Planes(loops, first, TablePart(TapTable(tuple(spans), "indices")) if spans else None)
+    return Planes(loops, first, TablePart(KernelTable(tuple(spans), "indices")) if spans else None)
 
 
 def columns_of(variant: Variant) -> int:

@@ -35,7 +35,7 @@ from .dimensions import (
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, merged
 from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
 from .staged_resample import plan_staged
-from .tap_tables import TapTable, span_of, taps_of
+from .tap_tables import KernelTable, span_of, taps_of
 from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, gather_variant, move_variant, pass_variant
 
 __all__ = ["GATHER", "PASS", "plan_resample"]
@@ -284,8 +284,8 @@ def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] 
         span = dimensions[along].span
         if launch is None or span is None:
             return None
-        starts = TablePart(TapTable((span,), "starts"), dimensions[along].start * 4)
-        steps.append(Step(launch, {"starts": starts, "taps": TablePart(TapTable((span,), "taps"))}, made))
+        starts = TablePart(KernelTable((span,), "starts"), dimensions[along].start * 4)
+        steps.append(Step(launch, {"starts": starts, "taps": TablePart(KernelTable((span,), "taps"))}, made))
         current, strides, offset = "float32", targets, 0
     return steps
 

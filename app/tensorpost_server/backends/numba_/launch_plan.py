@@ -63,7 +63,7 @@ class StridedBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
+class _KernelLaunch:
     """One call of a kernel: its parameters, and to which of them the address of which block is added."""
 
     kernel: Callable[[int], None]
@@ -101,7 +101,7 @@ class LaunchPlan:
         kept: tables whose addresses stand in the parameters.
     """
 
-    launches: list[_Launch] = field(default_factory=list[_Launch])
+    launches: list[_KernelLaunch] = field(default_factory=list[_KernelLaunch])
     parts: list[Callable[[], LaunchPlan]] = field(default_factory=list[Callable[[], "LaunchPlan"]])
     scratch: int = 0
     kept: list[Any] = field(default_factory=list[Any])
@@ -129,7 +129,7 @@ class LaunchPlan:
     ) -> None:
         """Append a call with these parameters, to which addresses of blocks are added."""
         known = tuple([(at, number) for at, number in blocks if number != CONSTANT])
-        self.launches.append(_Launch(kernel, array("q", parameters), known))
+        self.launches.append(_KernelLaunch(kernel, array("q", parameters), known))
 
     def launch_rows(
         self, kernel: Callable[[int], None], target: tuple[int, int], source: tuple[int, int],

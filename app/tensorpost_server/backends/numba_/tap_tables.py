@@ -102,7 +102,7 @@ class TapTable:
         return int(part.min()), int(part.max()) + 1
 
 
-Key = tuple[AxisMap, int, int, int]
+TableKey = tuple[AxisMap, int, int, int]
 
 
 class _Tables:
@@ -110,7 +110,7 @@ class _Tables:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: dict[Key, TapTable] = {}
+        self._kept: dict[TableKey, TapTable] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
