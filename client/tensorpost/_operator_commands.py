@@ -311,20 +311,16 @@ def validate(
         else:
             with client:
                 desc = client.validate(document, feature_level=wanted).operator
-        lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
+        sentence, lowest = _judged(desc, wanted)
     except InvalidDescriptor as error:
         if not as_json:
             raise
         _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
         raise typer.Exit(1) from None
-    expressed = lowering.descriptor if lowering else desc
-    lowest = str(expressed.lowest_feature_level()) if isinstance(expressed, OperatorDesc) else None
     if as_json:
         _print_verdict(wanted, lowest, ())
-    elif isinstance(desc, OnnxNode) and lowering:
-        typer.echo(f"valid {desc.schema.name}; in DirectML {wanted}: {lowering.verdict.value} ({lowering.reason})")
-    elif isinstance(desc, OperatorDesc):
-        typer.echo(f"valid at feature level {wanted} (DML_OPERATOR_{desc.operator_type}; lowest level {lowest})")
+    else:
+        typer.echo(sentence)
 
 
 def _read_document(file: str) -> Any:
@@ -353,6 +349,16 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
         seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
         raise seen_from_root from None
     return desc
+
+
+def _judged(operation: OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
+    """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
+    if isinstance(operation, OperatorDesc):
+        lowest = str(operation.lowest_feature_level())
+        return f"valid at feature level {level} (DML_OPERATOR_{operation.operator_type}; lowest level {lowest})", lowest
+    lowering = lower(operation, level)
+    sentence = f"valid {operation.schema.name}; in DirectML {level}: {lowering.verdict.value} ({lowering.reason})"
+    return sentence, str(lowering.descriptor.lowest_feature_level()) if lowering.descriptor else None
 
 
 def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:

@@ -32,7 +32,7 @@ from ._transport import Transport
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .operation import Operation
-from .resampling import Mode
+from .resampling import ResamplingMode
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
     import ssl
@@ -148,7 +148,7 @@ class AsyncClient(NumpyCalls):
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
-        mode: Mode = "linear",
+        mode: ResamplingMode = "linear",
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
