@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import machine
 from ...settings import Settings
 from .connection_budget import ConnectionBudget
 
-__all__ = ["ConnectionLimits", "ConnectionMonitor", "RateMeter"]
+__all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor", "Phase"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +98,66 @@ class ConnectionMonitor:
             self._timer = self._schedule()
 
 
-class RateMeter:
-    """Measures how many bytes move in one phase of a connection (a head, a body, a response)."""
+class Phase(NamedTuple):
+    """What the caller of a connection has to do now.
 
-    __slots__ = ("_moved", "_phase", "_since")
+    Attributes:
+        name: "head", "body" or "response".
+        identity: another value begins another measurement.
+        moved: the bytes that have moved until now, from any origin.
+        window: the time that their rate is measured over, seconds.
+    """
 
-    def __init__(self) -> None:
-        self.reset()
+    name: str
+    identity: object
+    moved: int
+    window: float
 
-    def reset(self) -> None:
-        """No phase has begun."""
-        self._phase: object = None
-        self._since, self._moved = 0.0, 0
 
-    def is_too_slow(self, phase: object, moved: int, now: float, window: float, rate: int) -> bool:
-        """Whether fewer bytes moved than the rate asks for, over a whole window of the same phase.
+class CallerPace:
+    """How fast the caller of a connection moves bytes while it is the caller's turn.
+
+    Args:
+        limits: the limits of the connection.
+
+    Attributes:
+        arrived_bytes: all bytes that the caller has sent.
+        write_pauses: how often the transport's buffer was full.
+    """
+
+    __slots__ = ("_before", "_limits", "_since", "arrived_bytes", "write_pauses")
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._before: Phase | None = None
+        self._since = 0.0
+        self.arrived_bytes = self.write_pauses = 0
+
+    def head(self, cycle: object) -> Phase:
+        """The caller sends the head of the request after this one."""
+        return Phase("head", cycle, 0, self._limits.head_seconds)
+
+    def body(self, cycle: object) -> Phase:
+        """The caller sends the body of this request."""
+        return Phase("body", cycle, self.arrived_bytes, 2 * self._limits.receive_seconds)
+
+    def response(self, unsent: int) -> Phase:
+        """The caller reads a response, of which so many bytes wait here."""
+        return Phase("response", self.write_pauses, -unsent, 2 * self._limits.send_seconds)
+
+    def is_too_slow(self, phase: Phase | None, now: float) -> bool:
+        """Whether fewer bytes moved than the limits ask for, over a whole window of the same phase.
 
         Args:
-            phase: what the connection does; another value begins another measurement.
-            moved: bytes moved until now, from any origin.
+            phase: None if it is not the caller's turn.
             now: the loop's time, seconds.
-            window: time to measure over, seconds.
-            rate: lowest rate, bytes per second; 0 asks for one byte in the window.
         """
-        if phase == self._phase:
-            if now - self._since < window:
+        before = self._before
+        if phase is not None and before is not None and phase[:2] == before[:2]:
+            if now - self._since < phase.window:
                 return False
-            if moved - self._moved < max(1, rate * window):
+            if phase.moved - before.moved < max(1, self._limits.bytes_per_second * phase.window):
+                self._before = None
                 return True
-        self._phase, self._since, self._moved = phase, now, moved
+        self._before, self._since = phase, now
         return False
