@@ -42,9 +42,7 @@ class CountedBody(asyncio.BufferedProtocol):
         self.unread = length
         self._is_installed = False  # in the place of the connection's protocol
         self._views: deque[memoryview] = deque()
-        self._filled_of_first = 0  # bytes of the first view
-        self._filled = 0
-        self._least = 0
+        self._filled = self._least = 0
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_arrival = 0.0
@@ -81,8 +79,7 @@ class CountedBody(asyncio.BufferedProtocol):
         """Wait for bytes in the views as `receive_into` does; the number of bytes that have come."""
         loop = self._connection.loop
         self._views.extend(views)
-        self._filled_of_first = self._filled = 0
-        self._least, self._waiter = least, loop.create_future()
+        self._filled, self._least, self._waiter = 0, least, loop.create_future()
         self._last_arrival = loop.time()
         self._connection.flow.resume_reading()
         self._timer = loop.call_later(timeout, self._check_timeout, timeout)
@@ -136,7 +133,7 @@ class CountedBody(asyncio.BufferedProtocol):
             self._is_installed = False
             self._buffer = memoryview(b"")
             connection.flow.resume_reading()
-        connection.end_counted_body()
+        connection.on_message_complete()
 
     # ---- the transport's callbacks, while this is installed ----------------------------------------------------------
 
@@ -150,7 +147,7 @@ class CountedBody(asyncio.BufferedProtocol):
             self._buffer = memoryview(bytearray(max(1, sizehint)))
             return self._buffer
         if self._views:
-            return self._views[0][self._filled_of_first : self._filled_of_first + self.unread]
+            return self._views[0][: self.unread]
         if len(self._buffer) < self._buffer_bytes:
             self._buffer = memoryview(bytearray(self._buffer_bytes))
         return self._buffer[: min(self.unread, self._buffer_bytes)]
@@ -167,10 +164,8 @@ class CountedBody(asyncio.BufferedProtocol):
             return
         self._last_arrival = connection.loop.time()
         self._filled += nbytes
-        self._filled_of_first += nbytes
-        if self._filled_of_first == len(self._views[0]):
-            self._views.popleft()
-            self._filled_of_first = 0
+        if (room := self._views.popleft()[nbytes:]).nbytes:
+            self._views.appendleft(room)
         connection.pace.arrived_bytes += nbytes
         self.count(nbytes)
         if not self._views or self._filled >= self._least or not self.unread:

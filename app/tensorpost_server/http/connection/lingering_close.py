@@ -25,30 +25,20 @@ connection, or has gone: TCP does not tell which before something is sent."""
 class LingeringClose:
     """Closes one side of a connection after the other, and discards what is not read any more.
 
-    Args:
-        transport: the transport of the connection.
-        flow: its flow control.
-        loop: the event loop of the server.
-        most_discarded: bytes that are discarded for one request before the connection is aborted.
-
     Attributes:
         discarded_bytes: bytes that were discarded since the last head, or since the last response.
+        half_closed_timer: runs, or ran, from the moment on when the caller sent no more; else None.
     """
 
-    __slots__ = ("_flow", "_half_closed_timer", "_linger_timer", "_loop", "_most", "_transport", "discarded_bytes")
+    __slots__ = ("_flow", "_linger_timer", "_loop", "_most", "_transport", "discarded_bytes", "half_closed_timer")
 
     def __init__(
         self, transport: asyncio.Transport, flow: FlowControl, loop: asyncio.AbstractEventLoop, most_discarded: int
     ) -> None:
         self._transport, self._flow, self._loop, self._most = transport, flow, loop, most_discarded
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._half_closed_timer: asyncio.TimerHandle | None = None
+        self.half_closed_timer: asyncio.TimerHandle | None = None
         self.discarded_bytes = 0
-
-    @property
-    def is_half_closed(self) -> bool:
-        """Whether the caller sends no more, and a response is still made."""
-        return self._half_closed_timer is not None
 
     def linger(self) -> bool:
         """Close the sending side; the connection is closed when the caller has closed its side, or soon.
@@ -78,19 +68,19 @@ class LingeringClose:
             if response_is_due():
                 self._transport.abort()
 
-        if self._half_closed_timer is None:
-            self._half_closed_timer = self._loop.call_later(HALF_CLOSED_SECONDS, give_up)
+        if self.half_closed_timer is None:
+            self.half_closed_timer = self._loop.call_later(HALF_CLOSED_SECONDS, give_up)
 
     def discard(self, count: int) -> bool:
         """Count bytes that nobody reads; whether there were too many, and the connection is aborted."""
         self.discarded_bytes += count
-        if self.discarded_bytes > self._most:
+        if too_many := self.discarded_bytes > self._most:
             self._transport.abort()
-        return self.discarded_bytes > self._most
+        return too_many
 
     def cancel(self) -> None:
         """End the timers: the connection is closed."""
-        for timer in (self._linger_timer, self._half_closed_timer):
+        for timer in (self._linger_timer, self.half_closed_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -101,12 +91,7 @@ def closing_if_unread(
 ) -> ASGIApp:  # fmt: skip
     """The application, for a body too long to be discarded: a response before its end is the connection's last.
 
-    Args:
-        application: what answers the request.
-        cycle: the request, as uvicorn has it.
-        request: the request, as its bytes arrive.
-        most_discarded: bytes of a body that are discarded in order to keep the connection.
-        linger: called after a response that is the connection's last.
+    `linger` is called after such a response.
     """
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,9 +4,9 @@
 included, is uvicorn's.
 
 1. A body whose length is known and large is counted and not parsed (`counted_body.py`): after the head the parser is
-   dropped, and a new one starts with the first byte after the body. Nothing of it is read until the application asks, by
-   ASGI's `receive` or by the extension of `receive_into.py`, which writes to the application's memory only while the
-   application waits for it. Over TLS there is no such extension: decryption copies the bytes anyway.
+   dropped, and a new one starts with the first byte after the body. Nothing of it is read until the application asks,
+   by ASGI's `receive` or by the extension of `receive_into.py`, which writes to the application's memory only while
+   the application waits for it. Over TLS there is no such extension: decryption copies the bytes anyway.
 2. Heads are limited in bytes and time; bodies and responses must move at a lowest rate (`timeouts.py`); the rest of a
    body that was answered early is discarded up to a limit (`lingering_close.py`). Beyond these the connection closes.
 3. A malformed request is refused after the responses before it, never in the middle of one (`refusals.py`). A
@@ -46,9 +46,9 @@ from .connection_states import HEAD_END, TRANSITIONS, Event, IncomingRequest, Re
 from .counted_body import CountedBody
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
-from .refusals import MOST_FIELDS, Refusal, RequestRefused, checked_framing, head_too_large, refusal_of
+from .refusals import MOST_FIELDS, Refusal, checked_framing, head_too_large, refusal_of
 from .shared_state import shared_state
-from .timeouts import CallerPace, ConnectionLimits, Phase
+from .timeouts import CallerPace, ConnectionLimits
 from .whole_responses import whole_messages_of, whole_response
 
 __all__ = ["DirectProtocol", "protocol_class"]
@@ -77,16 +77,6 @@ class HeldFlow(FlowControl):
 
     backlog = b""
 
-    def hold(self, data: bytes) -> None:
-        """Keep these bytes, and read none, until `release`."""
-        self.pause_reading()
-        self.backlog = data
-
-    def release(self) -> bytes:
-        """The bytes that were kept; reading may be resumed."""
-        data, self.backlog = self.backlog, b""
-        return data
-
     def resume_reading(self) -> None:
         """Read on, unless bytes wait."""
         if not self.backlog:
@@ -104,12 +94,9 @@ class DirectProtocol(HttpToolsProtocol):
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(config, server_state, app_state, _loop)
         self._shared = shared_state(server_state, self.limits, self.loop)
         self.url = b""  # of the request that came last, as far as it came
@@ -191,8 +178,9 @@ class DirectProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         ended = self._reading in (Reading.REFUSED, Reading.LINGERING)
         cycle = self._current
-        unwanted = ended or (cycle is not None and cycle.response_complete and cycle.more_body)
-        if not (unwanted and self._close.discard(len(data))) and not ended:
+        if ended or (cycle is not None and cycle.response_complete and cycle.more_body):
+            ended = self._close.discard(len(data)) or ended
+        if not ended:
             self._parse(data)
 
     def _replay(self, head: bytes, body: bytes) -> bool:
@@ -230,7 +218,8 @@ class DirectProtocol(HttpToolsProtocol):
                 body.count(len(part))
                 continue
             if len(self.pipeline) >= MOST_QUEUED:
-                self._flow.hold(data[at:])
+                self.flow.pause_reading()
+                self._flow.backlog = data[at:]
                 return
             cycle = self._current
             end = self._request.end_of_part(data, at, in_body=cycle is not None and cycle.more_body)
@@ -251,7 +240,7 @@ class DirectProtocol(HttpToolsProtocol):
             if self._arriving_body is not None:
                 self.parser = self._new_parser()  # for the bytes after the body
             elif self._unparsed_bytes > self.limits.head_bytes:
-                self._refuse(head_too_large(self.limits.head_bytes).refusal)
+                self._refuse(head_too_large(self.limits.head_bytes))
                 return
         if (body := self._arriving_body) is not None:
             body.pause()
@@ -298,15 +287,14 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        framing = checked_framing(self.url, self.headers, self.parser.get_http_version(), self.limits.head_bytes)
+        parser: httptools.HttpRequestParser = self.parser
+        framing = checked_framing(self.url, self.headers, parser.get_http_version(), self.limits.head_bytes)
         if self._health_only and not self.url.startswith(HEALTH_PATHS):
-            raise RequestRefused(
-                TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1})
-            )
-        upgrade = self.parser.should_upgrade()
+            raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
+        upgrade = parser.should_upgrade()
         if upgrade and framing.chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
-            raise RequestRefused(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
+            raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
         self._close.discarded_bytes = self._unparsed_bytes = 0
         request = self._request
         request.content_length = length = framing.length or 0
@@ -353,11 +341,6 @@ class DirectProtocol(HttpToolsProtocol):
             self._change(Event.BODY_ENDS)
         super().on_message_complete()
 
-    def end_counted_body(self) -> None:
-        """The last byte of a counted body has arrived; called by the body."""
-        self._change(Event.BODY_ENDS)
-        super().on_message_complete()
-
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Give a request to the application when it has its turn."""
         self._shared.turns.begin(self._address, partial(self._begin, cycle, app))
@@ -377,7 +360,7 @@ class DirectProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """A response is complete; the next one may begin."""
         following = self.pipeline[-1][0] if self.pipeline else None
-        backlog = self._flow.release()
+        backlog, self._flow.backlog = self._flow.backlog, b""
         super().on_response_complete()
         if self.transport.is_closing():
             return
@@ -391,14 +374,14 @@ class DirectProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
         if backlog:
             self._parse(backlog)
-        if self._close.is_half_closed and (
+        if self._close.half_closed_timer is not None and (
             self._active is None or self._active.response_complete or self._active.more_body
         ):
             self.transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
-        self._refusal = refusal
+        self._refusal = refusal.with_traceback(None)  # which refers to this
         if (observe := self.app_state.get(OBSERVE_REFUSAL)) is not None:
             observe(refusal.status)
         self._change(Event.REFUSE)
@@ -434,17 +417,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._active.keep_alive = False
         super().shutdown()
 
-    # ---- idle and slow callers ---------------------------------------------------------------------------------------
-
-    @property
-    def is_idle(self) -> bool:
-        """See `BudgetedConnection`."""
-        cycle = self._current
-        return (cycle is None or cycle.response_complete) and not self.transport.is_closing()
-
-    def close_idle(self) -> None:
-        """See `BudgetedConnection`."""
-        self.transport.close()
+    # ---- slow callers ------------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
         """Close the connection if the caller is too slow; called by the monitor.
@@ -452,37 +425,19 @@ class DirectProtocol(HttpToolsProtocol):
         Args:
             now: the loop's time, seconds.
         """
-        phase = self._phase()
-        if not self.pace.is_too_slow(phase, now) or phase is None:
-            return
-        if phase.name != "head":
-            _log.info("closed the connection of %s: its %s moved too slowly", self.client, phase.name)
-            self.transport.abort()
-        elif self._request.head_has_begun:
-            setting = f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
-            seconds = self.limits.head_seconds
-            error = ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})")
-            self._refuse(RequestRefused(error).refusal)
-        else:
+        phase = self.pace.slow_phase(
+            now, self.transport, self._current,
+            writes=not self.flow.write_paused,
+            reads=not (self.flow.read_paused or self._reading is Reading.LINGERING),
+            # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
+            # before the response was complete
+            expects_head=self.timeout_keep_alive_task is None or self._request.head_has_begun,
+        )  # fmt: skip
+        if phase == "head" and self._request.head_has_begun:
+            seconds, setting = self.limits.head_seconds, f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
+            self._refuse(Refusal(ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})")))
+        elif phase == "head":
             self.transport.close()
-
-    def _phase(self) -> Phase | None:
-        """What the caller has to do now; None if it is the server's turn, or the connection is idle."""
-        transport, cycle = self.transport, self._current
-        closing = transport.is_closing()
-        if closing or self.flow.write_paused:
-            unsent = transport.get_write_buffer_size()
-            if closing and unsent and cycle is not None and not cycle.response_complete:
-                transport.abort()  # the response will never be complete
-                return None
-            return self.pace.response(unsent)
-        if self._reading is Reading.LINGERING or self.flow.read_paused:
-            return None
-        if cycle is not None and cycle.more_body:
-            return self.pace.body(cycle)
-        # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
-        # before the response was complete
-        is_answered = cycle is None or cycle.response_complete
-        if is_answered and (self.timeout_keep_alive_task is None or self._request.head_has_begun):
-            return self.pace.head(cycle)
-        return None
+        elif phase is not None:
+            _log.info("closed the connection of %s: its %s moved too slowly", self.client, phase)
+            self.transport.abort()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import httptools
@@ -16,7 +15,7 @@ from ...settings import ENVIRONMENT_PREFIX
 from ..error_responses import problem_document, status_of
 from ..headers import Framing, header_fields, request_framing
 
-__all__ = ["Refusal", "RequestRefused", "checked_framing", "head_too_large", "refusal_of"]
+__all__ = ["MOST_FIELDS", "Refusal", "checked_framing", "head_too_large", "refusal_of"]
 
 MOST_FIELDS = 100
 """Header fields of a request, and trailer fields of a body. Each costs objects that are much larger than the
@@ -26,12 +25,12 @@ _FIELD_OVERHEAD = 4  # ": " and CRLF
 _INFERENCE_TARGET = re.compile(rb"(?:https?://[^/]*)?/v2(?:[/?]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is refused, and the status of the response."""
+class Refusal(Exception):
+    """Why a request is refused; raised in a callback of the parser, which stops it. The status is the error's own."""
 
-    error: TensorpostError
-    status: int
+    def __init__(self, error: TensorpostError, status: int | None = None) -> None:
+        super().__init__(str(error))
+        self.error, self.status = error, status or status_of(error)
 
     def response(self, default_headers: Sequence[tuple[bytes, bytes]], target: bytes, id_: str) -> bytes:
         """The response as it is sent, the connection's last one.
@@ -54,53 +53,27 @@ class Refusal:
         return b"".join([start, *lines, b"\r\n", body])
 
 
-class RequestRefused(Exception):
-    """Raised in a callback of the parser, which stops it.
-
-    Attributes:
-        refusal: why.
-    """
-
-    def __init__(self, error: TensorpostError, status: int | None = None) -> None:
-        super().__init__(str(error))
-        self.refusal = Refusal(error, status_of(error) if status is None else status)
-
-
 def refusal_of(error: httptools.HttpParserError) -> Refusal:
     """Why the parser has stopped: the refusal that a callback has raised, or bytes that are no request."""
     cause = error.__context__
-    if not isinstance(cause, RequestRefused):
-        cause = RequestRefused(InvalidRequest("this is not a request of HTTP/1.1"))
-    return cause.refusal
+    return cause if isinstance(cause, Refusal) else Refusal(InvalidRequest("this is not a request of HTTP/1.1"))
 
 
-def head_too_large(limit: int, excess: str | None = None) -> RequestRefused:
-    """What refuses a head.
-
-    Args:
-        limit: the most bytes that a head may have.
-        excess: what it has too much of; None for bytes.
-    """
+def head_too_large(limit: int, excess: str | None = None) -> Refusal:
+    """The refusal of a head with more than it may have: more bytes than the limit, or this excess."""
     excess = excess or f"more than {limit:,} bytes (setting {ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES)"
-    return RequestRefused(LimitExceeded(f"the head of this request has {excess}; send a shorter one"), 431)
+    return Refusal(LimitExceeded(f"the head of this request has {excess}; send a shorter one"), 431)
 
 
 def checked_framing(target: bytes, headers: Sequence[tuple[bytes, bytes]], http_version: str, limit: int) -> Framing:
-    """How the body of a request ends, after its head was checked.
-
-    Args:
-        target: the target of the request.
-        headers: its header fields, with names in lower case.
-        http_version: "1.0" or "1.1".
-        limit: the most bytes that a head may have.
+    """How the body of a request ends (`request_framing`), if its head is no larger than the limit in bytes.
 
     Raises:
-        RequestRefused: the head is too large, or `request_framing` refuses it.
+        Refusal: it is larger, or `request_framing` refuses it.
     """
-    size = len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers])
-    if size > limit:
+    if len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]) > limit:
         raise head_too_large(limit)
     try:
         return request_framing(header_fields(headers), http_version)
     except InvalidParameter as error:
-        raise RequestRefused(error) from None
+        raise Refusal(error) from None

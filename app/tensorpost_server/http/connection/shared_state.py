@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from uvicorn.server import ServerState
@@ -15,22 +14,17 @@ from .whole_responses import ReplayCache
 
 __all__ = ["SharedState", "shared_state"]
 
+_MOST_REPLAYS = 1024
 
-@dataclass(frozen=True, slots=True)
+
 class SharedState:
-    """What the connections of one server share.
+    """What the connections of one server share: their number, the check of slow callers, turns, and replays."""
 
-    Attributes:
-        monitor: looks for slow connections.
-        budget: how many connections there may be.
-        turns: when their requests begin, and end with their connection.
-        replays: the replays of requests that were answered.
-    """
-
-    monitor: ConnectionMonitor
-    budget: ConnectionBudget
-    turns: RequestTurns
-    replays: ReplayCache
+    def __init__(self, server: ServerState, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.budget = ConnectionBudget(limits.connections, limits.connections_per_address)
+        self.monitor = ConnectionMonitor(server.connections, self.budget, loop, limits.interval)
+        self.turns = RequestTurns(loop)
+        self.replays = ReplayCache(_MOST_REPLAYS)
 
 
 _SHARED: WeakKeyDictionary[ServerState, SharedState] = WeakKeyDictionary()
@@ -39,7 +33,5 @@ _SHARED: WeakKeyDictionary[ServerState, SharedState] = WeakKeyDictionary()
 def shared_state(server: ServerState, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> SharedState:
     """The state of this server; made for its first connection, and gone with the server."""
     if (shared := _SHARED.get(server)) is None:
-        budget = ConnectionBudget(limits.connections, limits.connections_per_address)
-        monitor = ConnectionMonitor(server.connections, budget, loop, limits.interval)
-        shared = _SHARED[server] = SharedState(monitor, budget, RequestTurns(loop), ReplayCache())
+        shared = _SHARED[server] = SharedState(server, limits, loop)
     return shared

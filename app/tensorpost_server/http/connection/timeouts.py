@@ -7,15 +7,16 @@ them; what is too slow is found a moment later.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from ... import machine
 from ...settings import Settings
 from .connection_budget import ConnectionBudget
 
-__all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor", "Phase"]
+__all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,10 @@ class ConnectionLimits:
     def of(cls, settings: Settings) -> ConnectionLimits:
         """The limits in the settings."""
         return cls(
-            settings.max_http_head_bytes,
-            settings.head_timeout_seconds,
-            settings.receive_timeout_seconds,
-            settings.send_timeout_seconds,
-            settings.min_bytes_per_second,
-            settings.max_drain_bytes,
-            settings.max_connections,
-            settings.max_connections_per_address,
-        )
+            settings.max_http_head_bytes, settings.head_timeout_seconds, settings.receive_timeout_seconds,
+            settings.send_timeout_seconds, settings.min_bytes_per_second, settings.max_drain_bytes,
+            settings.max_connections, settings.max_connections_per_address,
+        )  # fmt: skip
 
     @property
     def interval(self) -> float:
@@ -76,88 +72,69 @@ class ConnectionMonitor:
     def __init__(
         self, connections: set[Any], budget: ConnectionBudget, loop: asyncio.AbstractEventLoop, interval: float
     ) -> None:
-        self._connections = connections
-        self._budget = budget
-        self._schedule: Callable[[], asyncio.TimerHandle] = lambda: loop.call_later(interval, self._check)
-        self._now = loop.time
+        self._connections, self._budget, self._loop, self._interval = connections, budget, loop, interval
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Check from now on; called for every new connection."""
         if self._timer is None:
-            self._timer = self._schedule()
+            self._timer = self._loop.call_later(self._interval, self._check)
 
     def _check(self) -> None:
         self._timer = None
         self._budget.log()
-        now = self._now()
+        now = self._loop.time()
         for connection in [*self._connections]:
             if hasattr(connection, "check"):
                 connection.check(now)
         if self._connections:
-            self._timer = self._schedule()
-
-
-class Phase(NamedTuple):
-    """What the caller of a connection has to do now.
-
-    Attributes:
-        name: "head", "body" or "response".
-        identity: another value begins another measurement.
-        moved: the bytes that have moved until now, from any origin.
-        window: the time that their rate is measured over, seconds.
-    """
-
-    name: str
-    identity: object
-    moved: int
-    window: float
+            self.start()
 
 
 class CallerPace:
     """How fast the caller of a connection moves bytes while it is the caller's turn.
-
-    Args:
-        limits: the limits of the connection.
 
     Attributes:
         arrived_bytes: all bytes that the caller has sent.
         write_pauses: how often the transport's buffer was full.
     """
 
-    __slots__ = ("_before", "_limits", "_since", "arrived_bytes", "write_pauses")
+    __slots__ = ("_limits", "_moved", "_phase", "_since", "arrived_bytes", "write_pauses")
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._before: Phase | None = None
-        self._since = 0.0
+        self._phase: tuple[str, object] | None = None
+        self._since, self._moved = 0.0, 0  # of the phase, when its measurement began
         self.arrived_bytes = self.write_pauses = 0
 
-    def head(self, cycle: object) -> Phase:
-        """The caller sends the head of the request after this one."""
-        return Phase("head", cycle, 0, self._limits.head_seconds)
-
-    def body(self, cycle: object) -> Phase:
-        """The caller sends the body of this request."""
-        return Phase("body", cycle, self.arrived_bytes, 2 * self._limits.receive_seconds)
-
-    def response(self, unsent: int) -> Phase:
-        """The caller reads a response, of which so many bytes wait here."""
-        return Phase("response", self.write_pauses, -unsent, 2 * self._limits.send_seconds)
-
-    def is_too_slow(self, phase: Phase | None, now: float) -> bool:
-        """Whether fewer bytes moved than the limits ask for, over a whole window of the same phase.
+    def slow_phase(
+        self, now: float, transport: asyncio.Transport, cycle: RequestResponseCycle | None, *,
+        writes: bool, reads: bool, expects_head: bool,
+    ) -> str | None:  # fmt: skip
+        """What the caller does too slowly: "head", "body" or "response"; None for nothing.
 
         Args:
-            phase: None if it is not the caller's turn.
             now: the loop's time, seconds.
+            transport: the transport of the connection.
+            cycle: the request whose bytes arrive, or arrived last.
+            writes: whether more can be written.
+            reads: whether bytes of requests are read.
+            expects_head: whether a head must come once that request is answered.
         """
-        before = self._before
-        if phase is not None and before is not None and phase[:2] == before[:2]:
-            if now - self._since < phase.window:
-                return False
-            if phase.moved - before.moved < max(1, self._limits.bytes_per_second * phase.window):
-                self._before = None
-                return True
-        self._before, self._since = phase, now
-        return False
+        phase, moved, window, limits = None, 0, 0.0, self._limits
+        is_answered, closing = cycle is None or cycle.response_complete, transport.is_closing()
+        if closing or not writes:
+            unsent = transport.get_write_buffer_size()
+            if closing and unsent and not is_answered:
+                transport.abort()  # the response will never be complete
+            else:
+                phase, moved, window = ("response", self.write_pauses), -unsent, 2 * limits.send_seconds
+        elif reads and cycle is not None and cycle.more_body:
+            phase, moved, window = ("body", cycle), self.arrived_bytes, 2 * limits.receive_seconds
+        elif reads and is_answered and expects_head:
+            phase, window = ("head", cycle), limits.head_seconds
+        if phase is not None and phase == self._phase and now - self._since < window:
+            return None
+        too_slow = phase == self._phase and moved - self._moved < max(1, limits.bytes_per_second * window)
+        self._phase, self._since, self._moved = phase, now, moved
+        return phase[0] if phase is not None and too_slow else None

@@ -11,14 +11,9 @@ from .connection_states import IncomingRequest
 
 __all__ = ["ReplayCache", "whole_messages_of", "whole_response"]
 
-_MOST_REPLAYS = 1024
-
 
 class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
     """By the head of a request, what answers the next one with that head, and the length of its body."""
-
-    def __init__(self) -> None:
-        super().__init__(_MOST_REPLAYS)
 
     def keep(self, request: IncomingRequest, replay: ReplayFunction) -> None:
         """Keep the replay of a request that was a read of its own: then these bytes, and no others, are its head."""
