@@ -10,9 +10,10 @@ import ipaddress
 import logging
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+if TYPE_CHECKING:  # httptools may not be installed
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["HEALTH_PATHS", "ConnectionBudget", "is_idle"]
 

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .counted_body import CountedBody
 
-__all__ = ["HEAD_END", "TRANSITIONS", "Event", "IncomingRequest", "Reading"]
-
-HEAD_END = b"\r\n\r\n"
-"""What ends the head of a request."""
-
-_CHUNKED_PART_BYTES = 512
+__all__ = ["TRANSITIONS", "Event", "IncomingRequest", "Reading"]
 
 
 class Reading(enum.Enum):
@@ -59,7 +54,7 @@ class IncomingRequest:
         head: the bytes of its head, if they began a read; else empty.
         after_head: the number of bytes after that head in the same read.
         begun: whether the parser has begun it.
-        head_complete: whether the parser has completed its head, and it is not refused.
+        in_head: whether its head has begun and is not complete.
         content_length: the length of its body in bytes, as its head says; 0 for a chunked body.
         unparsed_body: bytes of a small body of known length that the parser has not had.
         counted_body: the body, if it is counted and not parsed.
@@ -68,7 +63,7 @@ class IncomingRequest:
     head: bytes = b""
     after_head: int = 0
     begun: bool = False
-    head_complete: bool = False
+    in_head: bool = False
     content_length: int = 0
     unparsed_body: int = 0
     counted_body: CountedBody | None = None
@@ -77,22 +72,3 @@ class IncomingRequest:
     def unread(self) -> int:
         """Bytes of a counted body that have not arrived."""
         return 0 if self.counted_body is None else self.counted_body.unread
-
-    @property
-    def head_has_begun(self) -> bool:
-        """Whether a head has begun and is not complete."""
-        return self.begun and not self.head_complete
-
-    def end_of_part(self, data: bytes, start: int, *, in_body: bool) -> int:
-        """Where to stop parsing, so that few requests are parsed at once: the end of a body, or of the next head.
-
-        Args:
-            data: the bytes of one read.
-            start: the index of the first byte that is not parsed.
-            in_body: whether the end of a body has not been parsed.
-        """
-        if self.unparsed_body:
-            return min(start + self.unparsed_body, len(data))
-        # An empty line in a chunk ends no head; many small parts would take the parser long.
-        end = data.find(HEAD_END, start + (_CHUNKED_PART_BYTES if in_body else 0))
-        return len(data) if end < 0 else end + len(HEAD_END)

@@ -56,40 +56,42 @@ class CountedBody(asyncio.BufferedProtocol):
 
     async def receive_into(self, views: Sequence[memoryview], least: int, timeout: float) -> int:
         """See `ReceiveInto`."""
-        cycle, transport = self._cycle, self._connection.transport
+        cycle, transport, loop = self._cycle, self._connection.transport, self._connection.loop
         if cycle.waiting_for_100_continue and not transport.is_closing():
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
-        count, room = _move_bytes(cycle.body, views)
-        if count >= least or not room or not cycle.more_body:
-            return count
-        if cycle.disconnected or cycle.response_complete:
-            raise ConnectionResetError
-        assert self._is_installed
+        self._views.extend([view for view in views if view.nbytes])
+        self._filled, self._least = 0, least
         try:
-            count += await self._fill(room, least - count, timeout)
-        finally:
-            if self.unread:
-                self.pause()
-        if cycle.disconnected:
-            raise ConnectionResetError
-        return count
-
-    async def _fill(self, views: Sequence[memoryview], least: int, timeout: float) -> int:
-        """Wait for bytes in the views as `receive_into` does; the number of bytes that have come."""
-        loop = self._connection.loop
-        self._views.extend(views)
-        self._filled, self._least, self._waiter = 0, least, loop.create_future()
-        self._last_arrival = loop.time()
-        self._connection.flow.resume_reading()
-        self._timer = loop.call_later(timeout, self._check_timeout, timeout)
-        try:
+            while self._views and (arrived := cycle.body[: self._views[0].nbytes]):
+                del cycle.body[: len(arrived)]
+                self._views[0][: len(arrived)] = arrived
+                self._advance(len(arrived))
+            if self._filled >= least or not self._views or not cycle.more_body:
+                return self._filled
+            if cycle.disconnected or cycle.response_complete:
+                raise ConnectionResetError
+            assert self._is_installed
+            self._waiter, self._last_arrival = loop.create_future(), loop.time()
+            self._connection.flow.resume_reading()
+            self._timer = loop.call_later(timeout, self._check_timeout, timeout)
             await self._waiter
         finally:
             self._views.clear()
             self._waiter = None
-            self._timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            if self.unread:
+                self.pause()
+        if cycle.disconnected:
+            raise ConnectionResetError
         return self._filled
+
+    def _advance(self, count: int) -> None:
+        """Go on behind so many bytes that were written to the first view."""
+        self._filled += count
+        if (room := self._views.popleft()[count:]).nbytes:
+            self._views.appendleft(room)
 
     def wake(self) -> None:
         """Let the application continue, with the bytes there are."""
@@ -163,9 +165,7 @@ class CountedBody(asyncio.BufferedProtocol):
             connection.data_received(data)
             return
         self._last_arrival = connection.loop.time()
-        self._filled += nbytes
-        if (room := self._views.popleft()[nbytes:]).nbytes:
-            self._views.appendleft(room)
+        self._advance(nbytes)
         connection.pace.arrived_bytes += nbytes
         self.count(nbytes)
         if not self._views or self._filled >= self._least or not self.unread:
@@ -188,18 +188,3 @@ class CountedBody(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The transport's buffer has room again."""
         self._connection.resume_writing()
-
-
-def _move_bytes(source: bytearray, targets: Sequence[memoryview]) -> tuple[int, list[memoryview]]:
-    """Move bytes from the front of the source into the targets; their number, and the room left in the targets."""
-    moved, room = 0, [view for view in targets if view.nbytes]
-    with memoryview(source) as data:
-        while room and moved < len(data):
-            count = min(len(data) - moved, len(room[0]))
-            room[0][:count] = data[moved : moved + count]
-            moved += count
-            room[0] = room[0][count:]
-            if not room[0]:
-                room.pop(0)
-    del source[:moved]
-    return moved, room

@@ -1,24 +1,18 @@
 """HTTP/1.1 for uvicorn, with large bodies received into the application's memory and limits on slow callers.
 
 `DirectProtocol` is uvicorn's httptools protocol with these differences; everything else, small and chunked bodies
-included, is uvicorn's.
+included, is uvicorn's. What the bytes are that arrive next is a state (`connection_states.py`).
 
-1. A body whose length is known and large is counted and not parsed (`counted_body.py`): after the head the parser is
-   dropped, and a new one starts with the first byte after the body. Nothing of it is read until the application asks,
-   by ASGI's `receive` or by the extension of `receive_into.py`, which writes to the application's memory only while
-   the application waits for it. Over TLS there is no such extension: decryption copies the bytes anyway.
+1. A large body of known length is counted, not parsed (`counted_body.py`). Nothing of it is read until the application
+   asks, by ASGI's `receive` or by the extension of `receive_into.py`; over TLS, which copies anyway, by `receive` only.
 2. Heads are limited in bytes and time; bodies and responses must move at a lowest rate (`timeouts.py`); the rest of a
    body that was answered early is discarded up to a limit (`lingering_close.py`). Beyond these the connection closes.
-3. A malformed request is refused after the responses before it, never in the middle of one (`refusals.py`). A
+3. A malformed request is refused after the responses before it, never in the middle of one (`request_parser.py`). A
    disconnect is reported to all requests of the connection.
-4. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed, in
-   one read's bytes (`HeldFlow`) and in the socket.
+4. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed.
 5. Requests of different addresses begin in turn, a few in each turn of the event loop (`request_turns.py`).
 6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
    through the extension of `call_cache.py`, is answered by its `Replay` (`whole_responses.py`).
-
-What the bytes are that arrive next is a state; `connection_states.py` lists every change. The state of a response is
-uvicorn's (`RequestResponseCycle`).
 """
 
 from __future__ import annotations
@@ -31,7 +25,6 @@ from typing import Any, ClassVar, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -42,11 +35,21 @@ from ..call_cache import WHOLE_MESSAGES
 from ..headers import request_id
 from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_budget import HEALTH_PATHS
-from .connection_states import HEAD_END, TRANSITIONS, Event, IncomingRequest, Reading
+from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .counted_body import CountedBody
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
-from .refusals import MOST_FIELDS, Refusal, checked_framing, head_too_large, refusal_of
+from .request_parser import (
+    HEAD_END,
+    MOST_FIELDS,
+    MOST_QUEUED,
+    HeldFlow,
+    Refusal,
+    RequestParser,
+    checked_framing,
+    end_of_part,
+    head_too_large,
+)  # fmt: skip
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
 from .whole_responses import whole_messages_of, whole_response
@@ -56,31 +59,12 @@ __all__ = ["DirectProtocol", "protocol_class"]
 DIRECT_BYTES = 64 * 1024
 """Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
 
-MOST_QUEUED = 8
-"""Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
-are room to spare. uvicorn parses all that it reads, and keeps objects of a request for 18 bytes sent."""
-
 _log = logging.getLogger(__name__)
 
 
 def protocol_class(limits: ConnectionLimits) -> type[DirectProtocol]:
     """`DirectProtocol` with these limits, for `uvicorn.Config(http=...)`."""
     return cast("type[DirectProtocol]", type("DirectProtocol", (DirectProtocol,), {"limits": limits}))
-
-
-class HeldFlow(FlowControl):
-    """Flow control that reads nothing while bytes wait that are parsed before any further ones are read.
-
-    Attributes:
-        backlog: the bytes that wait.
-    """
-
-    backlog = b""
-
-    def resume_reading(self) -> None:
-        """Read on, unless bytes wait."""
-        if not self.backlog:
-            super().resume_reading()
 
 
 class DirectProtocol(HttpToolsProtocol):
@@ -106,9 +90,12 @@ class DirectProtocol(HttpToolsProtocol):
         self._request = IncomingRequest()
         self._active: RequestResponseCycle | None = None  # the request that the application answers now
         self._refusal: Refusal | None = None  # from Event.REFUSE on
-        self._unparsed_bytes = 0  # fed to the parser since it last completed a head or found a part of a body
         self._last_replay = 0.0  # the loop's time
         self.pace = CallerPace(self.limits)
+        self._renew_parser()
+
+    def _renew_parser(self) -> None:
+        self.parser = self._parser = RequestParser(self, self.limits.head_bytes)
 
     def _change(self, event: Event) -> None:
         self._reading = TRANSITIONS[self._reading, event]
@@ -221,11 +208,10 @@ class DirectProtocol(HttpToolsProtocol):
                 self.flow.pause_reading()
                 self._flow.backlog = data[at:]
                 return
-            cycle = self._current
-            end = self._request.end_of_part(data, at, in_body=cycle is not None and cycle.more_body)
-            self._unparsed_bytes += end - at
+            in_body = self._current is not None and self._current.more_body
+            end = end_of_part(data, at, self._request.unparsed_body, in_body=in_body)
             try:
-                self.parser.feed_data(data[at:end])
+                self._parser.feed(data[at:end])
                 at = end
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
@@ -233,23 +219,14 @@ class DirectProtocol(HttpToolsProtocol):
                     return
                 # The upgrade is declined (RFC 9110, section 7.8); the parser has stopped after the head.
                 at += upgrade.args[0]
-                self.parser = self._new_parser()
-            except httptools.HttpParserError as error:
-                self._refuse(refusal_of(error))
+                self._renew_parser()
+            except Refusal as refusal:
+                self._refuse(refusal)
                 return
             if self._arriving_body is not None:
-                self.parser = self._new_parser()  # for the bytes after the body
-            elif self._unparsed_bytes > self.limits.head_bytes:
-                self._refuse(head_too_large(self.limits.head_bytes))
-                return
+                self._renew_parser()  # for the bytes after the body
         if (body := self._arriving_body) is not None:
             body.pause()
-
-    def _new_parser(self) -> httptools.HttpRequestParser:
-        parser = httptools.HttpRequestParser(self)
-        # As uvicorn does: bytes after a request that asks to close must not spoil its response.
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return parser
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
         """The caller sends no more. Complete requests are answered, then the connection is closed.
@@ -275,7 +252,7 @@ class DirectProtocol(HttpToolsProtocol):
         """A request begins."""
         if self._request.begun:
             self._request = IncomingRequest()
-        self._request.begun = True
+        self._request.begun = self._request.in_head = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -287,7 +264,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        parser: httptools.HttpRequestParser = self.parser
+        parser = self._parser
         framing = checked_framing(self.url, self.headers, parser.get_http_version(), self.limits.head_bytes)
         if self._health_only and not self.url.startswith(HEALTH_PATHS):
             raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
@@ -295,14 +272,14 @@ class DirectProtocol(HttpToolsProtocol):
         if upgrade and framing.chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
             raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
-        self._close.discarded_bytes = self._unparsed_bytes = 0
+        self._close.discarded_bytes = parser.unparsed_bytes = 0
         request = self._request
         request.content_length = length = framing.length or 0
         super().on_headers_complete()
         cycle = self._current
         if cycle is None or cycle.scope is not self.scope:
             return  # it becomes a WebSocket
-        request.head_complete = True
+        request.in_head = False
         if not upgrade:
             self.headers = []  # trailer fields come here later; the application has seen the header fields
         if not self.pipeline:
@@ -319,14 +296,12 @@ class DirectProtocol(HttpToolsProtocol):
                 extensions[RECEIVE_INTO] = {"receive_into": body.receive_into, "arrived_bytes": body.arrived_bytes}
         else:
             request.unparsed_body = length
-        if not into_memory and not (
-            self.config.access_log and cycle.access_log
-        ):  # uvicorn writes its log where it sends
+        if not into_memory and not (self.config.access_log and cycle.access_log):  # which uvicorn writes where it sends
             extensions[WHOLE_MESSAGES] = {"whole_messages": whole_messages_of(cycle, request, self._shared.replays)}
 
     def on_body(self, body: bytes) -> None:
         """The parser has found a part of a body."""
-        self._unparsed_bytes = 0
+        self._parser.unparsed_bytes = 0
         if (counted := self._arriving_body) is not None:
             counted.unread -= len(body)
         elif self._request.unparsed_body:
@@ -349,9 +324,8 @@ class DirectProtocol(HttpToolsProtocol):
         """Give it to the application now; False if its caller has gone."""
         if cycle.disconnected:
             return False
-        most = self.limits.drain_bytes
-        if cycle is self.cycle and self._request.content_length > most:
-            app = closing_if_unread(app, cycle, self._request, most, self._linger)
+        if cycle is self.cycle and self._request.content_length > self.limits.drain_bytes:
+            app = closing_if_unread(app, cycle, self._request, self.limits.drain_bytes, self._linger)
         super()._start_asgi_task(cycle, app)
         return True
 
@@ -368,7 +342,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._active = following
             if (body := self._arriving_body) is not None and following is self.cycle:
                 body.pause()
-        elif self._reading is Reading.PARSED and not self.cycle.more_body and not self._request.head_has_begun:
+        elif self._reading is Reading.PARSED and not self.cycle.more_body and not self._request.in_head:
             self._change(Event.ALL_ANSWERED)
         if self._refusal is not None and (following is None or following.more_body):
             self._answer_refusal(self._refusal)
@@ -401,7 +375,7 @@ class DirectProtocol(HttpToolsProtocol):
             if active.response_started:
                 self.transport.abort()
                 return
-        id_ = request_id(dict(self.headers).get(b"x-request-id") if self._request.head_has_begun else None)
+        id_ = request_id(dict(self.headers).get(b"x-request-id") if self._request.in_head else None)
         self.transport.write(refusal.response(self.server_state.default_headers, self.url, id_))
         self._linger()
 
@@ -431,9 +405,9 @@ class DirectProtocol(HttpToolsProtocol):
             reads=not (self.flow.read_paused or self._reading is Reading.LINGERING),
             # uvicorn's timer for an idle connection ends with the first byte of the next request, but not if that came
             # before the response was complete
-            expects_head=self.timeout_keep_alive_task is None or self._request.head_has_begun,
+            expects_head=self.timeout_keep_alive_task is None or self._request.in_head,
         )  # fmt: skip
-        if phase == "head" and self._request.head_has_begun:
+        if phase == "head" and self._request.in_head:
             seconds, setting = self.limits.head_seconds, f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
             self._refuse(Refusal(ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})")))
         elif phase == "head":

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
-
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from typing import TYPE_CHECKING, Any
 
 from ... import machine
 from ...settings import Settings
 from .connection_budget import ConnectionBudget
+
+if TYPE_CHECKING:  # httptools may not be installed
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 __all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor"]
 
