@@ -28,7 +28,7 @@ def test_what_directml_accepts_is_accepted_and_nothing_else(operator: str) -> No
 
 
 def test_every_operator_has_both_kinds() -> None:
-    assert OPERATORS == sorted(cls.operator_type for cls in CLASSES)
+    assert sorted(cls.operator_type for cls in CLASSES) == OPERATORS
     for operator in OPERATORS:
         assert {item.accepted for item in JUDGED if item.operator == operator} == {True, False}
 
