@@ -135,14 +135,14 @@ def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwi
 def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
     """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs.
 
-    DirectML applies the ScaleBias to the exponent too, and truncates both where they are integers.
+    DirectML applies the ScaleBias to the exponent too, and truncates both to 32 bits where they are integers.
     """
     base, exponent = desc.input_tensor.dtype, desc.exponent_tensor.dtype
     (x, power), scale_bias = operands(desc), scaling(desc)
     if scale_bias is not None:
         power = power * scale_bias.scale + scale_bias.bias
-        x = saturated(x, base.name) if base.kind in "iu" else x
-        power = saturated(power, exponent.name) if exponent.kind in "iu" else power
+        x = saturated(x, wide_integer(base.name)) if base.kind in "iu" else x
+        power = saturated(power, wide_integer(exponent.name)) if exponent.kind in "iu" else power
     if base.kind in "iu" and exponent.kind in "iu":
         read = "int64" if scale_bias is None else "float32"
         made = call("power_integers", call("as_int64", x), call("as_int64", power))

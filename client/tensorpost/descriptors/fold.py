@@ -2,7 +2,8 @@
 
 Sources: the DML_UNFOLD and DML_FOLD pages; ONNX's Col2Im. The pages ask for equal ranks and pair tensors of 3 and 4
 dimensions: columns have 3, as DirectML wants it, an image as many as it needs. That strides, dilations and windows are
-at least 1, and windows lie inside the padded image, is needed by the formula.
+at least 1, and windows lie inside the padded image, is needed by the formula. That strides, dilations and padding are
+at most 65535 is CreateOperator's rule (DirectML 1.15.4); the pages are silent.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
 __all__ = ["FoldOperatorDesc", "UnfoldOperatorDesc"]
+
+MOST = 0xFFFF
+"""Of a stride, a dilation or a padding."""
 
 DEFAULTS = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}
 
@@ -84,6 +88,11 @@ class _Windows(OperatorDesc):
                 if value == 0:
                     where = (pascal_case(name), axis)
                     rules.append(self.broken("zero", where, "must be at least 1", value, "at least 1"))
+        for name in DEFAULTS:
+            for axis, value in enumerate(getattr(self, name)):
+                if value > MOST:
+                    where = (pascal_case(name), axis)
+                    rules.append(self.broken("too-large", where, "DirectML takes no more", value, f"at most {MOST}"))
         other = "output_tensor" if self.image_field == "input_tensor" else "input_tensor"
         for name, rank in ((self.image_field, 2 + spatial), (other, 3)):
             sizes: tuple[int, ...] = getattr(self, name).sizes

@@ -239,7 +239,10 @@ class QuantizedLinearAveragePoolingOperatorDesc(DilatedPooling, QuantizedPooled)
     include_padding: Bool
 
     def type_rules(self) -> Iterator[Violation]:
-        """Input and output agree in type and rank, and with their zero points in type; parameters have their sizes."""
+        """Input and output agree in type and rank, and with their zero points in type; parameters have their sizes.
+
+        That a scale and its zero point have equal sizes is CreateOperator's rule (DirectML 1.15.4).
+        """
         yield from self.same_data_type("input_tensor", "output_tensor")
         yield from self.same_dimension_count("input_tensor", "output_tensor")
         channels = (*self.input_tensor.sizes, 1, 1)[1]
@@ -247,6 +250,9 @@ class QuantizedLinearAveragePoolingOperatorDesc(DilatedPooling, QuantizedPooled)
             yield from self.same_data_type(f"{name}_tensor", f"{name}_zero_point_tensor")
             parameters = (f"{name}_scale_tensor", f"{name}_zero_point_tensor")
             yield from self.one_value_or(channels, 1, "channel", *parameters, flat=True)
+            yield from self.same_dimension_count(*parameters)
+            scale, sizes = self.names_of_fields()[parameters[0]], getattr(self, parameters[0]).sizes
+            yield from self.sizes_are(sizes, f"{scale}.Sizes", parameters[1], code="parameter-sizes")
 
 
 class AveragePoolingGradients(OperatorDesc):

@@ -1,0 +1,59 @@
+"""Responses that are written in one piece, and the replays that give them without the application (`call_cache.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from ..call_cache import MOST_KEY_BYTES, BoundedCache, ReplayFunction, WholeMessages
+from .connection_states import IncomingRequest
+
+__all__ = ["ReplayCache", "whole_messages_of", "whole_response"]
+
+
+class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
+    """By the head of a request, what answers the next one with that head, and the length of its body."""
+
+    def keep(self, request: IncomingRequest, replay: ReplayFunction) -> None:
+        """Keep the replay of a request that was a read of its own: then these bytes, and no others, are its head."""
+        if 0 < len(request.head) <= MOST_KEY_BYTES and request.after_head == request.content_length:
+            self.put(request.head, (replay, request.content_length))
+
+    def response(self, head: bytes, body: bytes) -> tuple[bytes, bytes] | None:
+        """The header lines and the body of the response; None if the application has to give it."""
+        known = self.get(head)
+        return known[0](body) if known is not None and len(body) == known[1] else None
+
+
+def whole_response(default_headers: Iterable[tuple[bytes, bytes]], lines: bytes, body: bytes) -> bytes:
+    """A response 200 as it is sent: the server's header fields, the header lines of this response, the body."""
+    usual = b"".join([b"%b: %b\r\n" % field for field in default_headers])
+    return b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body)
+
+
+def whole_messages_of(cycle: RequestResponseCycle, request: IncomingRequest, replays: ReplayCache) -> WholeMessages:
+    """The extension `WholeMessages` of a request."""
+
+    def receive() -> bytes | None:
+        """See `WholeMessages.receive`."""
+        if cycle.more_body or cycle.disconnected or cycle.response_complete:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
+    def send(lines: bytes, body: bytes, replay: ReplayFunction | None = None) -> bool:
+        """See `SendWhole`: what uvicorn's `send` does with the two messages, where nothing is special."""
+        if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
+            return False
+        cycle.response_started = True
+        cycle.transport.write(whole_response(cycle.default_headers, lines, body))
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if replay is not None:
+            replays.keep(request, replay)
+        cycle.waiting_for_100_continue = False
+        cycle.on_response()
+        return True
+
+    return WholeMessages(receive, send)
