@@ -21,7 +21,7 @@ from .tensor import BufferTensorDesc
 __all__ = ["FoldOperatorDesc", "UnfoldOperatorDesc"]
 
 MOST = 0xFFFF
-"""Of a stride, a dilation or a padding."""
+"""The largest stride, dilation or padding."""
 
 DEFAULTS = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}
 
