@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .frame import HEAD_ALIGNMENT, NpyHeadReader
 from .images import open_image, unwritable
-from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded
+from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
 __all__ = [
     "FORMATS",
@@ -27,6 +27,7 @@ __all__ = [
     "check_picture",
     "destination",
     "format_of",
+    "picture_axes",
     "read_array",
     "standard_input",
     "write_blocks",
@@ -54,6 +55,12 @@ class Source:
     def is_picture(self) -> bool:
         """Whether it was read from a picture."""
         return self.format != "npy"
+
+
+def picture_axes(shape: Sequence[int]) -> str:
+    """`64 rows x 48 columns x 3 channels`: what the axes of a picture are that was read."""
+    nouns = ("row", "column", "channel")
+    return " x ".join(counted(count, noun) for count, noun in zip(shape, nouns, strict=False))
 
 
 class _Pipe:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ._command_messages import node_words, setting_words
 from ._files import check_picture, destination, write_blocks
 from ._terminal import progress_bar
 from .client import Client
@@ -20,10 +21,12 @@ from .npy import encode_npy_head
 from .onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
 from .operation import Operation
-from .problems import InvalidJson, InvalidParameter, counted, nearest
+from .problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .strict_json import read_json
 
-__all__ = ["attributes_of", "compute_outputs", "described", "described_node", "operator_document"]
+__all__ = ["attributes_of", "compute_outputs", "described", "described_node", "described_operator"]
+
+_OUTPUT_SETTINGS = {"output_data_type": "DataType", "output_sizes": "Sizes"}
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -101,24 +104,50 @@ def attributes_of(settings: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def operator_document(name: str, attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The document of an operator, from its name and its attributes as texts.
+def described_operator(
+    name: str, attributes: Mapping[str, str], arrays: Sequence[NDArray[Any]]
+) -> tuple[Operation, dict[str, NDArray[Any]]]:
+    """An operator from its name and its attributes as texts, and the arrays by the names of its inputs.
+
+    Attributes are also `output_data_type` and `output_sizes`, of the first output; by default those of the first array.
 
     Raises:
         UnknownOperator: there is no such operator.
-        InvalidParameter: it has no such attribute.
+        InvalidDescriptor: it breaks a rule.
+        InvalidParameter: it has no such attribute, or more or fewer inputs than there are arrays.
     """
-    cls = operator_class(name)
+    try:
+        cls = operator_class(name)
+    except UnknownOperator as error:
+        error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
+        raise
     fields = {field.attribute_name: field for field in cls.facts.fields_by_kind["attribute"]}
     desc: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     for attribute, text in attributes.items():
         field = fields.get(attribute.lower()) or next((f for f in fields.values() if f.name == attribute), None)
-        if field is None:
+        if field is not None:
+            desc[field.name] = _value(text, is_array=field.is_array)
+        elif attribute in _OUTPUT_SETTINGS:
+            output[_OUTPUT_SETTINGS[attribute]] = _value(text, is_array=attribute == "output_sizes")
+        else:
             guess = nearest(attribute, [*fields])
-            hint = f"did you mean {guess}?" if guess else f"there are {', '.join(fields) or 'none'}"
+            hint = f"did you mean {guess}?" if guess else f"it has {', '.join(fields) or 'none'}"
             raise InvalidParameter(f"{cls.operator_type} has no attribute {attribute[:60]!r}; {hint}")
-        desc[field.name] = _value(text, is_array=field.is_array)
-    return {"type": cls.operator_type, "desc": desc}
+    required = [field.slot_name for field in cls.facts.fields_by_kind["input"] if not field.optional]
+    if len(arrays) < len(required):
+        takes = counted(len(required), "tensor")
+        raise InvalidParameter(
+            f"{cls.operator_type} takes {takes} ({', '.join(required)}); got {counted(len(arrays), 'file')}"
+        )
+    if output:
+        first = {"DataType": _directml_name("input", arrays[0]), "Sizes": list(arrays[0].shape)} if arrays else {}
+        field = cls.facts.fields_by_kind["output"][0]
+        desc[field.name] = [{**first, **output}] if field.is_array else {**first, **output}
+    try:
+        return described({"type": cls.operator_type, "desc": desc}, arrays)
+    except InvalidDescriptor as error:
+        raise setting_words(cls, error) from None
 
 
 def _value(text: str, *, is_array: bool) -> Any:
@@ -150,7 +179,10 @@ def described_node(
         raise InvalidParameter(f"{op_type} takes {takes} ({', '.join(names)}), and there are {len(arrays)}")
     by_name = dict(zip(names, arrays, strict=False))
     tensors = {name: OnnxTensor(data_type(x.dtype).numpy_name, x.shape) for name, x in by_name.items()}
-    return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+    try:
+        return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+    except InvalidDescriptor as error:
+        raise node_words(error, [slot.name for slot in slots]) from None
 
 
 def compute_outputs(
