@@ -69,7 +69,9 @@ def option_words(words: Mapping[str, str]) -> Generator[None]:
             raise
         said = [
             replace(
-                v, path=tuple(words[str(key)] for key in v.path if key in words)[:1] or v.path, message=renamed(v.message)
+                v,
+                path=tuple(words[str(key)] for key in v.path if key in words)[:1] or v.path,
+                message=renamed(v.message),
             )
             for v in error.violations
         ]

@@ -46,7 +46,7 @@ from ._files import (
     write_blocks,
 )
 from ._options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ._run_command import attributes_of, compute_outputs, described, described_node, described_operator
+from ._run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
 from ._terminal import place_of, print_json, progress_bar
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
@@ -237,7 +237,11 @@ def run(
         ),
     ],
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures in binding order.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[IN]...",
+            help="npy files, pictures or npz archives, in binding order; one npz with the inputs' names alone.",
+        ),
     ] = None,
     *,
     settings: Attributes = None,
@@ -267,10 +271,9 @@ def run(
         if not isinstance(document, dict):
             raise InvalidParameter("an operator document must be a JSON object")
         given = cast("dict[str, Any]", document)
-    sources = [(path, read_array(path)) for path in inputs or ()]
-    with client, picture_notes(sources, _LISTS):
-        arrays = [source.array for _, source in sources]
-        operation, by_name = described(given, arrays) if document_file else described_operator(file, given, arrays)
+    files = InputFiles.read(inputs or ())
+    with client, picture_notes(files.sources, _LISTS):
+        operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
 
@@ -278,7 +281,11 @@ def run(
 def onnx(
     op_type: Annotated[str, typer.Argument(metavar="OP_TYPE", help="Name of an ONNX operator, as in Resize.")],
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures: its tensors, in order.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[IN]...",
+            help="npy files, pictures or npz archives: its tensors, in order; one npz with their names alone.",
+        ),
     ] = None,
     *,
     settings: Attributes = None,
@@ -300,9 +307,9 @@ def onnx(
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)
     given = usage("--set", attributes_of, settings or [])
-    sources = [(path, read_array(path)) for path in inputs or ()]
-    with client, picture_notes(sources, _LISTS):
-        operation, by_name = described_node(op_type, opset, given, [source.array for _, source in sources])
+    files = InputFiles.read(inputs or ())
+    with client, picture_notes(files.sources, _LISTS):
+        operation, by_name = described_node(op_type, opset, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
 
