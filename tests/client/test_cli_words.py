@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.command_line import Done, invoke
 from tests.support.http_app import serving
 from tests.support.raw_server import http_answer, raw_server, read_request
 
+from tensorpost import __main__ as entry_point
 from tensorpost._terminal import size_text
 from tensorpost_server.settings import Settings
 
@@ -198,3 +200,19 @@ def test_another_web_server_is_called_one():
     assert done.returncode == 1
     assert "not in the words of a tensorpost server" in said
     assert said.endswith("answered: Unsupported method")
+
+
+def test_warmup_says_that_it_compiles_only_where_it_does():
+    done = invoke("warmup", env={"NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", "")})  # compiled by conftest.py
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "compiled already" in done.stdout
+
+
+def test_ctrl_c_while_commands_are_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry_point, "_main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        entry_point.main()
+    assert ended.value.code == 130
