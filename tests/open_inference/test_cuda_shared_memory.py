@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import cuda_sharing
 from tests.support.cuda_sharing import Asker, infer_request, region_input, region_output
 from tests.support.fake_cupy import CUDARuntimeError, FakeCupy
 from tests.support.http_app import Serving, app_settings, eventually, request_bytes, serving
@@ -42,7 +44,7 @@ def cupy() -> Iterator[FakeCupy]:
 
 @pytest.fixture(scope="module")
 def server(cupy: FakeCupy) -> Iterator[Serving]:
-    with serving(cuda_shared_memory=True, slice_bytes=4096 * 16) as found:
+    with serving(shared_memory=True, cuda_shared_memory=True, grpc_port=0, slice_bytes=1 << 16) as found:
         yield found
         eventually(found.idle, "all memory is released")
     assert not +cupy.opened, "memory of another process is still open"
@@ -83,6 +85,25 @@ def test_tensors_are_copied_within_the_device(server: Serving, cupy: FakeCupy):
     eventually(lambda: not cupy.opened[x.__array_interface__["data"][0]], "the memory is closed")
     assert asker.status() == [{"name": "y", "device_id": 1, "byte_size": 1 << 20}]
     asker.unregister()
+
+
+def test_what_another_process_does_on_a_device(server: Serving, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch):
+    class Memory(cuda_sharing.Memory):
+        def __post_init__(self) -> None:
+            self.handle = os.urandom(64)
+            self.memory = cupy.shared[self.handle] = np.zeros(self.size, np.uint8)
+
+        def put(self, array: np.ndarray[Any, Any], offset: int = 0) -> None:
+            self.memory[offset : offset + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+
+        def get(self, like: np.ndarray[Any, Any], offset: int = 0) -> np.ndarray[Any, Any]:
+            return np.frombuffer(self.memory[offset : offset + like.nbytes].tobytes(), like.dtype).reshape(like.shape)
+
+        def free(self) -> None:
+            eventually(lambda: not cupy.opened[self.memory.__array_interface__["data"][0]], "it is closed")
+
+    monkeypatch.setattr(cuda_sharing, "Memory", Memory)
+    cuda_sharing.share(server.port, server.app.state.grpc_port)
 
 
 def test_strings_and_attributes_pass_through_the_host(server: Serving, cupy: FakeCupy):

@@ -171,6 +171,26 @@ def test_owners_prefixes_counts_and_addresses(key: str, monkeypatch: pytest.Monk
         Client("http://127.0.0.1:9", shared_memory=1)  # type: ignore[arg-type] # what is refused
 
 
+def test_strings_lie_in_a_region(server: Serving, key: str):
+    words = b"".join(len(word).to_bytes(4, "little") + word for word in (b"ab", b""))
+    Path(f"/dev/shm/{key}").write_bytes(words + bytes(1000))
+    document = {"key": key, "offset": 0, "byte_size": 1000}
+
+    def post(path: str, document: Any) -> None:
+        assert server.ask(request_bytes("POST", path, json.dumps(document).encode())).status == 200
+
+    post("/v2/systemsharedmemory/region/words/register", document)
+    given = {"shared_memory_region": "words", "shared_memory_byte_size": len(words)}
+    wanted = {"shared_memory_region": "words", "shared_memory_byte_size": 500, "shared_memory_offset": 100}
+    inputs = [
+        {"name": "input", "datatype": "BYTES", "shape": [2], "parameters": given},
+        {"name": "repeats", "datatype": "INT64", "shape": [1], "data": [2]},
+    ]
+    post("/v2/models/onnx.tile/infer", {"inputs": inputs, "outputs": [{"name": "output", "parameters": wanted}]})
+    assert Path(f"/dev/shm/{key}").read_bytes()[100 : 100 + 2 * len(words)] == words * 2
+    post("/v2/systemsharedmemory/unregister", {})
+
+
 def test_a_document_is_an_operation_of_a_model(server: Serving):
     document = {"type": "TILE", "desc": {"Repeats": [2]}}
     x = {"name": "input", "datatype": "INT8", "shape": [2], "data": [1, 2]}

@@ -37,7 +37,7 @@ if (MISSING := _missing()) is not None:
     pytest.skip(MISSING, allow_module_level=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def device_server() -> Iterator[Serving]:
     with serving(shared_memory=True, cuda_shared_memory=True, grpc_port=0) as found:
         yield found
