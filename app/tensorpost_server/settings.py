@@ -331,6 +331,11 @@ class Settings(BaseSettings):
     shared_memory_prefix: str = Field(
         default="", description="What the names of shared memory objects must begin with to be registered."
     )
+    cuda_shared_memory: bool = Field(
+        default=False,
+        description="Whether callers on the same host may have tensors read from and written to memory of the CUDA "
+        "devices in use that they share by its handle (/v2/cudasharedmemory; Linux). Not for callers behind a proxy.",
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from ._api_key import find_api_key
-from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Timeout
+from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
 from .client import Client
 from .descriptors import FeatureLevel
 from .problems import InvalidParameter
@@ -40,7 +40,7 @@ __all__ = [
 S = TypeVar("S")
 T = TypeVar("T")
 _MOST_DIGITS = 40  # of a whole number; Python reads no more than 4300, and no size has more than 20
-Url = Annotated[str, typer.Option("--url", envvar="TENSORPOST_URL", help="The server.", show_default=True)]
+Url = Annotated[str, typer.Option("--url", envvar=URL_VARIABLE, help="The server.", show_default=True)]
 Uds = Annotated[
     Path | None,
     typer.Option("--uds", metavar="PATH", help="Unix socket of a server on this machine, instead of the URL's host."),

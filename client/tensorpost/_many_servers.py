@@ -7,6 +7,7 @@ asking anybody.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import cast
 from ._checks import shown
 from ._deadline import Deadline
 from ._http1 import Request
+from ._options import DEFAULT_URL, URL_VARIABLE
 from ._origin import Origin
 from ._response import Response
 from ._runtime import Runtime
@@ -33,7 +35,7 @@ _PROBE_BYTES = 1 << 20  # a body from which on a server that failed is asked fir
 
 
 def new_transport(
-    base_url: str | Sequence[str],
+    base_url: str | Sequence[str] | None,
     make: Callable[[str, str | None], Transport],
     uds: str | None,
     shared_memory: bool = False,
@@ -49,6 +51,8 @@ def new_transport(
     Raises:
         InvalidParameter: there is no URL, one twice, or a Unix socket or shared memory for several servers.
     """
+    if base_url is None:
+        return _of_environment(make, uds, shared_memory)
     if isinstance(base_url, str) and not base_url.startswith(DNS_PREFIX):
         return make(base_url, None)
     if uds is not None:
@@ -68,6 +72,18 @@ def new_transport(
         raise InvalidParameter(f"a {DNS_PREFIX} URL stands for all addresses of its name; give it alone")
     transports = [make(url, None) for url in urls]
     return ManyServers(transports, None, transports[0])
+
+
+def _of_environment(
+    make: Callable[[str, str | None], Transport], uds: str | None, shared_memory: bool
+) -> Transport | ManyServers:
+    url = os.environ.get(URL_VARIABLE)
+    try:
+        return new_transport(url or DEFAULT_URL, make, uds, shared_memory)
+    except InvalidParameter as error:
+        if url:
+            error.detail += f" (the URL is the variable {URL_VARIABLE}'s)"
+        raise
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import EllipsisType
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -46,6 +46,16 @@ class NumpyCalls:
         InvalidParameter, InvalidDescriptor: the arguments are wrong; nothing was sent.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
+
+    if not TYPE_CHECKING:  # to a type checker, unknown names stay errors
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if not name.startswith("_"):
+                from ._unknown_names import method_hint  # it is rarely needed
+
+                hint = method_hint(name, [known for known in dir(self) if not known.startswith("_")])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def _node(self, op_type: str, inputs: Sequence[Any], options: CallOptions, **attributes: Any) -> Any:
         node, arrays = onnx_node(op_type, inputs, NEWEST_OPSET, None, attributes)

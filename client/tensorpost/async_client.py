@@ -21,7 +21,6 @@ from ._options import (
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
-    DEFAULT_URL,
     NO_HEADERS,
     Limits,
     Timeout,
@@ -73,7 +72,7 @@ class AsyncClient(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str | Sequence[str] = DEFAULT_URL,
+        base_url: str | Sequence[str] | None = None,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,

@@ -25,7 +25,6 @@ from ._options import (
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
-    DEFAULT_URL,
     NO_HEADERS,
     Limits,
     Timeout,
@@ -52,7 +51,8 @@ class Client(NumpyCalls):
     """A connection to a tensorpost server. Blocking; may be shared between threads.
 
     Args:
-        base_url: where the server is; a path in it is kept as a prefix. Of several URLs each call goes to the server
+        base_url: where the server is; a path in it is kept as a prefix. Default: the variable TENSORPOST_URL, else
+            http://127.0.0.1:8000. Of several URLs each call goes to the server
             with the fewest outstanding bytes of this client, and to another one if that cannot answer. A URL that
             begins with `dns+http` stands for every address of its name, looked up again every 30 seconds.
         timeout: the longest silence in seconds while a request is sent or an answer awaited or received; None waits for
@@ -89,7 +89,7 @@ class Client(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str | Sequence[str] = DEFAULT_URL,
+        base_url: str | Sequence[str] | None = None,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
@@ -19,6 +19,7 @@ from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
 from .caller_watch import CallerWatch
+from .dialects import served_operator
 from .documents import examples
 from .documents.conformance import conformance_of
 from .headers import FRAMING, Framing, content_length, header_fields
@@ -57,7 +58,7 @@ async def list_operators(request: Request) -> JSONResponse:
 )
 async def describe_operator(request: Request) -> JSONResponse:
     """One operator's fields, types and support by feature level, with the JSON schema of its descriptor."""
-    cls = operator_class(request.path_params["operator"])
+    cls = served_operator(request.path_params["operator"])
     entry = catalogue_entry(cls, _opened_backends(request))
     return JSONResponse({**entry, "json_schema": cls.model_json_schema(by_alias=True)})
 

@@ -292,6 +292,10 @@ async def _read_encoded(
             ((_, row, shape),) = encoded.tensors
             error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
         raise
+    except InvalidFrame as error:
+        if format_.request is MediaType.NPZ:
+            error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
+        raise
     return ReadCall(*call, None, tensors, None, encoded)
 
 

@@ -416,9 +416,11 @@ def _offers(schema: OnnxSchema, name: str, value: object) -> bool:
 
 
 def numbers_of(text: str, path: Path, kind: Kind, report: Report) -> list[Number]:
-    """The numbers of a list separated by commas; an empty text is an empty list."""
+    """The numbers of a list separated by commas, with or without brackets; an empty text is an empty list."""
     numbers: list[Number] = []
-    for index, item in enumerate(text.split(",") if text.strip() else []):
+    listed = text.strip()
+    listed = listed[1:-1].strip() if listed[:1] == "[" and listed[-1:] == "]" else listed
+    for index, item in enumerate(listed.split(",") if listed else []):
         word = item.strip().lower()
         if INTEGER.fullmatch(word) and kind != "float":
             numbers.append(int(word))
