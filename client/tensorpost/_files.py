@@ -127,10 +127,10 @@ def read_array(path: str) -> Source:
 
 
 def read_arrays(path: str) -> Mapping[str, Source]:
-    """As `read_array`, and npz archives: what they hold by name. The only array of another file has an empty name.
+    """Arrays of a file by name, as `read_array` and of npz archives. The only array of another file has an empty name.
 
     Raises:
-        OSError, InvalidFrame, InvalidParameter, ModuleNotFoundError: as `read_array`.
+        OSError, InvalidFrame, InvalidParameter, ModuleNotFoundError: whatever `read_array` refuses.
     """
     if path == PIPE:
         return _read_stream(path, standard_input(), None)

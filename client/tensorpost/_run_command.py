@@ -39,7 +39,8 @@ class InputFiles:
 
     Attributes:
         sources: what was read, each with the path of its file.
-        names: of the inputs that they are, if the only file is an npz archive with names; None if they are in order.
+        names: names of the inputs that they are, if the only file is an npz archive with names; None if they are in
+            order.
     """
 
     sources: Sequence[tuple[str, Source]]
@@ -51,7 +52,7 @@ class InputFiles:
 
         Raises:
             InvalidParameter: an archive with names is not the only file.
-            OSError, InvalidFrame, ModuleNotFoundError: as `read_array`.
+            OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
         """
         files = [(path, read_arrays(path)) for path in paths]
         sources: list[tuple[str, Source]] = []

@@ -148,7 +148,7 @@ class DeviceMemory:
     """Memory of a device that another process shares with this one. It is copied from and to, and nothing else.
 
     Attributes:
-        address: of its first byte.
+        address: address of its first byte on the device.
         nbytes: how many bytes.
     """
 
@@ -193,12 +193,12 @@ class SharingBackend(Backend, Protocol):
     def start_shared(
         self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
     ) -> Run:
-        """As `start`, with inputs and outputs in shared memory.
+        """`start` with inputs and outputs in shared memory.
 
         Args:
             plan: what to run.
-            inputs: in host memory, or in shared memory of this device, which is copied within the device.
-            targets: by output where its bytes are put, None for an output that nobody wants; `compute` then returns
+            inputs: bytes in host memory, or shared memory of this device, which is copied within the device.
+            targets: memory for the bytes of each output, None for an output that nobody wants; `compute` then returns
                 nothing. Outputs have no gaps. None for slices in host memory.
         """
         ...

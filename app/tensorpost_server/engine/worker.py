@@ -284,7 +284,7 @@ class Worker:
             raise
 
     def call_later(self, call: Callable[..., object], *args: Any) -> None:
-        """As `call`, but nobody waits for it; a failure is logged. A worker that was closed calls nothing any more."""
+        """`call` that nobody waits for; a failure is logged. A worker that was closed calls nothing any more."""
         with suppress(RuntimeError):  # closed; or no memory for a new thread, and the next call's thread takes it
             self._threads.submit_first(self._watched, call, *args).add_done_callback(_log_failure)
 

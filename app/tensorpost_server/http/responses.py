@@ -251,7 +251,7 @@ def tensor_json(array: NDArray[Any]) -> bytes:
     By pydantic-core, which writes a float64 ten times as fast as the module json.
 
     Raises:
-        InvalidParameter: as `tensor_to_json`.
+        InvalidParameter: whatever `tensor_to_json` refuses.
     """
     tensor = tensor_to_json(array)
     data: list[Any] = tensor.pop("data")

@@ -358,7 +358,7 @@ class CudaRun:
         plan: what is computed.
         inputs: an array for each input of the plan.
         uploaded: the event behind the last upload.
-        targets: as for `SharingBackend.start_shared`.
+        targets: memory for the bytes of each output; see `SharingBackend.start_shared`.
     """
 
     backend: CudaBackend

@@ -27,7 +27,7 @@ here, the device's memory is not free."""
 
 _BACKEND = "cuda"
 _HANDLE_BYTES = 64
-"""Of a `cudaIpcMemHandle_t` (CUDA Runtime API, CUDA_IPC_HANDLE_SIZE)."""
+"""Length of a `cudaIpcMemHandle_t` (CUDA Runtime API, CUDA_IPC_HANDLE_SIZE)."""
 
 
 class CudaRegion(Region):
@@ -92,7 +92,7 @@ class CudaRegion(Region):
 
         Args:
             target: filled whole.
-            offset: of the first byte, in the region.
+            offset: place of the first byte in the region.
         """
         await self.worker.call(_sharing(self.worker).download, self.part(offset, len(target)), target)
 
@@ -101,7 +101,7 @@ class CudaRegion(Region):
 
         Args:
             source: written whole.
-            offset: of the first byte, in the region.
+            offset: place of the first byte in the region.
         """
         await self.worker.call(_sharing(self.worker).upload, source, self.part(offset, len(source)))
 

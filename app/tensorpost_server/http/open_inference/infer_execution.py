@@ -115,9 +115,9 @@ class InferExecution(Execution):
 
         Args:
             prepared: the inference.
-            names: of its tensors.
+            names: names of the tensors in `read`.
             read: their memory; that of regions is empty, and is filled where it must be in host memory.
-            worker: of the device.
+            worker: the worker of the regions' device.
         """
         plan, options = prepared.plan, prepared.options
         wanted, index = options.backend or self._service.workers().default, worker.backend.index

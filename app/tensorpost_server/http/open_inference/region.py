@@ -15,8 +15,8 @@ class Region(ABC):
     """Memory that a caller registered.
 
     Args:
-        name: that it was registered by.
-        size: bytes.
+        name: the name that it was registered by.
+        size: length in bytes.
         owner: the caller who registered it.
 
     Attributes:

@@ -27,9 +27,9 @@ from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
 from .region import Region, whole_number
 
-__all__ = ["AnyRegion", "Kind", "SharedMemory", "SystemRegion"]
+__all__ = ["AnyRegion", "RegionKind", "SharedMemory", "SystemRegion"]
 
-Kind = Literal["system", "cuda"]
+RegionKind = Literal["system", "cuda"]
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 # where Linux has POSIX shared memory; names are checked below
 _KEY = re.compile(r"/?([A-Za-z0-9._-]{1,200})")
@@ -127,17 +127,17 @@ class SharedMemory:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.enabled: Mapping[Kind, bool] = {"system": settings.shared_memory, "cuda": settings.cuda_shared_memory}
+        self.enabled: Mapping[RegionKind, bool] = {"system": settings.shared_memory, "cuda": settings.cuda_shared_memory}
         self._prefix = settings.shared_memory_prefix
         self._regions: dict[str, AnyRegion] = {}
         if settings.shared_memory and not _FOLDER.is_dir():
             raise InvalidParameter(f"{setting_variable('shared_memory')} is on, but this system has no {_FOLDER}")
 
-    def check(self, scope: Scope, fields: Mapping[bytes, bytes], kind: Kind | None = None) -> str:
+    def check(self, scope: Scope, fields: Mapping[bytes, bytes], kind: RegionKind | None = None) -> str:
         """Who calls, if he may use shared memory.
 
         Args:
-            scope: of the request.
+            scope: the ASGI scope of the request.
             fields: its header fields.
             kind: which; None for any.
 
@@ -207,14 +207,14 @@ class SharedMemory:
             raise
         self._regions[name] = region
 
-    def unregister(self, name: str | None, owner: str, kind: Kind) -> None:
+    def unregister(self, name: str | None, owner: str, kind: RegionKind) -> None:
         """Forget a region, or all of this caller; what runs on them ends first. One that there is not is none."""
         for region in [*self._regions.values()]:
             if region.owner == owner and region.kind == kind and name in (None, region.name):
                 del self._regions[region.name]
                 region.release()
 
-    def status(self, name: str | None, owner: str, kind: Kind) -> list[dict[str, Any]]:
+    def status(self, name: str | None, owner: str, kind: RegionKind) -> list[dict[str, Any]]:
         """The caller's regions of this kind, or the one of this name.
 
         Raises:
@@ -267,7 +267,7 @@ class SharedMemory:
         if len(self._regions) >= _MOST_REGIONS:
             raise LimitExceeded.of("the number of regions", len(self._regions) + 1, _MOST_REGIONS, "unregister some")
 
-    def _find(self, name: str, owner: str, kind: Kind | None = None) -> AnyRegion:
+    def _find(self, name: str, owner: str, kind: RegionKind | None = None) -> AnyRegion:
         region = self._regions.get(name)
         if region is None or region.owner != owner or kind not in (None, region.kind):
             raise NotFound(f"there is no shared memory region {name[:80]!r}; register it first")
