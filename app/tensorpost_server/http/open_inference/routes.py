@@ -21,7 +21,7 @@ from ..headers import header_fields
 from ..service import Service, service_of
 from .cuda_region import has_sharing_worker, sharing_worker
 from .models import VERSION, Model
-from .shared_memory import Kind
+from .shared_memory import RegionKind
 
 __all__ = ["router"]
 
@@ -199,21 +199,21 @@ async def unregister_cuda_region(request: Request) -> Response:
     return _unregister_region(request, "cuda")
 
 
-def _region_status(request: Request, kind: Kind) -> JSONResponse:
+def _region_status(request: Request, kind: RegionKind) -> JSONResponse:
     regions, name = service_of(request).inference.regions, request.path_params.get("region")
     if not regions.enabled[kind] and name is None:
         return JSONResponse([])
     return JSONResponse(regions.status(name, _region_owner(request, kind), kind))
 
 
-def _unregister_region(request: Request, kind: Kind) -> Response:
+def _unregister_region(request: Request, kind: RegionKind) -> Response:
     regions = service_of(request).inference.regions
     if regions.enabled[kind]:
         regions.unregister(request.path_params.get("region"), _region_owner(request, kind), kind)
     return Response()
 
 
-def _region_owner(request: Request, kind: Kind) -> str:
+def _region_owner(request: Request, kind: RegionKind) -> str:
     return service_of(request).inference.regions.check(request.scope, header_fields(request.scope["headers"]), kind)
 
 

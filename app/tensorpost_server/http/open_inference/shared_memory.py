@@ -127,7 +127,10 @@ class SharedMemory:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.enabled: Mapping[RegionKind, bool] = {"system": settings.shared_memory, "cuda": settings.cuda_shared_memory}
+        self.enabled: Mapping[RegionKind, bool] = {
+            "system": settings.shared_memory,
+            "cuda": settings.cuda_shared_memory,
+        }
         self._prefix = settings.shared_memory_prefix
         self._regions: dict[str, AnyRegion] = {}
         if settings.shared_memory and not _FOLDER.is_dir():
