@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -52,7 +51,7 @@ from .request_parser import (
 )  # fmt: skip
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
-from .whole_responses import whole_messages_of, whole_response
+from .whole_responses import whole_messages_of
 
 __all__ = ["DirectProtocol", "protocol_class"]
 
@@ -76,6 +75,7 @@ class DirectProtocol(HttpToolsProtocol):
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+    parser: RequestParser
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -95,7 +95,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._renew_parser()
 
     def _renew_parser(self) -> None:
-        self.parser = self._parser = RequestParser(self, self.limits.head_bytes)
+        self.parser = RequestParser(self, self.limits.head_bytes)
 
     def _change(self, event: Event) -> None:
         self._reading = TRANSITIONS[self._reading, event]
@@ -109,6 +109,12 @@ class DirectProtocol(HttpToolsProtocol):
     def _arriving_body(self) -> CountedBody | None:
         """The counted body whose bytes arrive next."""
         return self._request.counted_body if self._reading is Reading.COUNTED else None
+
+    @property
+    def _response_is_due(self) -> bool:
+        """Whether a request has arrived, all of it, whose response is not complete."""
+        active = self._active
+        return active is not None and not active.response_complete and not active.more_body
 
     # ---- the transport's callbacks -----------------------------------------------------------------------------------
 
@@ -126,8 +132,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed. Ending a request costs as much as beginning one, so it waits for its turn too."""
-        cycles = [cycle for cycle in (self._active, *[queued for queued, _ in self.pipeline]) if cycle is not None]
-        unfinished = [cycle for cycle in cycles if not cycle.response_complete]
+        cycles = [self._active, *[queued for queued, _ in self.pipeline]]
+        unfinished = [cycle for cycle in cycles if cycle is not None and not cycle.response_complete]
         for cycle in unfinished:
             cycle.disconnected = True
         if unfinished:
@@ -135,7 +141,7 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             self._end_requests(unfinished, exc)
 
-    def _end_requests(self, unfinished: Sequence[RequestResponseCycle], exc: Exception | None) -> None:
+    def _end_requests(self, unfinished: list[RequestResponseCycle], exc: Exception | None) -> None:
         """Tell all requests of a connection that it is closed, and let its objects be freed."""
         for cycle in unfinished:
             cycle.message_event.set()
@@ -163,8 +169,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._request = IncomingRequest(head, len(data) - head_end)
             self._change(Event.REQUEST_BEGINS)
         self._unset_keepalive_if_required()
-        ended = self._reading in (Reading.REFUSED, Reading.LINGERING)
-        cycle = self._current
+        ended, cycle = self._reading in (Reading.REFUSED, Reading.LINGERING), self._current
         if ended or (cycle is not None and cycle.response_complete and cycle.more_body):
             ended = self._close.discard(len(data)) or ended
         if not ended:
@@ -172,12 +177,9 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _replay(self, head: bytes, body: bytes) -> bool:
         """Answer a request whose head is known; False if the application has to."""
-        if self.flow.write_paused or self.transport.is_closing():
+        fields = self.server_state.default_headers
+        if not self._shared.replays.answer(head, body, self.transport, self.flow, fields):
             return False
-        response = self._shared.replays.response(head, body)
-        if response is None:
-            return False
-        self.transport.write(whole_response(self.server_state.default_headers, *response))
         self.server_state.total_requests += 1
         self._last_replay = self.loop.time()
         if self.timeout_keep_alive_task is None:
@@ -211,7 +213,7 @@ class DirectProtocol(HttpToolsProtocol):
             in_body = self._current is not None and self._current.more_body
             end = end_of_part(data, at, self._request.unparsed_body, in_body=in_body)
             try:
-                self._parser.feed(data[at:end])
+                self.parser.feed(data[at:end])
                 at = end
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
@@ -229,17 +231,16 @@ class DirectProtocol(HttpToolsProtocol):
             body.pause()
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
-        """The caller sends no more. Complete requests are answered, then the connection is closed.
-
-        Returns:
-            Whether the transport stays open for that.
-        """
-        active = self._active
-        is_due = active is not None and not active.response_complete and not (active is self.cycle and active.more_body)
-        if not is_due or self._reading is Reading.LINGERING or not self.transport.can_write_eof():
+        """The caller sends no more; whether the transport stays open until complete requests are answered."""
+        if not self._response_is_due or self._reading is Reading.LINGERING or not self.transport.can_write_eof():
             return False
-        self._close.wait_for_response(lambda: self._active is not None and not self._active.response_started)
+        self._close.half_close(self._end_half_closed)
         return True
+
+    def _end_half_closed(self) -> None:
+        """Give up a caller that sends no more, if its response has not begun; else writing shows if it is there."""
+        if self._active is not None and not self._active.response_started:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
@@ -264,15 +265,14 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        parser = self._parser
-        framing = checked_framing(self.url, self.headers, parser.get_http_version(), self.limits.head_bytes)
+        framing = checked_framing(self.url, self.headers, self.parser.get_http_version(), self.limits.head_bytes)
         if self._health_only and not self.url.startswith(HEALTH_PATHS):
             raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
-        upgrade = parser.should_upgrade()
+        upgrade = self.parser.should_upgrade()
         if upgrade and framing.chunked and not self._should_upgrade():
             # The parser would take the chunks for the next request.
             raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
-        self._close.discarded_bytes = parser.unparsed_bytes = 0
+        self._close.discarded_bytes = self.parser.unparsed_bytes = 0
         request = self._request
         request.content_length = length = framing.length or 0
         super().on_headers_complete()
@@ -301,7 +301,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """The parser has found a part of a body."""
-        self._parser.unparsed_bytes = 0
+        self.parser.unparsed_bytes = 0
         if (counted := self._arriving_body) is not None:
             counted.unread -= len(body)
         elif self._request.unparsed_body:
@@ -348,14 +348,12 @@ class DirectProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
         if backlog:
             self._parse(backlog)
-        if self._close.half_closed_timer is not None and (
-            self._active is None or self._active.response_complete or self._active.more_body
-        ):
+        if self._close.half_closed_timer is not None and not self._response_is_due:
             self.transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
-        self._refusal = refusal.with_traceback(None)  # which refers to this
+        self._refusal = Refusal(refusal.error, refusal.status)  # without a traceback, which would refer to this
         if (observe := self.app_state.get(OBSERVE_REFUSAL)) is not None:
             observe(refusal.status)
         self._change(Event.REFUSE)
@@ -364,11 +362,11 @@ class DirectProtocol(HttpToolsProtocol):
     def _answer_refusal(self, refusal: Refusal) -> None:
         if self.transport.is_closing() or self._reading is Reading.LINGERING:
             return
+        if self._response_is_due:
+            self.flow.pause_reading()
+            return
         active = self._active
         if active is not None and not active.response_complete:
-            if active is not self.cycle or not active.more_body:
-                self.flow.pause_reading()
-                return
             # The error is in this request's own body.
             active.disconnected = True
             active.message_event.set()
@@ -394,11 +392,7 @@ class DirectProtocol(HttpToolsProtocol):
     # ---- slow callers ------------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Close the connection if the caller is too slow; called by the monitor.
-
-        Args:
-            now: the loop's time, seconds.
-        """
+        """Close the connection if the caller is too slow; `now` is the loop's time in seconds."""
         phase = self.pace.slow_phase(
             now, self.transport, self._current,
             writes=not self.flow.write_paused,

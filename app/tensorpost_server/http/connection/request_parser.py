@@ -123,8 +123,9 @@ class RequestParser(httptools.HttpRequestParser):
         try:
             self.feed_data(data)
         except httptools.HttpParserError as error:
-            cause = error.__context__
-            raise cause if isinstance(cause, Refusal) else Refusal(InvalidRequest("this is not a request of HTTP/1.1"))
+            if isinstance(cause := error.__context__, Refusal):
+                raise cause from None
+            raise Refusal(InvalidRequest("this is not a request of HTTP/1.1")) from None
         if self.unparsed_bytes > self._head_bytes:
             raise head_too_large(self._head_bytes)
 
