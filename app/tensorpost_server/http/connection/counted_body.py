@@ -12,10 +12,18 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 if TYPE_CHECKING:
     from .protocol import DirectProtocol
 
-__all__ = ["CountedBody"]
+__all__ = ["CountedBody", "is_large"]
+
+DIRECT_BYTES = 64 * 1024
+"""Bodies from this size on are counted. A smaller one often comes with its head, and switching costs more."""
 
 _FIRST_BYTES = 4096
 _BUFFER_BYTES = 256 * 1024
+
+
+def is_large(length: int) -> bool:
+    """Whether a body of so many bytes is counted."""
+    return length >= DIRECT_BYTES
 
 
 class CountedBody(asyncio.BufferedProtocol):

@@ -27,15 +27,14 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tensorpost.problems import InvalidRequest, ReceiveTimeout, TooBusy
+from tensorpost.problems import ReceiveTimeout
 
 from ...settings import ENVIRONMENT_PREFIX
 from ..call_cache import WHOLE_MESSAGES
 from ..headers import request_id
 from ..observability.request_record import OBSERVE_REFUSAL
-from .connection_budget import HEALTH_PATHS
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
-from .counted_body import CountedBody
+from .counted_body import CountedBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
 from .request_parser import (
@@ -45,7 +44,6 @@ from .request_parser import (
     HeldFlow,
     Refusal,
     RequestParser,
-    checked_framing,
     end_of_part,
     head_too_large,
 )  # fmt: skip
@@ -54,9 +52,6 @@ from .timeouts import CallerPace, ConnectionLimits
 from .whole_responses import whole_messages_of
 
 __all__ = ["DirectProtocol", "protocol_class"]
-
-DIRECT_BYTES = 64 * 1024
-"""Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +66,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     Attributes:
         limits: the limits of every connection of this class.
-        pace: how fast the caller sends and reads.
+        pace: the rates at which the caller sends and reads.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
@@ -92,9 +87,6 @@ class DirectProtocol(HttpToolsProtocol):
         self._refusal: Refusal | None = None  # from Event.REFUSE on
         self._last_replay = 0.0  # the loop's time
         self.pace = CallerPace(self.limits)
-        self._renew_parser()
-
-    def _renew_parser(self) -> None:
         self.parser = RequestParser(self, self.limits.head_bytes)
 
     def _change(self, event: Event) -> None:
@@ -183,9 +175,7 @@ class DirectProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self._last_replay = self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.timeout_keep_alive_handler()
         return True
 
     def timeout_keep_alive_handler(self) -> None:
@@ -198,44 +188,43 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse bytes of requests, as long as there are places for requests."""
-        at = 0
-        while at < len(data):
+        start = 0
+        while start < len(data):
             if (body := self._arriving_body) is not None:
-                part = data[at : at + body.unread]
-                at += len(part)
+                part = data[start : start + body.unread]
+                start += len(part)
                 super().on_body(part)
                 body.count(len(part))
                 continue
             if len(self.pipeline) >= MOST_QUEUED:
                 self.flow.pause_reading()
-                self._flow.backlog = data[at:]
+                self._flow.backlog = data[start:]
                 return
-            in_body = self._current is not None and self._current.more_body
-            end = end_of_part(data, at, self._request.unparsed_body, in_body=in_body)
+            end = end_of_part(data, start, self._request.unparsed_body, self._current)
             try:
-                self.parser.feed(data[at:end])
-                at = end
+                self.parser.feed(data[start:end])
+                start = end
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
                     return
                 # The upgrade is declined (RFC 9110, section 7.8); the parser has stopped after the head.
-                at += upgrade.args[0]
-                self._renew_parser()
+                start += upgrade.args[0]
+                self.parser = RequestParser(self, self.limits.head_bytes)
             except Refusal as refusal:
                 self._refuse(refusal)
                 return
             if self._arriving_body is not None:
-                self._renew_parser()  # for the bytes after the body
+                self.parser = RequestParser(self, self.limits.head_bytes)  # for the bytes after the body
         if (body := self._arriving_body) is not None:
             body.pause()
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
         """The caller sends no more; whether the transport stays open until complete requests are answered."""
-        if not self._response_is_due or self._reading is Reading.LINGERING or not self.transport.can_write_eof():
-            return False
-        self._close.half_close(self._end_half_closed)
-        return True
+        stays = self._response_is_due and self._reading is not Reading.LINGERING and self.transport.can_write_eof()
+        if stays:
+            self._close.half_close(self._end_half_closed)
+        return stays
 
     def _end_half_closed(self) -> None:
         """Give up a caller that sends no more, if its response has not begun; else writing shows if it is there."""
@@ -265,13 +254,9 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        framing = checked_framing(self.url, self.headers, self.parser.get_http_version(), self.limits.head_bytes)
-        if self._health_only and not self.url.startswith(HEALTH_PATHS):
-            raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
         upgrade = self.parser.should_upgrade()
-        if upgrade and framing.chunked and not self._should_upgrade():
-            # The parser would take the chunks for the next request.
-            raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
+        declined = upgrade and not self._should_upgrade()
+        framing = self.parser.framing(self.url, self.headers, health_only=self._health_only, declines_upgrade=declined)
         self._close.discarded_bytes = self.parser.unparsed_bytes = 0
         request = self._request
         request.content_length = length = framing.length or 0
@@ -286,7 +271,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._active = cycle
         if self._health_only:
             cycle.keep_alive = False
-        large = length >= DIRECT_BYTES
+        large = is_large(length)
         into_memory = large and self.scheme == "http"
         extensions = cast("dict[str, Any]", self.scope).setdefault("extensions", {})
         if length and (large or upgrade):

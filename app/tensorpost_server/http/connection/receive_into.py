@@ -29,8 +29,8 @@ class ReceiveInto(Protocol):
 
         Args:
             views: writable, contiguous memory of bytes.
-            least: how many bytes to wait for; more are written if they have arrived and the views have room.
-            timeout: longest pause between two parts, seconds.
+            least: the bytes to wait for; more are written if they have arrived and the views have room.
+            timeout: the longest pause between two parts, seconds.
 
         Returns:
             Bytes written. Fewer than `least` if the body ended, or if nothing came for `timeout` seconds; bytes that

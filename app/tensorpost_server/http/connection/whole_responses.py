@@ -14,11 +14,11 @@ from .connection_states import IncomingRequest
 
 __all__ = ["ReplayCache", "whole_messages_of"]
 
-HeaderFields: TypeAlias = Sequence[tuple[bytes, bytes]]
+_HeaderFields: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
-    """By the head of a request, what answers the next one with that head, and the length of its body."""
+    """Replays by the head of a request, each with the length of the body of such a request."""
 
     def keep(self, request: IncomingRequest, replay: ReplayFunction) -> None:
         """Keep the replay of a request that was a read of its own: then these bytes, and no others, are its head."""
@@ -26,7 +26,7 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
             self.put(request.head, (replay, request.content_length))
 
     def answer(
-        self, head: bytes, body: bytes, transport: asyncio.Transport, flow: FlowControl, default_headers: HeaderFields
+        self, head: bytes, body: bytes, transport: asyncio.Transport, flow: FlowControl, default_headers: _HeaderFields
     ) -> bool:
         """Answer a request whose head is known; False if the application has to."""
         known = self.get(head)
@@ -39,7 +39,7 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
         return True
 
 
-def _whole_response(default_headers: HeaderFields, lines: bytes, body: bytes) -> bytes:
+def _whole_response(default_headers: _HeaderFields, lines: bytes, body: bytes) -> bytes:
     """A response 200 as it is sent: the server's header fields, the header lines of this response, the body."""
     usual = b"".join([b"%b: %b\r\n" % field for field in default_headers])
     return b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body)
