@@ -60,7 +60,7 @@ class InputFiles:
             unnamed = (
                 [""] if "" in found else [f"arr_{index}" for index in range(len(found))]
             )  # of np.savez(file, a, b)
-            if found.keys() == {*unnamed}:
+            if set(found) == set(unnamed):
                 sources += [(path, found[name]) for name in unnamed]
             elif len(files) == 1:
                 return cls([(path, source) for source in found.values()], list(found))

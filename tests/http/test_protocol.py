@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from tests.support.bodies_app import BodiesApp, settle, sha
 from tests.support.fake_transport import FakeTransport, answers, connect
 
-from tensorpost_server.http.connection import lingering_close
-from tensorpost_server.http.connection import protocol as protocol_module
+from tensorpost_server.http.connection import counted_body, lingering_close
 from tensorpost_server.http.connection.connection_states import TRANSITIONS, Event, Reading
 from tensorpost_server.http.connection.protocol import DirectProtocol
 
@@ -27,10 +26,10 @@ SMALL = 32  # what counts as a large body here, so that byte by byte is affordab
 
 @pytest.fixture(scope="module", autouse=True)
 def large_bodies_are_small() -> Iterator[None]:
-    usual = protocol_module.DIRECT_BYTES
-    protocol_module.DIRECT_BYTES = SMALL
+    usual = counted_body.DIRECT_BYTES
+    counted_body.DIRECT_BYTES = SMALL
     yield
-    protocol_module.DIRECT_BYTES = usual
+    counted_body.DIRECT_BYTES = usual
 
 
 @pytest.fixture(scope="module")

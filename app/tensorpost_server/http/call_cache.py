@@ -13,8 +13,8 @@ The server's side is the ASGI extension `tensorpost.whole_messages` (ASGI 3.0, "
 that has arrived without waiting for it, and `send` takes a response in one call. ASGI's own `send` takes it in two
 messages, and servers write each to the socket: two system calls, and two packets for the caller to wake up for. A
 server offers it as `scope["extensions"]["tensorpost.whole_messages"] = {"whole_messages": WholeMessages(...)}`;
-`protocol.py` is one. Where it is absent or declines, ASGI's channels do the same. Middleware that wants to see messages
-removes it.
+`connection/whole_responses.py` makes it. Where it is absent or declines, ASGI's channels do the same. Middleware that
+wants to see messages removes it.
 """
 
 from __future__ import annotations

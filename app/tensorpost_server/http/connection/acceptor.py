@@ -36,8 +36,8 @@ class Acceptor:
     Args:
         listener: a bound socket; the caller closes it after `close`.
         backlog: connections that may wait in the system.
-        protocol: makes the protocol of a connection.
-        tls: None for plain connections.
+        protocol: the function that makes the protocol of a connection.
+        tls: the context of TLS; None for plain connections.
         connections: the protocols that uvicorn counts, in order to find an idle one.
     """
 

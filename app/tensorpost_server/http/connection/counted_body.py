@@ -12,10 +12,18 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 if TYPE_CHECKING:
     from .protocol import DirectProtocol
 
-__all__ = ["CountedBody"]
+__all__ = ["CountedBody", "is_large"]
+
+DIRECT_BYTES = 64 * 1024
+"""Bodies from this size on are counted. A smaller one often comes with its head, and switching costs more."""
 
 _FIRST_BYTES = 4096
 _BUFFER_BYTES = 256 * 1024
+
+
+def is_large(length: int) -> bool:
+    """Whether a body of so many bytes is counted."""
+    return length >= DIRECT_BYTES
 
 
 class CountedBody(asyncio.BufferedProtocol):
@@ -39,6 +47,9 @@ class CountedBody(asyncio.BufferedProtocol):
         self, connection: DirectProtocol, cycle: RequestResponseCycle, length: int, *, into_memory: bool
     ) -> None:
         self._connection, self._cycle, self._length, self._into_memory = connection, cycle, length, into_memory
+        # The other callbacks of a transport are the connection's.
+        self.connection_lost, self.eof_received = connection.connection_lost, connection.eof_received
+        self.pause_writing, self.resume_writing = connection.pause_writing, connection.resume_writing
         self.unread = length
         self._is_installed = False  # in the place of the connection's protocol
         self._views: deque[memoryview] = deque()
@@ -172,19 +183,3 @@ class CountedBody(asyncio.BufferedProtocol):
             if self.unread:
                 connection.flow.pause_reading()
             self.wake()
-
-    def eof_received(self) -> bool:
-        """The caller sends no more; whether the transport stays open for responses."""
-        return self._connection.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
-        self._connection.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """The transport's buffer is full."""
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        """The transport's buffer has room again."""
-        self._connection.resume_writing()

@@ -57,17 +57,8 @@ class LingeringClose:
         self._flow.resume_reading()
         return True
 
-    def wait_for_response(self, response_is_due: Callable[[], bool]) -> None:
-        """The caller sends no more: give it up if its response does not begin soon; else writing shows if it is there.
-
-        Args:
-            response_is_due: whether a request has no response that has begun.
-        """
-
-        def give_up() -> None:
-            if response_is_due():
-                self._transport.abort()
-
+    def half_close(self, give_up: Callable[[], object]) -> None:
+        """The caller sends no more; `give_up` is called soon, and looks whether its response has begun."""
         if self.half_closed_timer is None:
             self.half_closed_timer = self._loop.call_later(HALF_CLOSED_SECONDS, give_up)
 

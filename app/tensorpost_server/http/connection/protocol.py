@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -28,15 +27,14 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tensorpost.problems import InvalidRequest, ReceiveTimeout, TooBusy
+from tensorpost.problems import ReceiveTimeout
 
 from ...settings import ENVIRONMENT_PREFIX
 from ..call_cache import WHOLE_MESSAGES
 from ..headers import request_id
 from ..observability.request_record import OBSERVE_REFUSAL
-from .connection_budget import HEALTH_PATHS
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
-from .counted_body import CountedBody
+from .counted_body import CountedBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
 from .request_parser import (
@@ -46,18 +44,14 @@ from .request_parser import (
     HeldFlow,
     Refusal,
     RequestParser,
-    checked_framing,
     end_of_part,
     head_too_large,
 )  # fmt: skip
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
-from .whole_responses import whole_messages_of, whole_response
+from .whole_responses import whole_messages_of
 
 __all__ = ["DirectProtocol", "protocol_class"]
-
-DIRECT_BYTES = 64 * 1024
-"""Bodies from this size on are counted here. A smaller one often comes with its head, and switching costs more."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,10 +66,11 @@ class DirectProtocol(HttpToolsProtocol):
 
     Attributes:
         limits: the limits of every connection of this class.
-        pace: how fast the caller sends and reads.
+        pace: the rates at which the caller sends and reads.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+    parser: RequestParser
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any],
@@ -92,10 +87,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._refusal: Refusal | None = None  # from Event.REFUSE on
         self._last_replay = 0.0  # the loop's time
         self.pace = CallerPace(self.limits)
-        self._renew_parser()
-
-    def _renew_parser(self) -> None:
-        self.parser = self._parser = RequestParser(self, self.limits.head_bytes)
+        self.parser = RequestParser(self, self.limits.head_bytes)
 
     def _change(self, event: Event) -> None:
         self._reading = TRANSITIONS[self._reading, event]
@@ -109,6 +101,12 @@ class DirectProtocol(HttpToolsProtocol):
     def _arriving_body(self) -> CountedBody | None:
         """The counted body whose bytes arrive next."""
         return self._request.counted_body if self._reading is Reading.COUNTED else None
+
+    @property
+    def _response_is_due(self) -> bool:
+        """Whether a request has arrived, all of it, whose response is not complete."""
+        active = self._active
+        return active is not None and not active.response_complete and not active.more_body
 
     # ---- the transport's callbacks -----------------------------------------------------------------------------------
 
@@ -126,8 +124,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed. Ending a request costs as much as beginning one, so it waits for its turn too."""
-        cycles = [cycle for cycle in (self._active, *[queued for queued, _ in self.pipeline]) if cycle is not None]
-        unfinished = [cycle for cycle in cycles if not cycle.response_complete]
+        cycles = [self._active, *[queued for queued, _ in self.pipeline]]
+        unfinished = [cycle for cycle in cycles if cycle is not None and not cycle.response_complete]
         for cycle in unfinished:
             cycle.disconnected = True
         if unfinished:
@@ -135,7 +133,7 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             self._end_requests(unfinished, exc)
 
-    def _end_requests(self, unfinished: Sequence[RequestResponseCycle], exc: Exception | None) -> None:
+    def _end_requests(self, unfinished: list[RequestResponseCycle], exc: Exception | None) -> None:
         """Tell all requests of a connection that it is closed, and let its objects be freed."""
         for cycle in unfinished:
             cycle.message_event.set()
@@ -163,8 +161,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._request = IncomingRequest(head, len(data) - head_end)
             self._change(Event.REQUEST_BEGINS)
         self._unset_keepalive_if_required()
-        ended = self._reading in (Reading.REFUSED, Reading.LINGERING)
-        cycle = self._current
+        ended, cycle = self._reading in (Reading.REFUSED, Reading.LINGERING), self._current
         if ended or (cycle is not None and cycle.response_complete and cycle.more_body):
             ended = self._close.discard(len(data)) or ended
         if not ended:
@@ -172,18 +169,13 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _replay(self, head: bytes, body: bytes) -> bool:
         """Answer a request whose head is known; False if the application has to."""
-        if self.flow.write_paused or self.transport.is_closing():
+        fields = self.server_state.default_headers
+        if not self._shared.replays.answer(head, body, self.transport, self.flow, fields):
             return False
-        response = self._shared.replays.response(head, body)
-        if response is None:
-            return False
-        self.transport.write(whole_response(self.server_state.default_headers, *response))
         self.server_state.total_requests += 1
         self._last_replay = self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.timeout_keep_alive_handler()
         return True
 
     def timeout_keep_alive_handler(self) -> None:
@@ -196,50 +188,48 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse bytes of requests, as long as there are places for requests."""
-        at = 0
-        while at < len(data):
+        start = 0
+        while start < len(data):
             if (body := self._arriving_body) is not None:
-                part = data[at : at + body.unread]
-                at += len(part)
+                part = data[start : start + body.unread]
+                start += len(part)
                 super().on_body(part)
                 body.count(len(part))
                 continue
             if len(self.pipeline) >= MOST_QUEUED:
                 self.flow.pause_reading()
-                self._flow.backlog = data[at:]
+                self._flow.backlog = data[start:]
                 return
-            in_body = self._current is not None and self._current.more_body
-            end = end_of_part(data, at, self._request.unparsed_body, in_body=in_body)
+            end = end_of_part(data, start, self._request.unparsed_body, self._current)
             try:
-                self._parser.feed(data[at:end])
-                at = end
+                self.parser.feed(data[start:end])
+                start = end
             except httptools.HttpParserUpgrade as upgrade:
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
                     return
                 # The upgrade is declined (RFC 9110, section 7.8); the parser has stopped after the head.
-                at += upgrade.args[0]
-                self._renew_parser()
+                start += upgrade.args[0]
+                self.parser = RequestParser(self, self.limits.head_bytes)
             except Refusal as refusal:
                 self._refuse(refusal)
                 return
             if self._arriving_body is not None:
-                self._renew_parser()  # for the bytes after the body
+                self.parser = RequestParser(self, self.limits.head_bytes)  # for the bytes after the body
         if (body := self._arriving_body) is not None:
             body.pause()
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
-        """The caller sends no more. Complete requests are answered, then the connection is closed.
+        """The caller sends no more; whether the transport stays open until complete requests are answered."""
+        stays = self._response_is_due and self._reading is not Reading.LINGERING and self.transport.can_write_eof()
+        if stays:
+            self._close.half_close(self._end_half_closed)
+        return stays
 
-        Returns:
-            Whether the transport stays open for that.
-        """
-        active = self._active
-        is_due = active is not None and not active.response_complete and not (active is self.cycle and active.more_body)
-        if not is_due or self._reading is Reading.LINGERING or not self.transport.can_write_eof():
-            return False
-        self._close.wait_for_response(lambda: self._active is not None and not self._active.response_started)
-        return True
+    def _end_half_closed(self) -> None:
+        """Give up a caller that sends no more, if its response has not begun; else writing shows if it is there."""
+        if self._active is not None and not self._active.response_started:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
@@ -264,15 +254,10 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is complete: check its limits, and decide how its body is read."""
-        parser = self._parser
-        framing = checked_framing(self.url, self.headers, parser.get_http_version(), self.limits.head_bytes)
-        if self._health_only and not self.url.startswith(HEALTH_PATHS):
-            raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
-        upgrade = parser.should_upgrade()
-        if upgrade and framing.chunked and not self._should_upgrade():
-            # The parser would take the chunks for the next request.
-            raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
-        self._close.discarded_bytes = parser.unparsed_bytes = 0
+        upgrade = self.parser.should_upgrade()
+        declined = upgrade and not self._should_upgrade()
+        framing = self.parser.framing(self.url, self.headers, health_only=self._health_only, declines_upgrade=declined)
+        self._close.discarded_bytes = self.parser.unparsed_bytes = 0
         request = self._request
         request.content_length = length = framing.length or 0
         super().on_headers_complete()
@@ -286,7 +271,7 @@ class DirectProtocol(HttpToolsProtocol):
             self._active = cycle
         if self._health_only:
             cycle.keep_alive = False
-        large = length >= DIRECT_BYTES
+        large = is_large(length)
         into_memory = large and self.scheme == "http"
         extensions = cast("dict[str, Any]", self.scope).setdefault("extensions", {})
         if length and (large or upgrade):
@@ -301,7 +286,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """The parser has found a part of a body."""
-        self._parser.unparsed_bytes = 0
+        self.parser.unparsed_bytes = 0
         if (counted := self._arriving_body) is not None:
             counted.unread -= len(body)
         elif self._request.unparsed_body:
@@ -348,14 +333,12 @@ class DirectProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
         if backlog:
             self._parse(backlog)
-        if self._close.half_closed_timer is not None and (
-            self._active is None or self._active.response_complete or self._active.more_body
-        ):
+        if self._close.half_closed_timer is not None and not self._response_is_due:
             self.transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
-        self._refusal = refusal.with_traceback(None)  # which refers to this
+        self._refusal = Refusal(refusal.error, refusal.status)  # without a traceback, which would refer to this
         if (observe := self.app_state.get(OBSERVE_REFUSAL)) is not None:
             observe(refusal.status)
         self._change(Event.REFUSE)
@@ -364,11 +347,11 @@ class DirectProtocol(HttpToolsProtocol):
     def _answer_refusal(self, refusal: Refusal) -> None:
         if self.transport.is_closing() or self._reading is Reading.LINGERING:
             return
+        if self._response_is_due:
+            self.flow.pause_reading()
+            return
         active = self._active
         if active is not None and not active.response_complete:
-            if active is not self.cycle or not active.more_body:
-                self.flow.pause_reading()
-                return
             # The error is in this request's own body.
             active.disconnected = True
             active.message_event.set()
@@ -394,11 +377,7 @@ class DirectProtocol(HttpToolsProtocol):
     # ---- slow callers ------------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Close the connection if the caller is too slow; called by the monitor.
-
-        Args:
-            now: the loop's time, seconds.
-        """
+        """Close the connection if the caller is too slow; `now` is the loop's time in seconds."""
         phase = self.pace.slow_phase(
             now, self.transport, self._current,
             writes=not self.flow.write_paused,

@@ -2,7 +2,7 @@
 
 ASGI's `receive` returns bytes that have already been copied. A server that can do better offers
 `scope["extensions"]["tensorpost.receive_into"] = {"receive_into": callable}` in the scope of a request (ASGI 3.0,
-"Extensions"), and may add `"arrived_bytes": callable`; `protocol.py` is one. Where it is absent, `receive` does the
+"Extensions"), and may add `"arrived_bytes": callable`; `counted_body.py` is one. Where it is absent, `receive` does the
 same with more copies. Both may be used on one request, in any order: each byte of the body is delivered once.
 """
 
@@ -29,8 +29,8 @@ class ReceiveInto(Protocol):
 
         Args:
             views: writable, contiguous memory of bytes.
-            least: how many bytes to wait for; more are written if they have arrived and the views have room.
-            timeout: longest pause between two parts, seconds.
+            least: the bytes to wait for; more are written if they have arrived and the views have room.
+            timeout: the longest pause between two parts, seconds.
 
         Returns:
             Bytes written. Fewer than `least` if the body ended, or if nothing came for `timeout` seconds; bytes that

@@ -9,14 +9,19 @@ from http import HTTPStatus
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from tensorpost.problems import InvalidParameter, InvalidRequest, LimitExceeded, TensorpostError
+from tensorpost.problems import InvalidParameter, InvalidRequest, LimitExceeded, TensorpostError, TooBusy
 
 from ...settings import ENVIRONMENT_PREFIX
 from ..error_responses import problem_document, status_of
 from ..headers import Framing, header_fields, request_framing
+from .connection_budget import HEALTH_PATHS
 
-__all__ = ["HEAD_END", "MOST_FIELDS", "MOST_QUEUED", "HeldFlow", "Refusal", "RequestParser", "checked_framing"]
+__all__ = [
+    "HEAD_END", "MOST_FIELDS", "MOST_QUEUED", "HeldFlow", "Refusal", "RequestParser", "end_of_part",
+    "head_too_large",
+]  # fmt: skip
 
 MOST_QUEUED = 8
 """Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
@@ -24,7 +29,6 @@ are room to spare. uvicorn parses all that it reads, and keeps objects of a requ
 
 HEAD_END = b"\r\n\r\n"
 """What ends the head of a request."""
-
 
 MOST_FIELDS = 100
 """Header fields of a request, and trailer fields of a body. Each costs objects that are much larger than the
@@ -69,20 +73,6 @@ def head_too_large(limit: int, excess: str | None = None) -> Refusal:
     return Refusal(LimitExceeded(f"the head of this request has {excess}; send a shorter one"), 431)
 
 
-def checked_framing(target: bytes, headers: Sequence[tuple[bytes, bytes]], http_version: str, limit: int) -> Framing:
-    """How the body of a request ends (`request_framing`), if its head is no larger than the limit in bytes.
-
-    Raises:
-        Refusal: it is larger, or `request_framing` refuses it.
-    """
-    if len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]) > limit:
-        raise head_too_large(limit)
-    try:
-        return request_framing(header_fields(headers), http_version)
-    except InvalidParameter as error:
-        raise Refusal(error) from None
-
-
 class HeldFlow(FlowControl):
     """Flow control that reads nothing while bytes wait that are parsed before any further ones are read.
 
@@ -123,23 +113,52 @@ class RequestParser(httptools.HttpRequestParser):
         try:
             self.feed_data(data)
         except httptools.HttpParserError as error:
-            cause = error.__context__
-            raise cause if isinstance(cause, Refusal) else Refusal(InvalidRequest("this is not a request of HTTP/1.1"))
+            if isinstance(cause := error.__context__, Refusal):
+                raise cause from None
+            raise Refusal(InvalidRequest("this is not a request of HTTP/1.1")) from None
         if self.unparsed_bytes > self._head_bytes:
             raise head_too_large(self._head_bytes)
 
+    def framing(
+        self, target: bytes, headers: Sequence[tuple[bytes, bytes]], *, health_only: bool, declines_upgrade: bool
+    ) -> Framing:
+        """How the body of a request ends, whose head is complete (`request_framing`).
 
-def end_of_part(data: bytes, start: int, unparsed_body: int, *, in_body: bool) -> int:
+        Args:
+            target: the target of the request.
+            headers: its header fields, with names in lower case.
+            health_only: whether the connection is beyond the budget.
+            declines_upgrade: whether the request asks to upgrade, and the connection is not upgraded.
+
+        Raises:
+            Refusal: the request cannot be given to the application.
+        """
+        if len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]) > self._head_bytes:
+            raise head_too_large(self._head_bytes)
+        try:
+            framing = request_framing(header_fields(headers), self.get_http_version())
+        except InvalidParameter as error:
+            raise Refusal(error) from None
+        if health_only and not target.startswith(HEALTH_PATHS):
+            raise Refusal(TooBusy("too busy: no connection is free; try again", extra={"retry_after_seconds": 1}))
+        if declines_upgrade and framing.chunked:
+            # The parser would take the chunks for the next request.
+            raise Refusal(InvalidRequest("a chunked body with Upgrade is not taken; leave out one of the two"))
+        return framing
+
+
+def end_of_part(data: bytes, start: int, unparsed_body: int, cycle: RequestResponseCycle | None) -> int:
     """Where to stop parsing, so that few requests are parsed at once: the end of a body, or of the next head.
 
     Args:
         data: the bytes of one read.
         start: the index of the first byte that is not parsed.
         unparsed_body: the bytes that a body of known length still has.
-        in_body: whether a body has not ended.
+        cycle: the request whose bytes arrive, or arrived last.
     """
     if unparsed_body:
         return min(start + unparsed_body, len(data))
     # An empty line in a chunk ends no head; many small parts would take the parser long.
+    in_body = cycle is not None and cycle.more_body
     end = data.find(HEAD_END, start + (_CHUNKED_PART_BYTES if in_body else 0))
     return len(data) if end < 0 else end + len(HEAD_END)

@@ -31,8 +31,8 @@ class ConnectionLimits:
         send_seconds: the rate of a response is measured over twice this time.
         bytes_per_second: lowest rate of a body and of a response; 0 asks for one byte in that time.
         drain_bytes: most bytes of a body that are read and discarded after its request was answered.
-        connections: that may be open in all.
-        connections_per_address: that may be open from one address; None for half of all.
+        connections: connections that may be open in all.
+        connections_per_address: connections that may be open from one address; None for half of all.
     """
 
     head_bytes: int = 65_536
@@ -64,10 +64,10 @@ class ConnectionMonitor:
     """Checks all connections of a server once per interval, as long as there are any.
 
     Args:
-        connections: of the server. Each has `check(now)`, except WebSockets, which are passed over.
-        budget: of the server; its log is written at the same times.
-        loop: of the server.
-        interval: seconds between two checks.
+        connections: the connections of a server. WebSockets among them, which have no `check(now)`, are passed over.
+        budget: the budget of connections; its log is written at the same times.
+        loop: the event loop of the server.
+        interval: the time between two checks, seconds.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class CallerPace:
 
     Attributes:
         arrived_bytes: all bytes that the caller has sent.
-        write_pauses: how often the transport's buffer was full.
+        write_pauses: the number of times that the transport's buffer was full.
     """
 
     __slots__ = ("_limits", "_moved", "_phase", "_since", "arrived_bytes", "write_pauses")

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Sequence
+from typing import TypeAlias
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from ..call_cache import MOST_KEY_BYTES, BoundedCache, ReplayFunction, WholeMessages
 from .connection_states import IncomingRequest
 
-__all__ = ["ReplayCache", "whole_messages_of", "whole_response"]
+__all__ = ["ReplayCache", "whole_messages_of"]
+
+_HeaderFields: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
-    """By the head of a request, what answers the next one with that head, and the length of its body."""
+    """Replays by the head of a request, each with the length of the body of such a request."""
 
     def keep(self, request: IncomingRequest, replay: ReplayFunction) -> None:
         """Keep the replay of a request that was a read of its own: then these bytes, and no others, are its head."""
         if 0 < len(request.head) <= MOST_KEY_BYTES and request.after_head == request.content_length:
             self.put(request.head, (replay, request.content_length))
 
-    def response(self, head: bytes, body: bytes) -> tuple[bytes, bytes] | None:
-        """The header lines and the body of the response; None if the application has to give it."""
+    def answer(
+        self, head: bytes, body: bytes, transport: asyncio.Transport, flow: FlowControl, default_headers: _HeaderFields
+    ) -> bool:
+        """Answer a request whose head is known; False if the application has to."""
         known = self.get(head)
-        return known[0](body) if known is not None and len(body) == known[1] else None
+        if known is None or len(body) != known[1] or flow.write_paused or transport.is_closing():
+            return False
+        response = known[0](body)
+        if response is None:
+            return False
+        transport.write(_whole_response(default_headers, *response))
+        return True
 
 
-def whole_response(default_headers: Iterable[tuple[bytes, bytes]], lines: bytes, body: bytes) -> bytes:
+def _whole_response(default_headers: _HeaderFields, lines: bytes, body: bytes) -> bytes:
     """A response 200 as it is sent: the server's header fields, the header lines of this response, the body."""
     usual = b"".join([b"%b: %b\r\n" % field for field in default_headers])
     return b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body)
@@ -47,7 +60,7 @@ def whole_messages_of(cycle: RequestResponseCycle, request: IncomingRequest, rep
         if cycle.response_started or cycle.disconnected or cycle.flow.write_paused or not cycle.keep_alive:
             return False
         cycle.response_started = True
-        cycle.transport.write(whole_response(cycle.default_headers, lines, body))
+        cycle.transport.write(_whole_response(cycle.default_headers, lines, body))
         cycle.response_complete = True
         cycle.message_event.set()
         if replay is not None:
