@@ -5,6 +5,7 @@ from .admission import Admission, Ticket
 from .events import STAGES, Stages
 from .pool import DeviceStatus, Pool
 from .worker import InlineLimits, QueueSlot, Worker
+from .worker_threads import WorkerThreads
 
 __all__ = [
     "STAGES",
@@ -16,5 +17,6 @@ __all__ = [
     "Stages",
     "Ticket",
     "Worker",
+    "WorkerThreads",
     "make_plan",
 ]
