@@ -235,7 +235,7 @@ def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metad
             text = tensor_to_json_text(array)
         tensors.append(f"{json.dumps(name)}: {text}")
     document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False)
-    return f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
+    return f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}\n'.encode()
 
 
 def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:

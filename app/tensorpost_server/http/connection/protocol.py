@@ -645,7 +645,7 @@ class DirectProtocol(HttpToolsProtocol):
         id_ = request_id(dict(self.headers).get(b"x-request-id") if self._head_has_begun() else None)
         is_inference = _INFERENCE_TARGET.match(self.url) is not None
         status, media_type, problem = problem_document(error, status, id_, is_inference=is_inference)
-        body = json.dumps(problem, ensure_ascii=False).encode()
+        body = json.dumps(problem, ensure_ascii=False).encode() + b"\n"
         fields = [*self.server_state.default_headers, (b"content-type", media_type.encode())]
         fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         fields += [(b"x-request-id", id_.encode()), (b"x-content-type-options", b"nosniff")]
