@@ -32,7 +32,7 @@ class ParseThreads:
     """Threads of its own for calls of callers in turn; they start with the first call.
 
     Args:
-        count: of threads.
+        count: number of threads.
         name: what their names begin with.
     """
 
