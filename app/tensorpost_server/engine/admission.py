@@ -65,7 +65,7 @@ class Ticket:
         """The request's body is arriving, from now until `uploaded`; a slow one may be ended.
 
         Args:
-            length: of the body, bytes.
+            length: length of the body, bytes.
             received: says how many of them have arrived.
             end: called if the upload is ended, after the ticket was released.
         """
@@ -97,7 +97,7 @@ class Upload:
     """A body that is arriving.
 
     Attributes:
-        began: when it began, by the admission's clock.
+        began: time at which it began, by the admission's clock.
         length: bytes of the body.
         received: says how many of them have arrived.
         end: called if the upload is ended.
@@ -138,8 +138,8 @@ class Admission:
         caller_share: part, up to 1, of what the others left, that one caller may hold with more than one request.
         slow_upload_seconds: how long a body may arrive before it may be ended to make room.
         clock: seconds, ascending.
-        held: by caller; those that hold nothing are left out.
-        uploads: by ticket; the oldest first.
+        held: what each caller holds, by caller; those that hold nothing are left out.
+        uploads: uploads in progress, by ticket; the oldest first.
     """
 
     memory_bytes: int
@@ -192,11 +192,11 @@ class Admission:
             size_in_bytes: how many.
             whole: bytes of the request together.
             caller: whose request it is.
-            ticket: of the request, if it has one.
+            ticket: the request's ticket, if it has one.
 
         Raises:
             LimitExceeded: `whole` is more than the budget.
-            TooBusy: as `admit`.
+            TooBusy: so many bytes are not free now; see `admit`.
         """
         self._refuse_larger_than_budget(whole)
         while size_in_bytes > (free := self.memory_bytes - self.bytes_in_flight):

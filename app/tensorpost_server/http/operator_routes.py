@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
@@ -19,9 +19,10 @@ from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
 from .caller_watch import CallerWatch
+from .dialects import served_operator
 from .documents import examples
 from .documents.conformance import conformance_of
-from .headers import FRAMING, Framing, content_length, header_fields
+from .headers import FRAMING, Framing, caller_of, content_length, header_fields
 from .media_types import refuse_content_encoding, require_json
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
@@ -57,7 +58,7 @@ async def list_operators(request: Request) -> JSONResponse:
 )
 async def describe_operator(request: Request) -> JSONResponse:
     """One operator's fields, types and support by feature level, with the JSON schema of its descriptor."""
-    cls = operator_class(request.path_params["operator"])
+    cls = served_operator(request.path_params["operator"])
     entry = catalogue_entry(cls, _opened_backends(request))
     return JSONResponse({**entry, "json_schema": cls.model_json_schema(by_alias=True)})
 
@@ -195,19 +196,22 @@ async def validate(request: Request) -> JSONResponse:
             body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
         text = await whole_json(body, settings, ticket.grow)
         watch.start()
-        large = length > INLINE_TEXT_BYTES
-        document = await service.parsing.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
+        large, caller = length > INLINE_TEXT_BYTES, caller_of(request.scope)
+        threads, slow_threads = service.parsing.of(caller), service.slow_threads.of(caller)
+        document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
-        verdict = _node_verdict if _is_node(document) else _descriptor_verdict
-        found, operation = await service.parsing.run(large or _is_node(document), verdict, level, document)
+        if _is_node(document):
+            found, operation = await slow_threads.run(True, _node_verdict, level, document)
+        else:
+            found, operation = await threads.run(large, _descriptor_verdict, level, document)
         plan = None
         if operation is not None and found["valid"]:
-            plan = await service.parsing.run(large, make_plan, operation, settings.slice_bytes)
+            plan = await threads.run(large, make_plan, operation, settings.slice_bytes)
         return JSONResponse(found | {"cost": None if plan is None else _cost(service, plan)})
 
 
 def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
-    """About what the plan would take on the device that would be chosen now; None if there is none for it."""
+    """Estimate of what the plan would take on the device that would be chosen now; None if there is none for it."""
     try:
         worker = service.workers().choose(plan)
     except Unavailable:

@@ -32,7 +32,7 @@ _NOT_LIMITS = (
     "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
     "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
     "tls_certificate", "tls_key", "tls_client_ca", "presets", "grpc_port",
-    "shared_memory", "shared_memory_prefix",
+    "shared_memory", "shared_memory_prefix", "cuda_shared_memory",
 )  # fmt: skip
 
 
@@ -61,8 +61,8 @@ class Service:
         metrics: counts the requests that have ended; None if they are off.
         traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
-        parsing: threads for large JSON and heads.
-        image_threads: threads that decode and encode pictures and npz, which may take seconds.
+        parsing: the thread for large JSON and heads.
+        slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -81,7 +81,7 @@ class Service:
     traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
-    image_threads: ParseThreads = field(default_factory=ParseThreads)
+    slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
 
     @property

@@ -293,7 +293,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Give a request to the application when it has its turn."""
-        self._shared.turns.begin(self._address, partial(self._begin, cycle, app))
+        turns, address = self._shared.turns, self._address
+        turns.begin(address, partial(self._begin, cycle, turns.application(address, app)))
 
     def _begin(self, cycle: RequestResponseCycle, app: Any) -> bool:
         """Give it to the application now; False if its caller has gone."""
