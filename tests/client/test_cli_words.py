@@ -121,7 +121,7 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
             1,
             """-s scale_size='{{"Width": 2, "Height": 2}}' -s interpolation_mode=NEAREST""",
         ),
-        (["run", "gather", "{x}"], 1, "GATHER takes 2 tensors (input, indices); got 1 file"),
+        (["run", "gather", "{x}"], 1, "GATHER takes 2 tensors (input, indices); got 1 array"),
         (["run", "cast", "{x}"], 1, "write it as in: -s output_data_type=FLOAT32"),
         (["run", "zzzqqq", "{x}"], 1, "tensorpost operators lists them all"),
         (["onnx", "Concat", "{x}"], 1, "write it as in: -s axis=VALUE"),

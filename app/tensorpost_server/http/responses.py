@@ -239,7 +239,7 @@ def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metad
             text = tensor_json(array)
         tensors.append(b"%b: %b" % (json.dumps(name).encode(), text))
     document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False).encode()
-    return b'%b, "tensors": {%b}}' % (document[:-1], b", ".join(tensors))
+    return b'%b, "tensors": {%b}}\n' % (document[:-1], b", ".join(tensors))
 
 
 def tensor_json(array: NDArray[Any]) -> bytes:

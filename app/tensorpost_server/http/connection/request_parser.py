@@ -53,7 +53,7 @@ class Refusal(Exception):
         """
         is_inference = _INFERENCE_TARGET.match(target) is not None
         status, media_type, problem = problem_document(self.error, self.status, id_, is_inference=is_inference)
-        body = json.dumps(problem, ensure_ascii=False).encode()
+        body = json.dumps(problem, ensure_ascii=False).encode() + b"\n"
         fields = [*default_headers, (b"content-type", media_type.encode())]
         fields += [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         fields += [(b"x-request-id", id_.encode()), (b"x-content-type-options", b"nosniff")]
