@@ -241,7 +241,7 @@ def difference(call: Answer, found: bytes) -> Difference:
         size = slot.layout.size_in_bytes
         mine, theirs = bytearray(found[:size]), bytearray(wanted[:size])
         found, wanted = found[size:], wanted[size:]
-        seen = Compared(desc, inputs, elements(slot, mine), elements(slot, theirs))
+        seen = Compared(desc, inputs, elements(slot, mine), elements(slot, theirs), slot.name)
         known, left = explained(seen)
         same &= bool(np.array_equal(seen.mine, seen.theirs, equal_nan=seen.mine.dtype.kind == "f"))
         reasons += known
