@@ -71,7 +71,8 @@ class Compared:
         with np.errstate(all="ignore"):
             size = np.abs(self.mine.astype(np.float64))
             rounding = 2**-10 * size if self.half else 0.0
-            return self.distance() <= absolute + relative * size + rounding
+            near = self.distance() <= absolute + relative * size + rounding
+            return near & np.isfinite(self.mine) & np.isfinite(self.theirs)
 
     @property
     def half(self) -> bool:
@@ -176,7 +177,7 @@ def _steps_of_other_axes(seen: Compared) -> Covered:
 
 
 def _beside_a_boundary(seen: Compared) -> Array:
-    """Outputs with a coordinate that is a half or a whole number but for the rounding of a Scale that is no power of 2."""
+    """Outputs with a coordinate that is a half or a whole number but for the rounding of a Scale, no power of 2."""
     desc: Any = seen.desc
     found = np.zeros(seen.mine.shape, bool)
     offsets = zip(desc.scales, desc.input_pixel_offsets, desc.output_pixel_offsets, strict=True)
@@ -203,7 +204,7 @@ def _rounded_coordinate(seen: Compared) -> Covered:
 def _one_dimension(seen: Compared) -> Covered:
     offsets: Sequence[float] = seen.desc.input_pixel_offsets  # pyright: ignore[reportAttributeAccessIssue] # of RESAMPLE*
     outside = _linear(seen) and len(offsets) == 1 and not 0 <= offsets[0] <= 1
-    return outside and seen.between_inputs()
+    return outside and seen.among_inputs()
 
 
 def _powers(seen: Compared) -> Covered:
@@ -323,7 +324,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), "both", _rounded_coordinate,
     ),
     Deviation(
-        "LINEAR of one dimension, with an InputPixelOffset outside 0 to 1: at the end the element, not the line through two",
+        "LINEAR of one dimension, with an InputPixelOffset outside 0 to 1: at the end the element itself",
         frozenset({"RESAMPLE1", "RESAMPLE2", "RESAMPLE3"}), "DirectML", _one_dimension,
     ),
     Deviation(
@@ -408,7 +409,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
         lambda seen: np.isnan(seen.theirs) & seen.here(lambda x: ~np.isfinite(x)),
     ),
     Deviation(
-        "an infinity times 0, or less itself, is NaN in a sum", (_SUMS | _RECURRENT | {"ADAM_OPTIMIZER"}) - {"REDUCE"}, "tensorpost",
+        "an infinity times 0, or less itself, is NaN in a sum",
+        (_SUMS | _RECURRENT | {"ADAM_OPTIMIZER"}) - {"REDUCE"}, "tensorpost",
         lambda seen: np.isnan(seen.theirs) & (np.isinf(seen.mine) | seen.somewhere(np.isinf)),
     ),
     Deviation(
@@ -417,8 +419,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         _of_ordered,
     ),
     Deviation(
-        "a bound beyond the type's range is taken modulo, so that nothing passes", frozenset({"ELEMENT_WISE_CLIP_GRAD"}),
-        "silent", lambda seen: seen.integer and (seen.theirs == 0) & _bound_outside(seen),
+        "a bound beyond the type's range is taken modulo, so that nothing passes",
+        frozenset({"ELEMENT_WISE_CLIP_GRAD"}), "silent",
+        lambda seen: seen.integer and (seen.theirs == 0) & _bound_outside(seen),
     ),
     Deviation(
         "a result beyond FLOAT16 is the largest number, not infinity: rounded toward zero, under Wine", frozenset(),
