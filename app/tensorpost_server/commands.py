@@ -118,7 +118,7 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         replicas: processes, each with devices of its own.
         host: address that Serve's proxy listens on. Default: the setting `host`.
         port: its TCP port. Default: the setting `port`.
-        log_level: as for `serve`.
+        log_level: least severe messages that are shown; see `serve`.
 
     Raises:
         InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
@@ -297,12 +297,12 @@ def add_key(
     """Make an API key and add it to a keys file, which is made if it is not there.
 
     Args:
-        path: of the keys file.
-        name: of the key's holder.
+        path: path of the keys file.
+        name: name of the key's holder.
         scopes: `run`, `admin` or both.
-        days: for how long it is valid. Default: for ever.
+        days: how long it is valid. Default: for ever.
         requests_per_minute: its rate. Default: any.
-        bytes_per_minute: of request and response bodies together. Default: any.
+        bytes_per_minute: limit of request and response bodies together. Default: any.
 
     Returns:
         The key. It is kept nowhere.

@@ -27,7 +27,7 @@ def find_api_key(api_key: object, base_url: str) -> str | None:
         api_key: the key; a `Path` of a file with it; an empty text for none at all; None to look at the variable
             TENSORPOST_API_KEY, then at TENSORPOST_API_KEY_FILE, a path. If TENSORPOST_URL is set, these two belong to
             the server there, and are not for servers of another origin.
-        base_url: of the server.
+        base_url: the server's base URL, which decides whether the variables hold for it.
 
     Raises:
         InvalidParameter: not a key, or a file that cannot be read or that others than its owner may read or write.

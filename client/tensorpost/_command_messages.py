@@ -98,7 +98,7 @@ def node_words(error: InvalidDescriptor, tensors: Sequence[str]) -> InvalidDescr
     """The error of an ONNX node whose attributes and small inputs were given with `--set`.
 
     Args:
-        error: with paths of a node's document.
+        error: the violations, with paths of a node's document.
         tensors: the inputs that are files.
     """
     shown: list[Violation] = []

@@ -127,10 +127,10 @@ def read_array(path: str) -> Source:
 
 
 def read_arrays(path: str) -> Mapping[str, Source]:
-    """As `read_array`, and npz archives: what they hold by name. The only array of another file has an empty name.
+    """Arrays of a file by name, as `read_array` and of npz archives. The only array of another file has an empty name.
 
     Raises:
-        OSError, InvalidFrame, InvalidParameter, ModuleNotFoundError: as `read_array`.
+        OSError, InvalidFrame, InvalidParameter, ModuleNotFoundError: whatever `read_array` refuses.
     """
     if path == PIPE:
         return _read_stream(path, standard_input(), None)
@@ -246,7 +246,7 @@ def destination(path: str) -> Generator[BinaryIO]:
     A link stays one: what it points to is written. A file that was there keeps its permissions.
 
     Raises:
-        OSError, InvalidParameter: as `check_destination`.
+        OSError, InvalidParameter: whatever `check_destination` refuses.
     """
     check_destination(path)
     target = _target(path)

@@ -18,8 +18,8 @@ from ._command_messages import option_words, picture_notes
 from ._command_options import (
     AsJson,
     Attributes,
-    Backend,
-    Device,
+    BackendOption,
+    DeviceOption,
     InputFile,
     KeyFile,
     Level,
@@ -55,7 +55,7 @@ from .images import encode_image
 from .onnx import OnnxNode, lower
 from .operation import Operation
 from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
-from .resampling import DML_TYPES, Mode, resampling
+from .resampling import DML_TYPES, ResamplingMode, resampling
 from .strict_json import read_json
 
 __all__ = [
@@ -135,8 +135,8 @@ def tile(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -187,8 +187,8 @@ def resample(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -200,7 +200,7 @@ def resample(
     factors = None if scale is None else usage("--scale", factors_of, scale)
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
-    kind: Mode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if chosen is None:
@@ -252,8 +252,8 @@ def run(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -297,8 +297,8 @@ def onnx(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
@@ -333,20 +333,16 @@ def validate(
         else:
             with client:
                 desc = client.validate(document, feature_level=wanted).operator
-        lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
+        sentence, lowest = _judged(desc, wanted)
     except InvalidDescriptor as error:
         if not as_json:
             raise
         _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
         raise typer.Exit(1) from None
-    expressed = lowering.descriptor if lowering else desc
-    lowest = str(expressed.lowest_feature_level()) if isinstance(expressed, OperatorDesc) else None
     if as_json:
         _print_verdict(wanted, lowest, ())
-    elif isinstance(desc, OnnxNode) and lowering:
-        typer.echo(f"valid {desc.schema.name}; in DirectML {wanted}: {lowering.verdict.value} ({lowering.reason})")
-    elif isinstance(desc, OperatorDesc):
-        typer.echo(f"valid at feature level {wanted} (DML_OPERATOR_{desc.operator_type}; lowest level {lowest})")
+    else:
+        typer.echo(sentence)
 
 
 def _read_document(file: str) -> Any:
@@ -361,7 +357,8 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
     """What a server would say, from the same rules.
 
     Raises:
-        InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
+        InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
+            document's root.
     """
     if _is_node(document):
         return OnnxNode.from_json(document)
@@ -374,6 +371,16 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
         seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
         raise seen_from_root from None
     return desc
+
+
+def _judged(operation: OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
+    """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
+    if isinstance(operation, OperatorDesc):
+        lowest = str(operation.lowest_feature_level())
+        return f"valid at feature level {level} (DML_OPERATOR_{operation.operator_type}; lowest level {lowest})", lowest
+    lowering = lower(operation, level)
+    sentence = f"valid {operation.schema.name}; in DirectML {level}: {lowering.verdict.value} ({lowering.reason})"
+    return sentence, str(lowering.descriptor.lowest_feature_level()) if lowering.descriptor else None
 
 
 def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:

@@ -39,7 +39,8 @@ class InputFiles:
 
     Attributes:
         sources: what was read, each with the path of its file.
-        names: of the inputs that they are, if the only file is an npz archive with names; None if they are in order.
+        names: names of the inputs that they are, if the only file is an npz archive with names; None if they are in
+            order.
     """
 
     sources: Sequence[tuple[str, Source]]
@@ -51,7 +52,7 @@ class InputFiles:
 
         Raises:
             InvalidParameter: an archive with names is not the only file.
-            OSError, InvalidFrame, ModuleNotFoundError: as `read_array`.
+            OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
         """
         files = [(path, read_arrays(path)) for path in paths]
         sources: list[tuple[str, Source]] = []
@@ -59,7 +60,7 @@ class InputFiles:
             unnamed = (
                 [""] if "" in found else [f"arr_{index}" for index in range(len(found))]
             )  # of np.savez(file, a, b)
-            if found.keys() == {*unnamed}:
+            if set(found) == set(unnamed):
                 sources += [(path, found[name]) for name in unnamed]
             elif len(files) == 1:
                 return cls([(path, source) for source in found.values()], list(found))
@@ -268,7 +269,7 @@ def compute_outputs(
     """Run an operation and write its outputs: npy is streamed, one picture is written whole.
 
     Raises:
-        InvalidParameter: as `write_outputs`, or an output is not a picture.
+        InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
     """
     picture = next((found for found in formats if found not in (None, "npy")), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):

@@ -3,6 +3,7 @@
 * `answer START STOP`: on Windows or under Wine; DirectML's outputs of random legal calls, one JSON line each.
 * `ask COUNT`: the same from Linux, in Windows processes of `CHUNK` calls each (DIRECTML_PYTHON as in `validation`).
 * `compare [BACKEND...]`: compute the same calls here, by default on numpy, and print where and how much they differ.
+  Fails where an element has no reason in `deviations`.
 * `keep`: write the fixture that `tests/conformance/test_directml_answers.py` reads.
 """
 
@@ -256,9 +257,9 @@ def told_answers() -> list[Answer]:
     return _read(ANSWERS)
 
 
-def compare(backends: Sequence[str], examples: int) -> None:
-    """See the module."""
-    calls_made = told_answers()
+def compare(backends: Sequence[str], examples: int) -> int:
+    """See the module; how many calls nobody has explained."""
+    calls_made, unexplained = told_answers(), 0
     for name in backends:
         opened = load_backend(name)()
         found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -269,10 +270,13 @@ def compare(backends: Sequence[str], examples: int) -> None:
             seen = difference(call, computed(opened, call))
             words = seen.reasons or (("same" if seen.same else "rounding"),)
             found[call.operator].update([*words, *["not explained"] * bool(seen.unexplained)])
+            unexplained += bool(seen.unexplained)
             if seen.unexplained and found[call.operator]["not explained"] <= examples:
                 print(call.operator, json.dumps(call.fields))
         for operator, counts in found.items():
             print(name, operator, dict(counts))
+    print(f"{len(calls_made)} calls, {unexplained} not explained")
+    return unexplained
 
 
 def keep(most: int) -> None:
@@ -317,7 +321,7 @@ def main() -> None:
         case "ask":
             ask(options.count)
         case "compare":
-            compare(options.backends, options.examples)
+            sys.exit(int(compare(options.backends, options.examples) > 0))
         case _:
             keep(options.most)
 

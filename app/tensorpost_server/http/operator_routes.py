@@ -208,7 +208,7 @@ async def validate(request: Request) -> JsonDocument:
 
 
 def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
-    """About what the plan would take on the device that would be chosen now; None if there is none for it."""
+    """Estimate of what the plan would take on the device that would be chosen now; None if there is none for it."""
     try:
         worker = service.workers().choose(plan)
     except Unavailable:

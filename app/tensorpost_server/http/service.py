@@ -33,7 +33,7 @@ _NOT_LIMITS = (
     "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
     "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
     "tls_certificate", "tls_key", "tls_client_ca", "presets", "grpc_port",
-    "shared_memory", "shared_memory_prefix",
+    "shared_memory", "shared_memory_prefix", "cuda_shared_memory",
 )  # fmt: skip
 
 

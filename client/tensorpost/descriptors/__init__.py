@@ -143,7 +143,7 @@ def operator_class(name: str) -> type[OperatorDesc]:
     """The descriptor class of `DML_OPERATOR_TILE`, `TILE` or `tile`.
 
     Raises:
-        UnknownOperator: with the operator that looks most like the name.
+        UnknownOperator: no operator has this name; the message names the one that looks most like it.
     """
     short = _short_name(name)
     for cls in OPERATORS:

@@ -182,7 +182,8 @@ class OperatorDesc(Descriptor):
         What was given is not replaced. The base version infers nothing.
 
         Raises:
-            NotGiven: by the methods of `given`, for a field that cannot be read; what was yielded before it counts.
+            NotGiven: raised by the methods of `given` for a field that cannot be read; what was yielded before it
+                counts.
         """
         del given
         yield from ()
@@ -201,8 +202,8 @@ class OperatorDesc(Descriptor):
         """Read a descriptor that may leave out what follows from the rest; what is there is never changed.
 
         Raises:
-            InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
-                else is wrong, for instance an output of more than 2^32 - 1 elements.
+            InvalidDescriptor: the given fields break rules. What was filled in is blamed only where nothing else is
+                wrong, for instance an output of more than 2^32 - 1 elements.
         """
         given = Given(desc)
         missing = cls._missing(given)
