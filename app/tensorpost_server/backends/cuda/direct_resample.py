@@ -13,7 +13,7 @@ import numpy as np
 from .dimensions import MOST_OUTER, THREADS, Dimension, Planes, Step, TablePart, columns_of, present, writes_words
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, alignment, divisor_row
 from .launches import ENOUGH_BLOCKS, Launch, structure
-from .tap_tables import Reach, TapTable
+from .tap_tables import KernelTable, Reach
 from .variants import Variant, bytes_variant, gather_variant
 
 __all__ = ["BYTES", "GATHER", "plan_bytes", "plan_gather"]
@@ -175,7 +175,7 @@ def plan_bytes(
 
 def _pairs(dimension: Dimension) -> TablePart:
     assert dimension.span is not None
-    table = TapTable((dimension.span,), "pairs")
+    table = KernelTable((dimension.span,), "pairs")
     return TablePart(table, dimension.start * table.item)
 
 

@@ -16,7 +16,7 @@ __all__ = ["TRANSPOSE", "plan_transpose"]
 THREADS = 128  # of transpose.cu
 TILE = {1: (64, 128), 2: (64, 128), 4: (32, 64), 8: (32, 32), 16: (32, 32)}
 """Items of a tile along the output's lines and along the input's, by bytes of an item."""
-UNALIGNED_BYTES = 144, 128  # such a tile where lines of single bytes are not aligned
+UNALIGNED_BYTES = 128, 128  # such a tile where lines of single bytes are not aligned
 MOST_TILE = 48 << 10  # bytes of shared memory, more than which no device gives without being asked
 LEAST_TILE = 64  # items; below it there is nothing to win
 JOINED_LINE = 128  # bytes; shorter lines that follow each other are read or written as one

@@ -137,7 +137,7 @@ def gather_variant(item: int) -> Variant:
 
 def bytes_variant(columns: int, *, whole: bool) -> Variant:
     """Linear along x and y of unsigned bytes, so many columns a thread, read where they are; see resample.cu."""
-    blocks = 8 if columns == 8 else 10  # of 64 registers a thread, or of 48
+    blocks = (8 if whole else 7) if columns == 8 else 10  # of 64 registers a thread, or 72, or 48
     return _variant("resample.cu", "resample_bytes", BYTES=1, COLUMNS=columns, WHOLE=int(whole), MIN_BLOCKS=blocks)
 
 
