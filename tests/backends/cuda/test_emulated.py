@@ -56,7 +56,7 @@ from tensorpost_server.backends.cuda.launches import ArrayLayout, NestStart
 from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
-from tensorpost_server.forms.resample_axes import LinearAxis
+from tensorpost_server.forms.resample_axes import LinearAxis, linear_axis
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.tile import tile
 
@@ -427,6 +427,15 @@ def test_bytes_read_where_they_are_have_the_bits_of_staged_ones(emulator: Emulat
 
         assert [one.kernel for used in kernels for one in used] == ["resample_bytes", "resample_staged"]
         assert direct.tobytes() == staged.tobytes()
+
+
+def test_bytes_with_weights_beyond_0_and_1_are_staged():
+    x, out = (ArrayLayout(np.dtype(np.uint8), (48 * 64 * n * n, 64 * n, 1), 0) for n in (1, 2))
+    for offset, kernel in ((0.5, "resample_bytes"), (-0.5, "resample_staged")):
+        axes = (None, *(linear_axis(size, 2 * size, 2.0, offset, -0.5) for size in (48, 64)))
+        steps = plan(Separable(axes, rounding=Rounding.TRUNCATE), [x], ((0, 3), (0, 96), (0, 128)), out)
+        assert steps is not None
+        assert [step.launch.variant.kernel for step in steps] == [kernel]
 
 
 @given(call=resample_calls(("float32",), ("linear", "linear gradient")))

@@ -283,12 +283,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #ifdef BYTES
 // Linear along x and y, of unsigned bytes whose weights are from 0 to 1, read straight from the input. A thread has COLUMNS
 // neighbouring columns, whose taps are within 8 bytes of an input row, and walks down the rows of its chunk. Each input row
-// is blended along x once, and loaded while the two before it are worked on. With WHOLE every group of columns is one aligned
-// word of the output.
+// is blended along x once, and loaded while the two before it are worked on. With WHOLE every group of columns is one
+// aligned word of the output.
 //
 // Bytes and floats are converted by adding and subtracting 2^23, where floats are a unit apart: the conversion
-// instructions run at an eighth of the rate. A sum is never below 0 nor 256 or above: h0 + w (h1 - h0) is rounded three
-// times, but to floats which hold -h0 and 255 exactly, so no rounding passes those.
+// instructions run at an eighth of the rate. For that h0 + w (h1 - h0) must be from 0 to below 256. The rounded product
+// is not below -h0, which is a float as the difference is, so the sum is not below 0. Nor is it above h1 by more than
+// three roundings of numbers up to 255.
 
 struct Bytes {
   u32 count;       // threads with work: slots times chunks times planes
@@ -317,8 +318,8 @@ struct Bytes {
 struct Columns {
   const u8 *source;
   bool present[WORDS];
-  u32 shift;                     // bits from the first word's start to the first byte
-  u32 places[COLUMNS / 4];         // of the first taps among the 8 bytes
+  u32 shift;                // bits from the first word's start to the first byte
+  u32 places[COLUMNS / 4];  // of the first taps among the 8 bytes
   float weight[COLUMNS];
 };
 
