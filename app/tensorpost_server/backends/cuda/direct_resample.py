@@ -111,7 +111,7 @@ def plan_gather(
         planes: all other dimensions.
         item: bytes per element.
         source: bytes from the input's first element to the first one that counts.
-        target_address: of the output's first element, modulo 16.
+        target_address: address of the output's first element, modulo 16.
 
     Returns:
         None if there are too many threads.
@@ -142,7 +142,7 @@ def plan_bytes(
 ) -> Step | None:
     """The launch of resample_bytes for a box of unsigned bytes with two taps along both axes.
 
-    The arguments are those of `plan_gather`, and the input's address modulo 16.
+    The arguments are those of `plan_gather`, and the address of the input's first element, modulo 16.
 
     Returns:
         None if input rows are not words, what outputs read is no element and the next one with weights from 0 to 1 or
