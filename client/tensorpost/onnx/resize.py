@@ -464,8 +464,8 @@ class _Reader:
         if in_float32 not in (None, length):
             self.report.warnings.append(
                 f"axis {axis}: {what} gives {counted(length, 'element')} here and in ONNX's shape inference, which use "
-                f"double precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy stretch to "
-                "have one answer everywhere"
+                f"double precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy "
+                "stretch to have one answer everywhere"
             )
 
     # -- coordinates --
