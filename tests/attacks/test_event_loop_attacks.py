@@ -10,8 +10,10 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from starlette.types import Scope
 from tests.support.bodies_app import BodiesApp, settle
 from tests.support.fake_transport import FakeTransport, answers, connect
 from tests.support.http_app import JSON, NPY, Serving, eventually, npy_bytes, request_bytes, serving
@@ -113,6 +115,66 @@ def test_addresses_take_turns_and_a_failing_call_stops_nobody():
     counts = asyncio.run(run())
     assert made == ["a1", "a2", "a3", "b1", "c1", "fails", "ZeroDivisionError", "gone", "gone", "a4"]
     assert counts[:4] == [2, 4, 7, 10]
+
+
+def test_requests_that_are_woken_at_once_continue_in_turn():
+    order: list[str] = []
+
+    async def run() -> list[int]:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def app(scope: Scope, _receive: object, _send: object) -> None:
+            await asyncio.shield(woken)
+            order.append(scope["path"])
+
+        state = ServerState()
+        for address, count in ((MALLORY, CONNECTIONS), ("127.0.0.1", 1)):
+            for number in range(count):
+                connect(app, state=state, address=address).read(get(f"/{address}/{number}"))
+        await settle(40 + CONNECTIONS)
+        woken.set_result(None)
+        counts = [0]
+        while len(order) <= CONNECTIONS:
+            await asyncio.sleep(0)
+            counts.append(len(order))
+            assert len(counts) < 1000
+        return counts
+
+    counts = asyncio.run(run())
+    assert max(after - before for before, after in itertools.pairwise(counts)) <= FEW
+    assert order.index("/127.0.0.1/0") <= 2 * FEW
+
+
+def test_a_request_that_waits_for_its_turn_can_be_cancelled_and_fail():
+    async def run() -> list[object]:
+        loop = asyncio.get_running_loop()
+        turns, woken = RequestTurns(loop), loop.create_future()
+
+        async def app(scope: Scope, _receive: object, _send: object) -> None:
+            try:
+                await asyncio.shield(woken)
+            except asyncio.CancelledError:
+                seen.append(f"{scope['name']} is cancelled")
+                raise
+            raise ValueError(scope["name"])
+
+        seen: list[object] = []
+        names = [str(number) for number in range(3 * FEW)]
+        tasks = [asyncio.ensure_future(turns.application(MALLORY, app)({"name": name}, never, never)) for name in names]
+        await asyncio.sleep(0)
+        woken.set_result(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+        seen += [type(each) for each in await asyncio.gather(*tasks, return_exceptions=True)]
+        return seen
+
+    seen = asyncio.run(run())
+    assert seen == ["5 is cancelled", *[ValueError] * 5, asyncio.CancelledError]
+
+
+async def never(*_: object) -> Any:
+    raise AssertionError("nothing is received or sent")
 
 
 # ---- garbage ---------------------------------------------------------------------------------------------------------

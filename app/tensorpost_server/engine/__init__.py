@@ -5,6 +5,7 @@ from .admission import Admission, Ticket
 from .events import STAGES, Stages
 from .pool import DeviceStatus, Pool
 from .worker import InlineLimits, QueueSlot, StartFunction, Worker
+from .worker_threads import WorkerThreads
 
 __all__ = [
     "STAGES",
@@ -17,5 +18,6 @@ __all__ = [
     "StartFunction",
     "Ticket",
     "Worker",
+    "WorkerThreads",
     "make_plan",
 ]

@@ -117,7 +117,9 @@ class Worker:
         self._beat_due = 0.0
         self._beat_fault: str | None = None
         # Where the event loop's thread may compute small plans, so may one thread more.
-        self._threads = WorkerThreads(backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline)
+        self._threads = WorkerThreads(
+            backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline, lower_priority=backend.inline
+        )
 
     # ---- the choice of a worker --------------------------------------------------------------------------------------
 

@@ -42,8 +42,8 @@ Calls: TypeAlias = Flow[_QueuedCall]
 
 
 _NICER = 5
-"""How much lower the priority of threads that compute on processors is. They want all processors for seconds; the event
-loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
+"""How much lower the priority of threads that compute or parse on processors is. They want processors for seconds; the
+event loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
 
 
 class WorkerThreads:
@@ -54,10 +54,12 @@ class WorkerThreads:
         name: what the names of the threads begin with.
         extra_small: whether one more thread runs only the calls of requests that were opened as small: they do not wait
             for a slice to end, and the operating system shares the processors.
+        lower_priority: whether the others have a lower priority than the thread that starts them (Linux).
     """
 
-    def __init__(self, count: int, name: str, *, extra_small: bool) -> None:
+    def __init__(self, count: int, name: str, *, extra_small: bool, lower_priority: bool) -> None:
         self._count, self._name = count, name
+        self._lower_priority = lower_priority
         self._has_extra = extra_small
         self._queue: FairQueue[_QueuedCall] = FairQueue()
         self._urgent: deque[_QueuedCall] = deque()
@@ -145,7 +147,7 @@ class WorkerThreads:
         return thread
 
     def _run_any(self) -> None:
-        if sys.platform == "linux" and self._has_extra:  # where a priority is a thread's own
+        if sys.platform == "linux" and self._lower_priority:  # where a priority is a thread's own
             os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
         while True:
             with self._lock:

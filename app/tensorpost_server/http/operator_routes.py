@@ -22,7 +22,7 @@ from .caller_watch import CallerWatch
 from .dialects import served_operator
 from .documents import examples
 from .documents.conformance import conformance_of
-from .headers import FRAMING, Framing, content_length, header_fields
+from .headers import FRAMING, Framing, caller_of, content_length, header_fields
 from .media_types import refuse_content_encoding, require_json
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
@@ -196,14 +196,17 @@ async def validate(request: Request) -> JsonDocument:
             body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
         text = await whole_json(body, settings, ticket.grow)
         watch.start()
-        large = length > INLINE_TEXT_BYTES
-        document = await service.parsing.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
+        large, caller = length > INLINE_TEXT_BYTES, caller_of(request.scope)
+        threads, slow_threads = service.parsing.of(caller), service.slow_threads.of(caller)
+        document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
-        verdict = _node_verdict if _is_node(document) else _descriptor_verdict
-        found, operation = await service.parsing.run(large or _is_node(document), verdict, level, document)
+        if _is_node(document):
+            found, operation = await slow_threads.run(True, _node_verdict, level, document)
+        else:
+            found, operation = await threads.run(large, _descriptor_verdict, level, document)
         plan = None
         if operation is not None and found["valid"]:
-            plan = await service.parsing.run(large, make_plan, operation, settings.slice_bytes)
+            plan = await threads.run(large, make_plan, operation, settings.slice_bytes)
         return JsonDocument(found | {"cost": None if plan is None else _cost(service, plan)})
 
 

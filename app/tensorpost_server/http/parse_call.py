@@ -38,7 +38,7 @@ from ..settings import Settings
 from .caller_watch import CallerWatch
 from .encoded_bodies import Encoded, Npz, Picture
 from .media_types import IMAGE_TYPES, MediaType, RequestFormat
-from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
+from .parse_threads import INLINE_TEXT_BYTES, CallerThreads
 from .request_body import RequestBody
 
 __all__ = [
@@ -181,8 +181,8 @@ class ReadBody(NamedTuple):
 
 async def read_call(
     body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
-    reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch, *, head_has_arrived: bool,
-    large: bool,
+    reserve: Callable[[int], Ticket], threads: CallerThreads, slow_threads: CallerThreads, watch: CallerWatch, *,
+    head_has_arrived: bool, large: bool,
 ) -> ReadCall:  # fmt: skip
     """Read and parse a call up to its tensors' bytes; and those as well where the operation depends on them.
 
@@ -194,6 +194,7 @@ async def read_call(
         settings: the limits.
         reserve: admits the request, or reserves more for it, in bytes.
         threads: parse what is large.
+        slow_threads: read pictures and npz.
         watch: started as soon as the whole body has been received here.
         head_has_arrived: whether the head is short and already in memory, so that nothing is reserved for it.
         large: whether the call is parsed on a thread.
@@ -207,7 +208,7 @@ async def read_call(
         watch.start()
         return await threads.run(large, _parse_json, text, parser, query)
     if media_type is MediaType.NPZ or (media_type in IMAGE_TYPES and body.length):
-        return await _read_encoded(body, format_, parser, query, settings, reserve, threads, watch)
+        return await _read_encoded(body, format_, parser, query, settings, reserve, slow_threads, watch)
     if not head_has_arrived:
         reserve(min(body.length, settings.max_head_bytes))
     if media_type is not MediaType.FRAME:
@@ -261,7 +262,7 @@ def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
 
 async def _read_encoded(
     body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
-    reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch,
+    reserve: Callable[[int], Ticket], threads: CallerThreads, watch: CallerWatch,
 ) -> ReadCall:  # fmt: skip
     """Receive a picture or an npz archive, and parse the call from its head. Only small inputs are decoded for it."""
     name = None if format_.request is MediaType.NPZ else parser.npy_tensor(empty=False)

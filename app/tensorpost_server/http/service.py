@@ -70,8 +70,8 @@ class Service:
         metrics: counts the requests that have ended; None if they are off.
         traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
-        parsing: threads for large JSON and heads.
-        image_threads: threads that decode and encode pictures and npz, which may take seconds.
+        parsing: the thread for large JSON and heads.
+        slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -90,7 +90,7 @@ class Service:
     traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
-    image_threads: ParseThreads = field(default_factory=ParseThreads)
+    slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
 
     @property

@@ -286,6 +286,23 @@ def test_what_an_operator_leaves_as_it_was_is_zeros_and_nobody_else_s_bytes() ->
     assert lengths
 
 
+def test_bytes_behind_elements_of_four_bits_are_zeros_and_nobody_else_s() -> None:
+    windows = FakeWindows()
+    scale = BufferTensorDesc.packed("FLOAT32", (1,))
+    quantize = make_plan(
+        dml.QuantizeOperatorDesc(
+            input_tensor=BufferTensorDesc.packed("FLOAT32", (3,)), quantization_type=dml.QuantizationType.SCALE,
+            quantization_tensors=(scale,),
+            output_tensor=BufferTensorDesc(data_type="UINT4", sizes=(3,), total_tensor_size_in_bytes=12),
+        ), 1 << 20,
+    )  # fmt: skip
+    with opened(windows) as made:
+        answer(made, tile("UINT8", (12,), (1,)), b"\xff" * 12)  # memory that is used again
+        answer(made, quantize, bytes(12), bytes(4))
+
+        assert not any(windows.overwritten[-1])
+
+
 def test_the_padding_behind_an_input_is_zeros() -> None:
     """DirectML's GATHER reads there if an index is outside the axis."""
     windows = FakeWindows()

@@ -125,8 +125,10 @@ class DirectmlBackend(HostBackend):
             except ComError as error:
                 self._refuse(plan, error)
                 raise
-            clear = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
-            run.outputs = dispatch(self._device, operator, inputs, clear=clear)
+            partial = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
+            # Of four bits, all bytes of the tensor are the output's, those behind its elements too.
+            small = any(tensor.data_type.bits == 4 for _, tensor in desc.tensors("output"))
+            run.outputs = dispatch(self._device, operator, inputs, clear=partial or small)
         return run
 
     def gauges(self) -> Mapping[str, int]:

@@ -37,16 +37,7 @@ from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .counted_body import CountedBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
-from .request_parser import (
-    HEAD_END,
-    MOST_FIELDS,
-    MOST_QUEUED,
-    HeldFlow,
-    Refusal,
-    RequestParser,
-    end_of_part,
-    head_too_large,
-)  # fmt: skip
+from .request_parser import HEAD_END, MOST_QUEUED, HeldFlow, Refusal, RequestParser, end_of_part
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
 from .whole_responses import whole_messages_of
@@ -247,8 +238,7 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer field."""
-        if len(self.headers) >= MOST_FIELDS:
-            raise head_too_large(self.limits.head_bytes, f"more than {MOST_FIELDS} fields")
+        self.parser.check_fields(self.headers)
         # The parser leaves white space after the value, which is no part of it (RFC 9110, section 5.5).
         super().on_header(name, value.strip(b" \t"))
 
@@ -303,7 +293,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Give a request to the application when it has its turn."""
-        self._shared.turns.begin(self._address, partial(self._begin, cycle, app))
+        turns, address = self._shared.turns, self._address
+        turns.begin(address, partial(self._begin, cycle, turns.application(address, app)))
 
     def _begin(self, cycle: RequestResponseCycle, app: Any) -> bool:
         """Give it to the application now; False if its caller has gone."""

@@ -18,10 +18,7 @@ from ..error_responses import problem_document, status_of
 from ..headers import Framing, header_fields, request_framing
 from .connection_budget import HEALTH_PATHS
 
-__all__ = [
-    "HEAD_END", "MOST_FIELDS", "MOST_QUEUED", "HeldFlow", "Refusal", "RequestParser", "end_of_part",
-    "head_too_large",
-]  # fmt: skip
+__all__ = ["HEAD_END", "MOST_QUEUED", "HeldFlow", "Refusal", "RequestParser", "end_of_part"]
 
 MOST_QUEUED = 8
 """Requests of a connection that are parsed while an earlier one is answered. One hides the time until the next; eight
@@ -67,10 +64,8 @@ class Refusal(Exception):
         return b"".join([start, *lines, b"\r\n", body])
 
 
-def head_too_large(limit: int, excess: str | None = None) -> Refusal:
-    """The refusal of a head with more than it may have: more bytes than the limit, or this excess."""
-    excess = excess or f"more than {limit:,} bytes (setting {ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES)"
-    return Refusal(LimitExceeded(f"the head of this request has {excess}; send a shorter one"), 431)
+def _head_too_large(most: str) -> Refusal:
+    return Refusal(LimitExceeded(f"the head of this request has more than {most}; send a shorter one"), 431)
 
 
 class HeldFlow(FlowControl):
@@ -116,8 +111,20 @@ class RequestParser(httptools.HttpRequestParser):
             if isinstance(cause := error.__context__, Refusal):
                 raise cause from None
             raise Refusal(InvalidRequest("this is not a request of HTTP/1.1")) from None
-        if self.unparsed_bytes > self._head_bytes:
-            raise head_too_large(self._head_bytes)
+        self._check_length(self.unparsed_bytes)
+
+    def check_fields(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Whether there may be another header field.
+
+        Raises:
+            Refusal: there are `MOST_FIELDS` already.
+        """
+        if len(headers) >= MOST_FIELDS:
+            raise _head_too_large(f"{MOST_FIELDS} fields")
+
+    def _check_length(self, length: int) -> None:
+        if length > self._head_bytes:
+            raise _head_too_large(f"{self._head_bytes:,} bytes (setting {ENVIRONMENT_PREFIX}MAX_HTTP_HEAD_BYTES)")
 
     def framing(
         self, target: bytes, headers: Sequence[tuple[bytes, bytes]], *, health_only: bool, declines_upgrade: bool
@@ -133,8 +140,7 @@ class RequestParser(httptools.HttpRequestParser):
         Raises:
             Refusal: the request cannot be given to the application.
         """
-        if len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]) > self._head_bytes:
-            raise head_too_large(self._head_bytes)
+        self._check_length(len(target) + sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in headers]))
         try:
             framing = request_framing(header_fields(headers), self.get_http_version())
         except InvalidParameter as error:

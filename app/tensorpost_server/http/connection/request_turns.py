@@ -1,24 +1,28 @@
-"""When requests begin: a few in each turn of the event loop, those of different addresses in turn.
+"""When requests begin, and go on after they have waited: a few in each turn of the event loop, by address in turn.
 
 A request keeps the event loop's thread for some tenths of a millisecond. In the order of arrival, one that comes beside
 fifty pipelines of another caller waits for a request of each: 14 ms of processor time instead of 2. The same is done
-with the ends of requests whose connections are closed, since hundreds may be closed at once.
+with the ends of requests whose connections are closed, since hundreds may be closed at once; and with each step of a
+request after the first, since the threads may be done with what fifty of them wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["MOST_IN_A_TURN", "RequestTurns"]
 
 MOST_IN_A_TURN = 2
-"""Requests that begin or end in a turn of the loop. With one, each would cost a question of the system for events."""
+"""Requests that begin, go on or end in a turn of the loop. With one, each would cost a question of the system."""
 
 
 class RequestTurns:
-    """Begins requests, and ends them; used on the event loop's thread only.
+    """Lets requests begin, go on and end; used on the event loop's thread only.
 
     Args:
         loop: the event loop of the server.
@@ -37,12 +41,32 @@ class RequestTurns:
             address: the address of the caller; None for a Unix socket.
             call: the function that begins or ends a request; a call that returns False does not count.
         """
-        self._schedule()
-        if self._count < MOST_IN_A_TURN and not self._waiting:
-            self._count += 1
+        if self.has_room():
             call()
         else:
             self._waiting.setdefault(address, deque()).append(call)
+
+    def application(self, address: str | None, app: ASGIApp) -> ASGIApp:
+        """The application; a request of this address continues in its turn as well whenever it has waited."""
+
+        async def in_turn(scope: Scope, receive: Receive, send: Send) -> None:
+            await _Steps(self, address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
+
+        return in_turn
+
+    def has_room(self) -> bool:
+        """Whether a step may be made at once; it counts if so."""
+        self._schedule()
+        if self._count < MOST_IN_A_TURN and not self._waiting:
+            self._count += 1
+            return True
+        return False
+
+    def turn(self, address: str | None) -> asyncio.Future[None]:
+        """Done when it is this address's turn."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(address, deque()).append(lambda: not turn.done() and turn.set_result(None))
+        return turn
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -60,3 +84,32 @@ class RequestTurns:
             if queue:
                 self._waiting[address] = queue
             self._count += call() is not False
+
+
+class _Steps:
+    """Awaits a coroutine, each of whose steps but the first waits for its turn."""
+
+    __slots__ = ("_address", "_coroutine", "_turns")
+
+    def __init__(self, turns: RequestTurns, address: str | None, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._turns, self._address, self._coroutine = turns, address, coroutine
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        coroutine, turns = self._coroutine, self._turns
+        error: BaseException | None = None
+        while True:
+            try:
+                awaited = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration:
+                return
+            finally:
+                error = None  # it refers to this frame
+            try:
+                yield awaited
+                if not turns.has_room():
+                    yield from turns.turn(self._address)
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001 # the coroutine gets it
+                error = raised

@@ -14,7 +14,7 @@ from .connection_states import IncomingRequest
 
 __all__ = ["ReplayCache", "whole_messages_of"]
 
-_HeaderFields: TypeAlias = Sequence[tuple[bytes, bytes]]
+_ResponseFields: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
@@ -26,7 +26,12 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
             self.put(request.head, (replay, request.content_length))
 
     def answer(
-        self, head: bytes, body: bytes, transport: asyncio.Transport, flow: FlowControl, default_headers: _HeaderFields
+        self,
+        head: bytes,
+        body: bytes,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        default_headers: _ResponseFields,
     ) -> bool:
         """Answer a request whose head is known; False if the application has to."""
         known = self.get(head)
@@ -39,7 +44,7 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
         return True
 
 
-def _whole_response(default_headers: _HeaderFields, lines: bytes, body: bytes) -> bytes:
+def _whole_response(default_headers: _ResponseFields, lines: bytes, body: bytes) -> bytes:
     """A response 200 as it is sent: the server's header fields, the header lines of this response, the body."""
     usual = b"".join([b"%b: %b\r\n" % field for field in default_headers])
     return b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body)

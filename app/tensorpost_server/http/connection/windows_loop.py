@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 __all__ = ["accept_next", "event_loop"]
 
 PAUSE_SECONDS = 0.01
-"""Before the next try, so that an error that stays does not keep the processor busy."""
+"""Pause before the next try, so that an error that stays does not keep the processor busy."""
 
 T = TypeVar("T")
 

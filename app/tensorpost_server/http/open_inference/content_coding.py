@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from tensorpost.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
 
-from ..parse_threads import ParseThreads
+from ..parse_threads import CallerThreads
 
 __all__ = ["Coding", "compressed", "decompressed", "request_coding", "response_coding"]
 
@@ -47,7 +47,7 @@ def response_coding(accept_encoding: bytes | None) -> Coding | None:
 
 
 async def decompressed(
-    data: bytes, coding: Coding, limit: int, reserve: Callable[[int], object], threads: ParseThreads
+    data: bytes, coding: Coding, limit: int, reserve: Callable[[int], object], threads: CallerThreads
 ) -> bytes:
     """The plain body. It is made block by block, and memory is reserved for each before the next one.
 

@@ -164,7 +164,7 @@ class InferExecution(Execution):
     ) -> tuple[PreparedInference, list[str], ReadBody]:
         """The planned inference, the names of its tensors, and what was read of them."""
         format_ = cast("InferFormat", key.format)
-        settings, threads = self._service.settings, self._service.parsing
+        settings, threads = self._service.settings, self._parsing
         coded = format_.content_coding is not None
         if format_.content_coding is not None:
             body = await self._plain_body(body, format_.content_coding)
@@ -220,7 +220,7 @@ class InferExecution(Execution):
         settings = self._service.settings
         self._reserve(body.length)
         data = await body.whole(settings.max_body_bytes, "TENSORPOST_MAX_BODY_BYTES")
-        plain = await decompressed(data, coding, settings.max_body_bytes, self._reserve, self._service.parsing)
+        plain = await decompressed(data, coding, settings.max_body_bytes, self._reserve, self._slow_threads)
         found = RequestBody(body.receive, len(plain), settings.receive_timeout_seconds)
         found.supply(plain)
         return found
@@ -249,15 +249,13 @@ class InferExecution(Execution):
                     await region.read_into(block, tensor.region.offset)
                 else:
                     large = len(block) > _INLINE_COPY_BYTES
-                    await self._service.parsing.run(large, region.read_into, block, tensor.region.offset)
+                    await self._slow_threads.run(large, region.read_into, block, tensor.region.offset)
         for index, tensor in enumerate(request.inputs):
             if tensor.is_text:
                 count = math.prod(tensor.shape)
                 ticket.grow(count * _TEXT_BYTES + len(memory.get(tensor.name, b"")))
                 raw = memory.get(tensor.name)
-                memory[tensor.name] = await self._service.parsing.run(
-                    True, numbers_of_strings, tensor, raw, index, table
-                )
+                memory[tensor.name] = await self._parsing.run(True, numbers_of_strings, tensor, raw, index, table)
             elif tensor.data is not None:
                 memory[tensor.name] = elements_from_json(tensor, index)
         return memory
@@ -267,7 +265,7 @@ class InferExecution(Execution):
         if isinstance(region, CudaRegion):
             await region.write(block, offset)
         else:
-            await self._service.parsing.run(len(block) > _INLINE_COPY_BYTES, region.write, block, offset)
+            await self._slow_threads.run(len(block) > _INLINE_COPY_BYTES, region.write, block, offset)
 
     def _limit_wait(self, seconds: float | None) -> None:
         """Let the request end after so many seconds, unless its answer has begun."""
@@ -307,8 +305,10 @@ class InferExecution(Execution):
                     index, at = index + 1, 0
         if prepared.strings is not None:
             await self._put_strings(form, prepared.strings.table, kept)
-        large = sum(map(len, kept)) > 1 << 20 or form.json_elements > INLINE_JSON_ELEMENTS
-        await sender.whole(*await self._service.parsing.run(large, whole_response, form, plan, worker, kept))
+        is_long = sum(map(len, kept)) > 1 << 20  # to join or to compress
+        threads = self._slow_threads if is_long else self._parsing
+        large = is_long or form.json_elements > INLINE_JSON_ELEMENTS
+        await sender.whole(*await threads.run(large, whole_response, form, plan, worker, kept))
 
     async def _put_strings(self, form: ResponseForm, table: StringTable, kept: list[bytearray]) -> None:
         """Put strings in the place of the numbers in the outputs that were kept."""
@@ -321,7 +321,7 @@ class InferExecution(Execution):
             if size > most:
                 raise LimitExceeded.of("the output", size, most, "TENSORPOST_MAX_OUTPUT_BYTES")
             self._reserve(JSON_BYTES_PER_TEXT_BYTE * size)
-            data = await self._service.parsing.run(True, _encoded, table, numbers)
+            data = await self._parsing.run(True, _encoded, table, numbers)
             region, part = self._targets[index], output.region
             if region is not None and part is not None:
                 if size > part.size:

@@ -22,6 +22,7 @@ from ...engine import Worker
 from ...planning import Plan
 from ..access.browser_requests import NO_SNIFFING
 from ..call_cache import PreparedHead, field_lines
+from ..json_numbers import json_numbers
 from ..responses import backend_name
 from .byte_strings import decode_strings
 from .content_coding import Coding, compressed
@@ -199,8 +200,8 @@ def _json_data(output: OutputForm, data: memoryview) -> str:
         return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
     flat = Layout.row_major(output.data_type, output.shape).view(data).reshape(-1)
     if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
-        return ",".join(map(json.dumps, [float(str(element)) for element in flat]))
-    return json.dumps(np.asarray(flat).tolist(), separators=(",", ":"))[1:-1]
+        return json_numbers([float(str(element)) for element in flat]).decode()
+    return json_numbers(np.asarray(flat).tolist()).decode()
 
 
 def streaming_head(form: ResponseForm, plan: Plan, worker: Worker) -> PreparedHead:
