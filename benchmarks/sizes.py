@@ -50,7 +50,7 @@ class Job:
 
     Attributes:
         x: the input, 4-D.
-        repeats: for each dimension.
+        repeats: how often the input is repeated along each dimension.
     """
 
     x: Array

@@ -94,7 +94,7 @@ class Attack:
         name: what is done, with counts.
         target: does it until it is killed, given the port.
         judge: what else is looked at when it has been going on for a while, and whether that is as it should be.
-        settings: of the server.
+        settings: variables of the server's environment.
         new_connections: whether the well-behaved caller opens a connection for each request.
     """
 
@@ -170,7 +170,7 @@ def as_json(elements: int) -> bytes:
 
 
 def long_requests(*names: str) -> list[bytes]:
-    """Of `tests/attacks/test_parse_attacks.py`."""
+    """The requests of these names of `tests/attacks/test_parse_attacks.py`, for this host."""
     return [LONG_REQUESTS[name]().replace(b"host: test\r\n", b"host: localhost\r\n", 1) for name in names]
 
 

@@ -25,7 +25,7 @@ CONFIGURATION = """
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501", "503", "504"]  # those that the document declares
 """
 CASES_PER_SECOND = 1.0
-"""Of each path."""
+"""Cases of each path of the API that schemathesis tries in a second."""
 
 
 def parsers(seconds: float) -> Iterator[Finding]:

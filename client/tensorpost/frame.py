@@ -103,7 +103,7 @@ class FrameHead:
     """A frame's head, checked: the tensors cover the body exactly, in this order.
 
     Attributes:
-        tensors: in the order of their offsets.
+        tensors: the tensors' entries, in the order of their offsets.
         metadata: the `__metadata__` texts; empty if there were none.
         head_bytes: length of the head, the 8 length bytes and the padding included.
     """

@@ -90,7 +90,7 @@ def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...]
         A new row-major array, its memory in proportion to the document; of strings an array of objects.
 
     Raises:
-        InvalidDescriptor: with up to 8 violations and their JSON paths.
+        InvalidDescriptor: the document is not such a tensor; up to 8 violations say where, by JSON path.
         ModuleNotFoundError: bfloat16 without the package `ml_dtypes`.
     """
     row, sizes, data = _members(document, path)

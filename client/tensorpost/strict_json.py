@@ -60,7 +60,7 @@ def read_json(
         {'Sizes': [1, 2]}
 
     Raises:
-        InvalidJson: with the position, counted in characters from 0, or the key.
+        InvalidJson: the text is not such JSON; the message gives the position, in characters from 0, or the key.
     """
     size = memoryview(text).nbytes
     if max_bytes is not None and size > max_bytes:

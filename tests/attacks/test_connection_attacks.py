@@ -35,7 +35,7 @@ from tests.support.live_server import live_server
 
 from tensorpost_server import machine, main
 from tensorpost_server.engine import Admission
-from tensorpost_server.http.connection import protocol
+from tensorpost_server.http.connection import lingering_close
 
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
 
@@ -377,7 +377,7 @@ def test_a_caller_that_sends_no_more_gets_what_is_due(server: Serving, count: in
 
 
 def test_a_caller_that_has_gone_is_given_up(server: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(protocol, "HALF_CLOSED_SECONDS", 0.2)
+    monkeypatch.setattr(lingering_close, "HALF_CLOSED_SECONDS", 0.2)
     go_on = threading.Event()
     slow = Controlled(before=lambda _index: go_on.wait(PATIENCE))
     with use_backend(server.service, slow):

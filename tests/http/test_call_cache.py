@@ -41,7 +41,7 @@ from tensorpost_server.http.call_cache import (
     received_tensors,
     whole_messages,
 )
-from tensorpost_server.http.connection import protocol as protocol_module
+from tensorpost_server.http.connection import shared_state
 
 TILE = "/v1/operators/tile?repeats=1,2"
 
@@ -161,7 +161,7 @@ def test_empty_lines_are_no_head(runner: asyncio.Runner, before: bytes):
     async def run() -> None:
         app, state = Echo(), ServerState()
         await connect(app, state=state).deliver([before + post(b"abc")])
-        assert not protocol_module._SHARED[state].replays
+        assert not shared_state._SHARED[state].replays
 
     runner.run(run())
 

@@ -112,7 +112,7 @@ class FairQueue(Generic[T]):
         """Add an item to an open flow.
 
         Args:
-            flow: of its request.
+            flow: the flow of the item's request.
             cost: what taking it costs the others, in any unit; above 0.
             item: any value.
         """

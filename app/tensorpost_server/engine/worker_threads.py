@@ -17,7 +17,7 @@ __all__ = ["Calls", "WorkerThreads"]
 T = TypeVar("T")
 
 
-class _Call:
+class _QueuedCall:
     """A call that waits for a thread."""
 
     __slots__ = ("args", "call", "future")
@@ -37,7 +37,7 @@ class _Call:
             self.future.set_result(result)
 
 
-Calls: TypeAlias = Flow[_Call]
+Calls: TypeAlias = Flow[_QueuedCall]
 """The calls of one request, from `WorkerThreads.open` until `WorkerThreads.close`."""
 
 
@@ -61,8 +61,8 @@ class WorkerThreads:
         self._count, self._name = count, name
         self._lower_priority = lower_priority
         self._has_extra = extra_small
-        self._queue: FairQueue[_Call] = FairQueue()
-        self._urgent: deque[_Call] = deque()
+        self._queue: FairQueue[_QueuedCall] = FairQueue()
+        self._urgent: deque[_QueuedCall] = deque()
         self._threads: list[threading.Thread] = []
         self._extra: threading.Thread | None = None
         self._idle = 0
@@ -90,7 +90,7 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _Call(call, args)
+        waiting = _QueuedCall(call, args)
         with self._lock:
             self._queue.add(calls, cost, waiting)
             if calls.small and self._has_extra and not self._stopping:
@@ -110,7 +110,7 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _Call(call, args)
+        waiting = _QueuedCall(call, args)
         with self._lock:
             self._urgent.append(waiting)
             self._wake_one()

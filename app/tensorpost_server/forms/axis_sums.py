@@ -145,7 +145,7 @@ def _sum(xp: ModuleType, source: Any, axis: int, piece: Piece, target: Any, anch
 
 
 def _sum_long(xp: ModuleType, source: Any, axis: int, piece: Piece, target: Any, anchored: bool) -> None:
-    """As `_sum` for many taps: gathers them along a new last axis and lets the library sum pairwise."""
+    """`_sum` of many taps: gathers them along a new last axis and lets the library sum pairwise."""
     weight = piece.weight
     assert weight is not None
     taps, outputs = piece.index.shape

@@ -50,7 +50,7 @@ class Encoded(Protocol):
         """Decode some of the tensors.
 
         Args:
-            memory: for each of them, as many bytes as it has.
+            memory: where to: a block for each of them, as long as the tensor.
             first: index of the first of them.
 
         Raises:
@@ -74,7 +74,7 @@ class Picture:
     """A picture as the tensor 1, height, width, channels; or as `pixels` says.
 
     Attributes:
-        name: of the tensor.
+        name: the tensor's name.
         image: the picture.
         pixels: how its tensor lies.
     """
@@ -90,7 +90,7 @@ class Picture:
         Args:
             content: the body.
             media_type: what Content-Type says.
-            name: of the tensor.
+            name: the tensor's name.
             pixels: how the tensor shall lie.
             settings: the limits.
 
@@ -145,7 +145,7 @@ class Npz:
 
     Attributes:
         archive: opened for reading.
-        content_bytes: of the archive.
+        content_bytes: length of the archive, bytes.
         heads: the members and their heads.
     """
 
@@ -160,7 +160,8 @@ class Npz:
         Args:
             content: the body.
             settings: the limits.
-            names: of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file, a, b)` writes.
+            names: makes the names of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file,
+                a, b)` writes.
 
         Raises:
             InvalidFrame: it is not an archive of npy files, or broken.

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from tensorpost.onnx.strings import has_string_outputs, numbers_node
 from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
 
-from ..engine import QueueSlot, Stages, Ticket, Worker
+from ..engine import QueueSlot, Stages, StartFunction, Ticket, Worker
 from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
@@ -58,10 +58,10 @@ class Execution:
     """One request that runs an operator.
 
     Args:
-        service: of the application.
+        service: the service of the application.
         scope: the ASGI scope of the request, with its id.
         fields: the header fields in it, by name.
-        dialect: of the path.
+        dialect: the dialect of the request's path.
         operator: name in the path.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
         observation: takes note of what becomes known.
@@ -69,7 +69,7 @@ class Execution:
 
     __slots__ = (
         "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_parsing", "_queue_slot",
-        "_scope", "_service", "_slow_threads", "_ticket", "_upload_ended", "_wait", "_whole", "sender",
+        "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait", "_whole", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,7 @@ class Execution:
         self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
+        self._start: StartFunction | None = None
         self.sender: ResponseSender | None = None
 
     @property
@@ -305,7 +306,7 @@ class Execution:
         """The outputs' bytes, computed while earlier ones are being sent."""
         trace = self._observation.trace
         timeline = None if trace is None else trace.timeline
-        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline)
+        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline, start=self._start)
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""

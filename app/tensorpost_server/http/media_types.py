@@ -47,7 +47,7 @@ class MediaType(enum.Enum):
 
 
 IMAGE_TYPES = frozenset((MediaType.PNG, MediaType.JPEG, MediaType.WEBP, MediaType.AVIF))
-"""Those of pictures; their names are those of `tensorpost.images.IMAGE_FORMATS`."""
+"""The media types of pictures; their names are those of `tensorpost.images.IMAGE_FORMATS`."""
 
 _MEDIA_TYPES: Mapping[str, MediaType] = {
     **{media_type.value: media_type for media_type in MediaType},

@@ -1,4 +1,4 @@
-"""From a request to a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
+"""Parse a request into a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = [
     "whole_json",
 ]
 
-Head = TypeVar("Head")
+ParsedHead = TypeVar("ParsedHead")
 
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
@@ -139,7 +139,7 @@ class CallParser(Protocol):
 
 
 Dialect = Callable[[str], CallParser]
-"""From an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
+"""Maps an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
 
 
 # ---- reading a body --------------------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ class ReadBody(NamedTuple):
     """What parsing a call left of its body; both are None where the tensors' bytes are yet to be received.
 
     Attributes:
-        memory: as in `ReadCall`.
-        encoded: as in `ReadCall`.
+        memory: the bytes of the tensors, if they were read; see `ReadCall`.
+        encoded: the body whose tensors are to be decoded; see `ReadCall`.
     """
 
     memory: list[memoryview] | None = None
@@ -189,7 +189,7 @@ async def read_call(
     Args:
         body: the request's body, nothing of which has been consumed.
         format_: how to read it.
-        parser: of the operator.
+        parser: the operator's parser.
         query: the query string, undecoded.
         settings: the limits.
         reserve: admits the request, or reserves more for it, in bytes.
@@ -249,7 +249,7 @@ async def read_call(
     return ReadCall(*call, metadata.get("id"), tensors, memory)
 
 
-def _finished(finish: Callable[[], Head]) -> Head:
+def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
     """What the `finish` of a reader of heads returns, or its error with what a caller of curl should change."""
     try:
         return finish()
@@ -292,6 +292,10 @@ async def _read_encoded(
         if format_.request in IMAGE_TYPES:
             ((_, row, shape),) = encoded.tensors
             error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
+        raise
+    except InvalidFrame as error:
+        if format_.request is MediaType.NPZ:
+            error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
         raise
     return ReadCall(*call, None, tensors, None, encoded)
 

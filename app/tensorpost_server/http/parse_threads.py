@@ -32,8 +32,8 @@ class ParseThreads:
     """Threads of its own for calls of callers in turn; they start with the first call.
 
     Args:
-        count: of threads.
-        name: what their names begin with.
+        count: the number of threads.
+        name: the beginning of their names.
     """
 
     def __init__(self, count: int = 1, name: str = "tensorpost-parse") -> None:

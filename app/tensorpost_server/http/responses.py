@@ -208,8 +208,8 @@ def whole_response(
 
     Args:
         prepared: the call.
-        format_: of the response.
-        worker: that computed it.
+        format_: the media types of the call, of which the response's is used.
+        worker: the worker that computed it.
         outputs: the bytes of the outputs, one after the other.
     """
     media_type, slots = format_.response, prepared.plan.outputs
@@ -239,14 +239,14 @@ def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metad
             text = tensor_json(array)
         tensors.append(b"%b: %b" % (json.dumps(name).encode(), text))
     document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False).encode()
-    return b'%b, "tensors": {%b}}' % (document[:-1], b", ".join(tensors))
+    return b'%b, "tensors": {%b}}\n' % (document[:-1], b", ".join(tensors))
 
 
 def tensor_json(array: NDArray[Any]) -> bytes:
     """The JSON text of `tensor_to_json`.
 
     Raises:
-        InvalidParameter: as `tensor_to_json`.
+        InvalidParameter: whatever `tensor_to_json` refuses.
     """
     tensor = tensor_to_json(array)
     data = json_numbers(tensor.pop("data"))
@@ -254,7 +254,7 @@ def tensor_json(array: NDArray[Any]) -> bytes:
 
 
 def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """As `numpy.savez` writes it, which takes no tensor of the name `file`."""
+    """An archive as `numpy.savez` writes it, which takes no tensor of the name `file`."""
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
@@ -320,8 +320,8 @@ class ResponseSender:
 
     Args:
         send: the ASGI channel.
-        request_id: of the request.
-        stages: of the request; `compute` is added here.
+        request_id: the request's id.
+        stages: the request's stages; `compute` is added here.
         timeout: longest wait for the caller to take a part, seconds.
         whole: the server's extension; None if it has none, or middleware may want to see the messages.
         watch: cancels the request's task when its caller disconnects.
@@ -329,8 +329,8 @@ class ResponseSender:
     Attributes:
         begun: whether the response has begun; from then on its status cannot change.
         complete: whether all of it was handed to the server.
-        sent_bytes: of the body, until now.
-        slices: of the output that were sent, until now.
+        sent_bytes: length of the body as far as it was sent, bytes.
+        slices: how many slices of the output were sent.
         replay: handed to the server with a small response; None if it cannot be replayed.
     """
 

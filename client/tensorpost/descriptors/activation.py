@@ -174,8 +174,8 @@ class ActivationLinearOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_LINEAR`: `Alpha * x + Beta`.
 
     Attributes:
-        alpha: factor.
-        beta: summand.
+        alpha: factor of x.
+        beta: what is added to the product.
     """
 
     operator_type = "ACTIVATION_LINEAR"
@@ -188,7 +188,7 @@ class ActivationParametricSoftplusOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_PARAMETRIC_SOFTPLUS`: `Alpha * ln(1 + e^(Beta * x))`.
 
     Attributes:
-        alpha: factor.
+        alpha: factor of the logarithm.
         beta: factor of the exponent.
     """
 
@@ -320,7 +320,7 @@ class ActivationParameterizedReluOperatorDesc(ElementWise):
     Attributes:
         input_tensor: tensor to read.
         slope_tensor: a factor for each element; one for a channel is broadcast by strides of 0.
-        output_tensor: of the same DataType and sizes.
+        output_tensor: result, of the same DataType and sizes.
     """
 
     operator_type = "ACTIVATION_PARAMETERIZED_RELU"

@@ -30,7 +30,7 @@ __all__ = [
     "FloatArray",
     "Int",
     "IntArray",
-    "Scalar",
+    "ScalarUnion",
     "UInt",
     "UIntArray",
     "WholeNumber",
@@ -83,7 +83,7 @@ class WholeNumber:
         """The integer that a Python or NumPy integer is.
 
         Raises:
-            PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
+            PydanticCustomError: the value is not such an integer; `Descriptor` makes a violation of the error's code.
         """
         number = _index(value)
         if number is not None and self.lowest <= number <= self.highest:
@@ -152,7 +152,7 @@ Int = Annotated[int, WholeNumber("INT", INT_MAX, -INT_MAX - 1), WithJsonSchema({
 IntArray = Annotated[
     tuple[Int, ...], BeforeValidator(to_list), WithJsonSchema({"type": "array", "items": {"type": "integer"}})
 ]
-Scalar = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
+ScalarUnion = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
 """`DML_SCALAR_UNION`: a number that is read as the data type that another field names."""
 UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(to_list), WithJsonSchema(_UINTS)]
 

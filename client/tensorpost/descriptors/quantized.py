@@ -19,7 +19,7 @@ class Quantized(OperatorDesc):
 
         Args:
             count: entries along the axis.
-            axis: from the first dimension on, or from the last one if it is negative.
+            axis: index of the dimension, counted from the first one, or from the last one if it is negative.
             each: what an entry is, for the message.
             fields: the parameters; those that are absent are passed over.
             flat: whether a parameter of one dimension has it along the axis.

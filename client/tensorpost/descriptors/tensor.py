@@ -101,7 +101,8 @@ class BufferTensorDesc(Descriptor):
         32
 
     Raises:
-        InvalidDescriptor: with every rule that is broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it).
+        InvalidDescriptor: rules are broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it); all violations are
+            in it.
     """
 
     data_type: Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_", first=_from_dtype)]

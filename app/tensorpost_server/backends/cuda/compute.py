@@ -24,7 +24,7 @@ from . import kernel_files
 from .dimensions import Step
 from .launch_plan import plan
 from .launches import ArrayLayout
-from .tap_tables import ByteCache, TapTable, array_of
+from .tap_tables import ByteCache, KernelTable, array_of
 from .variants import Variant
 
 __all__ = ["clear_caches", "fill"]
@@ -36,7 +36,7 @@ CALL_BYTES = 2 << 10  # about what a plan takes on the host
 KEPT_FORMS = 4096  # that have a number
 KEPT_FUNCTIONS = 1024  # compiled kernels; the variants of files are fewer than half of them
 
-_Layout = tuple[Any, tuple[int, ...], int]  # the fields of ArrayLayout, which takes longer to make
+_LayoutFields = tuple[Any, tuple[int, ...], int]  # the fields of ArrayLayout, which takes longer to make
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _BoundLaunch:
         grid: blocks, as CuPy wants them.
         block: threads of a block.
         shared: bytes of shared memory.
-        sources: for each array that is read, which input it is and bytes from its first element.
+        sources: index of the input of each array that is read, and bytes from the input's first element.
         target: bytes from the output's first element.
         parameters: the kernel's structure, with the addresses of tables.
         made: bytes of the array to write instead of the output, which the next call reads as its input; 0 for none.
@@ -172,7 +172,7 @@ def _calls(device: int) -> ByteCache[tuple[_BoundLaunch, ...] | None]:
 
 
 def _make_calls(
-    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_Layout], out: _Layout
+    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_LayoutFields], out: _LayoutFields
 ) -> tuple[int, tuple[_BoundLaunch, ...] | None]:
     if any(start == stop for start, stop in box):
         return CALL_BYTES, ()
@@ -197,7 +197,7 @@ def _call(device: int, stream: int, step: Step) -> _BoundLaunch:
     )
 
 
-def _on_device(device: int, stream: int, table: TapTable) -> Any:
+def _on_device(device: int, stream: int, table: KernelTable) -> Any:
     """The table's array on the current device, copied there in the stream's order."""
 
     def make() -> tuple[int, Any]:

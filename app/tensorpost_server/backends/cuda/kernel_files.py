@@ -100,7 +100,7 @@ def _make(nvrtc: Any, variant: Variant, architecture: int) -> None:
 
 
 def _write(variant: Variant, architecture: int, code: bytes) -> None:
-    """In one step, so that no server ever sees half of it."""
+    """Write a compiled kernel's file in one step, so that no server ever sees half of it."""
     with tempfile.NamedTemporaryFile(dir=folder(), delete=False) as file:
         file.write(hashlib.sha256(code).digest() + code)
     Path(file.name).chmod(0o644)  # every user may run it

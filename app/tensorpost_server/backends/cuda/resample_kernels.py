@@ -35,7 +35,7 @@ from .dimensions import (
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, merged
 from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
 from .staged_resample import plan_staged
-from .tap_tables import TapTable, span_of, taps_of
+from .tap_tables import KernelTable, span_of, taps_of
 from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, gather_variant, move_variant, pass_variant
 
 __all__ = ["GATHER", "PASS", "plan_resample"]
@@ -78,7 +78,7 @@ def plan_resample(
 
     Args:
         axes: one map per dimension; None copies it.
-        rounding: of integers.
+        rounding: how sums become integers.
         box: part of the output; not empty.
         dtype: NumPy name of the type that is summed. Only its size matters where elements are gathered.
         x: the input array.
@@ -121,7 +121,7 @@ def plan_resample(
 
 
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
-    """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
+    """The dimensions in the order of the output's memory; copied ones that follow each other become one."""
     found: list[Dimension] = []
     kept = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
     for inner in sorted(kept, key=lambda dimension: -abs(dimension.target)):
@@ -284,8 +284,8 @@ def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] 
         span = dimensions[along].span
         if launch is None or span is None:
             return None
-        starts = TablePart(TapTable((span,), "starts"), dimensions[along].start * 4)
-        steps.append(Step(launch, {"starts": starts, "taps": TablePart(TapTable((span,), "taps"))}, made))
+        starts = TablePart(KernelTable((span,), "starts"), dimensions[along].start * 4)
+        steps.append(Step(launch, {"starts": starts, "taps": TablePart(KernelTable((span,), "taps"))}, made))
         current, strides, offset = "float32", targets, 0
     return steps
 

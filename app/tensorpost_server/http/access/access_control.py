@@ -53,7 +53,7 @@ class TokenBucket:
 
     Args:
         per_minute: 1 or more.
-        now: of a clock that never goes back, seconds.
+        now: the time, seconds of a clock that never goes back.
     """
 
     __slots__ = ("_level", "_most", "_since")
@@ -136,9 +136,9 @@ class AccessControl:
         """Let a request in, and name its caller in the scope.
 
         Args:
-            scope: of the request.
+            scope: the ASGI scope of the request.
             fields: the header fields in it, by name.
-            path: that the request is routed by.
+            path: the path that the request is routed by.
             send: the ASGI channel of the response.
 
         Returns:

@@ -25,7 +25,7 @@ class RequestTurns:
     """Lets requests begin, go on and end; used on the event loop's thread only.
 
     Args:
-        loop: of the server.
+        loop: the event loop of the server.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -38,8 +38,8 @@ class RequestTurns:
         """Make a call: at once if none waits and this turn of the loop has room, else in a later turn.
 
         Args:
-            address: of the caller; None for a Unix socket.
-            call: begins or ends a request. False from it does not count.
+            address: the address of the caller; None for a Unix socket.
+            call: the function that begins or ends a request; a call that returns False does not count.
         """
         if self.has_room():
             call()

@@ -53,10 +53,10 @@ async def decompressed(
 
     Args:
         data: the compressed body.
-        coding: of it.
+        coding: how the body is compressed.
         limit: the setting `max_body_bytes`, which holds for the plain body as well.
         reserve: reserves memory, bytes.
-        threads: decompress.
+        threads: the threads that decompress.
 
     Raises:
         LimitExceeded: the plain body is above the limit.
@@ -84,6 +84,6 @@ async def decompressed(
 
 
 def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:
-    """These bytes, one after the other, with the coding."""
+    """The parts, one after the other, compressed with the coding."""
     writer = zlib.compressobj(_LEVEL, wbits=_WINDOW[coding])
     return b"".join([*map(writer.compress, parts), writer.flush()])

@@ -8,6 +8,7 @@ gRPC receives a message whole before it is seen here, so its memory is bounded b
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -59,7 +60,7 @@ class GrpcServer:
         settings: `grpc_port`, `host`, the limits and the certificates.
 
     Attributes:
-        port: that it listens on; 0 before the start.
+        port: the port that it listens on; 0 before the start.
 
     Raises:
         InvalidParameter: the packages of the extra `grpc` are missing.
@@ -303,11 +304,13 @@ class GrpcServer:
         return self._messages["Empty"]()
 
     async def _cuda_shared_memory_status(self, message: Any, context: Any) -> Any:
-        await self._json(context, "GET", f"{_region_path('cuda', message.name)}/status")
-        return self._messages["Regions"]()
+        found = await self._json(context, "GET", f"{_region_path('cuda', message.name)}/status")
+        return self._messages["CudaRegions"](regions={entry["name"]: entry for entry in found})
 
     async def _cuda_shared_memory_register(self, message: Any, context: Any) -> Any:
-        await self._json(context, "POST", f"{_region_path('cuda', message.name)}/register", {})
+        handle = {"b64": base64.b64encode(message.raw_handle).decode()}
+        document = {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
+        await self._json(context, "POST", f"{_region_path('cuda', message.name)}/register", document)
         return self._messages["Empty"]()
 
     async def _cuda_shared_memory_unregister(self, message: Any, context: Any) -> Any:

@@ -209,7 +209,7 @@ def _strided_row_of(item, lanes, step):
 
     @inlined
     def strided_row(target, source, count):
-        """Of more than `lanes` items, some of them twice; reads no byte before the first one or after the last one."""
+        """Copy more than `lanes` items, some of them twice; reads no byte before the first or after the last one."""
         for at in range(0, count - lanes, lanes):
             from_first(target + at * item, source + at * step * item)
         at = count - lanes
