@@ -78,9 +78,7 @@ class SliceOperatorDesc(OperatorDesc):
         steps = zip(self.input_tensor.sizes, self.offsets, self.sizes, self.strides, strict=False)
         for axis, (length, offset, size, stride) in enumerate(steps):
             if stride < 1 or offset + stride * (size - 1) >= length:
-                message = (
-                    f"{counted(size, 'element')}, {stride} apart from {offset} on, do not lie in the input's {length}"
-                )
+                message = f"{size} elements, {stride} apart from {offset} on, do not lie in the input's {length}"
                 yield self.broken("window", ("Sizes", axis), message, size, "a window inside the input")
 
 

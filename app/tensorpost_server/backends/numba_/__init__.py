@@ -111,7 +111,7 @@ class NumbaBackend(HostBackend):
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: NumPy computes what no loop was compiled for."""
+        """Always None: NumPy computes what no loop was compiled for."""
         del plan
         return None
 
