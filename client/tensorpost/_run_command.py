@@ -191,7 +191,8 @@ def described_operator(
     try:
         cls = operator_class(name)
     except UnknownOperator as error:
-        error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
+        if error.extra["nearest"] is None:
+            error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
         raise
     fields = {field.attribute_name: field for field in cls.facts.fields_by_kind["attribute"]}
     desc: dict[str, Any] = {}
