@@ -108,7 +108,12 @@ def arguments() -> argparse.Namespace:
         "--json", type=Path, default=ROOT / "build" / "bench.json", metavar="FILE", help="where to write"
     )
     parser.add_argument("--update", action="store_true", help="keep the other sections of that file")
-    parser.add_argument("--gibibytes", type=float, default=1.0, help="output of the memory section, and of a last row of the sizes; default 1")
+    parser.add_argument(
+        "--gibibytes",
+        type=float,
+        default=1.0,
+        help="output of the memory section, and of a last row of the sizes; default 1",
+    )
     return parser.parse_args()
 
 
