@@ -41,7 +41,7 @@ class RequestTurns:
             address: the address of the caller; None for a Unix socket.
             call: the function that begins or ends a request; a call that returns False does not count.
         """
-        if self.has_room():
+        if self.take_room():
             call()
         else:
             self._waiting.setdefault(address, deque()).append(call)
@@ -50,12 +50,12 @@ class RequestTurns:
         """The application; a request of this address continues in its turn as well whenever it has waited."""
 
         async def in_turn(scope: Scope, receive: Receive, send: Send) -> None:
-            await _Steps(self, address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
+            await _TakesTurns(self, address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
 
         return in_turn
 
-    def has_room(self) -> bool:
-        """Whether a step may be made at once; it counts if so."""
+    def take_room(self) -> bool:
+        """Count a step that may be made at once; False if it has to wait."""
         self._schedule()
         if self._count < MOST_IN_A_TURN and not self._waiting:
             self._count += 1
@@ -86,7 +86,7 @@ class RequestTurns:
             self._count += call() is not False
 
 
-class _Steps:
+class _TakesTurns:
     """Awaits a coroutine, each of whose steps but the first waits for its turn."""
 
     __slots__ = ("_address", "_coroutine", "_turns")
@@ -106,7 +106,7 @@ class _Steps:
                 error = None  # it refers to this frame
             try:
                 yield awaited
-                if not turns.has_room():
+                if not turns.take_room():
                     yield from turns.turn(self._address)
             except GeneratorExit:
                 coroutine.close()
