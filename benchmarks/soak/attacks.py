@@ -30,7 +30,7 @@ OTHER = "127.0.0.2"
 
 
 def attacks(seconds: float, *, named: str = "") -> Iterator[Finding]:
-    """Those whose names have these words, each for its part of the time of all.
+    """Make the attacks whose names have these words; each takes an equal part of the time.
 
     The attackers and what they make a server do take processor time from everybody on the machine. So the latencies
     are compared with those of a server that is left alone while another one is attacked in the same way.

@@ -25,7 +25,7 @@ CONFIGURATION = """
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501", "503", "504"]  # those that the document declares
 """
 MOST_CASES = 50
-"""Of each path. There are hundreds of paths, so mostly the time ends before."""
+"""The most cases of each path. There are hundreds of paths, so mostly the time ends before."""
 
 
 def parsers(seconds: float) -> Iterator[Finding]:

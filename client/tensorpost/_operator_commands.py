@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import numpy as np
 import typer
 from numpy.typing import NDArray
 
@@ -156,6 +157,8 @@ def tile(
                 f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and "
                 f"columns write --repeats {count},{count}"
             )
+        if read.array.dtype == np.complex128:
+            raise InvalidParameter("tile takes no complex128; save the array as complex64, or its two parts as float64")
         with option_words(_TILE_WORDS):
             call = tile_call(read.array, copies, directml=level is not None)
         computation = _Computation(call.operation, call.array, call.shape, backend, device, level)

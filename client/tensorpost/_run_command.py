@@ -57,9 +57,8 @@ class InputFiles:
         files = [(path, read_arrays(path)) for path in paths]
         sources: list[tuple[str, Source]] = []
         for path, found in files:
-            unnamed = (
-                [""] if "" in found else [f"arr_{index}" for index in range(len(found))]
-            )  # of np.savez(file, a, b)
+            count = len(found)  # np.savez(file, a, b) calls them arr_0 and arr_1
+            unnamed = [""] if "" in found else [f"arr_{index}" for index in range(count)]
             if set(found) == set(unnamed):
                 sources += [(path, found[name]) for name in unnamed]
             elif len(files) == 1:
@@ -192,7 +191,8 @@ def described_operator(
     try:
         cls = operator_class(name)
     except UnknownOperator as error:
-        error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
+        if error.extra["nearest"] is None:
+            error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
         raise
     fields = {field.attribute_name: field for field in cls.facts.fields_by_kind["attribute"]}
     desc: dict[str, Any] = {}

@@ -113,7 +113,7 @@ def count_objects(text: bytes | bytearray) -> int:
 def _depth(raw: bytes) -> int:
     """How deep brackets nest, those inside strings left out.
 
-    Up to the first syntax error this is exactly the depth a parser reaches; behind it no parser gets.
+    Up to the first syntax error this is exactly the depth a parser reaches; no parser gets beyond it.
     """
     codes = _outside_strings(raw) | _BRACE_BIT
     steps = (codes == ord("{")).view(np.int8) - (codes == ord("}")).view(np.int8)

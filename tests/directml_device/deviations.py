@@ -22,13 +22,14 @@ Covered = Array | bool
 UNITS = 8
 """Of the last place, of the larger of two numbers: what counts as rounding."""
 
-Follows = Literal["tensorpost", "DirectML", "both", "silent", "undefined"]
+Follows = Literal["tensorpost", "DirectML", "both", "silent", "undefined", "literal"]
 FOLLOWS: dict[Follows, str] = {
     "tensorpost": "tensorpost",
     "DirectML": "DirectML",
     "both": "both: it promises no accuracy",
     "silent": "the page is silent",
     "undefined": "the page leaves it undefined",
+    "literal": "DirectML, if the formula of the page is taken literally; tensorpost takes its limit",
 }
 """Which of us follows the operator's page, in words."""
 
@@ -405,12 +406,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         "an infinity times 0, or less itself, is NaN on the way", _CURVES | _names(
             "ACTIVATION_", "HARD_SWISH SOFTSIGN THRESHOLDED_RELU") | _names(
-            "ELEMENT_WISE_", "MODULUS_TRUNCATE MODULUS_FLOOR ADD1"), "tensorpost",
+            "ELEMENT_WISE_", "MODULUS_TRUNCATE MODULUS_FLOOR ADD1"), "literal",
         lambda seen: np.isnan(seen.theirs) & seen.here(lambda x: ~np.isfinite(x)),
     ),
     Deviation(
         "an infinity times 0, or less itself, is NaN in a sum",
-        (_SUMS | _RECURRENT | {"ADAM_OPTIMIZER"}) - {"REDUCE"}, "tensorpost",
+        (_SUMS | _RECURRENT | {"ADAM_OPTIMIZER"}) - {"REDUCE"}, "literal",
         lambda seen: np.isnan(seen.theirs) & (np.isinf(seen.mine) | seen.somewhere(np.isinf)),
     ),
     Deviation(

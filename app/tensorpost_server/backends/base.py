@@ -220,7 +220,7 @@ class HostBackend:
         return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, len(plan.slices)))
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
-        """None: ordinary memory does."""
+        """Always None: the device reads ordinary memory."""
         del size_in_bytes
         return None
 

@@ -26,7 +26,7 @@ class NullBackend(HostBackend):
     device: str = "none (answers zeros)"
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: it accepts every plan."""
+        """Always None: it accepts every plan."""
         del plan
         return None
 

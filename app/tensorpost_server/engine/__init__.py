@@ -2,8 +2,8 @@
 
 from ..planning import make_plan
 from .admission import Admission, Ticket
-from .events import STAGES, Stages
 from .pool import DeviceStatus, Pool
+from .stages import STAGES, Stages
 from .worker import InlineLimits, QueueSlot, StartFunction, Worker
 from .worker_threads import WorkerThreads
 

@@ -109,11 +109,11 @@ class Upload:
     end: Callable[[], object]
 
     def bytes_per_second(self, now: float) -> float:
-        """Its rate from its beginning."""
+        """The mean rate of the upload so far."""
         return self.received() / max(now - self.began, 1e-9)
 
     def is_slow(self, now: float, seconds: float) -> bool:
-        """Whether it takes so long already, and as long again at its rate."""
+        """Whether the upload has taken that many seconds, and needs more than that again at its rate."""
         missing = self.length - self.received()
         return now - self.began >= seconds and missing > self.bytes_per_second(now) * seconds
 

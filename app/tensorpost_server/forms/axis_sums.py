@@ -113,7 +113,7 @@ def weighted_sums(xp: ModuleType, source: Any, axis: int, plan: AxisPlan, target
 
 
 def _weights(xp: ModuleType, weight: NDArray[Any], tail: int) -> Any:
-    """One tap's weights, shaped to lie along the axis that has `tail` axes behind it; a scalar if all are equal."""
+    """One tap's weights, shaped to lie along the axis that has `tail` axes after it; a scalar if all are equal."""
     return weight[0] if weight.size == 1 else xp.asarray(weight).reshape((-1, *(1,) * tail))
 
 

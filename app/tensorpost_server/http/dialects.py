@@ -38,9 +38,7 @@ _MOST_ITEMS = 256
 _SHORT_NUMBER = re.compile(r"-?(\d+\.|\.\d+)", re.ASCII)
 """Numbers that people write and JSON does not have: `.5` and `1.`."""
 
-_ONE_TENSOR = (
-    "npy holds one tensor, but the operator takes {}; send npz (np.savez) or a frame, which is a safetensors file"
-)
+_ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a frame, which is a safetensors file"
 
 
 def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:

@@ -221,7 +221,9 @@ def _check_directory(content: bytes) -> None:
         raise InvalidFrame("the body is empty")
     end = content[-_END_BYTES:]
     if content[:4] not in (b"PK\x03\x04", b"PK\x05\x06") or end[:4] != b"PK\x05\x06":
-        raise InvalidFrame("the body is not an npz archive, as numpy.savez writes it; it must end with its directory")
+        raise InvalidFrame(
+            "the body is not an npz archive, which is a ZIP file of npy files; it must end with its directory"
+        )
     size = int.from_bytes(end[12:16], "little")
     far = content[-_END_BYTES - _END64_BYTES : -_END_BYTES][:4] == b"PK\x06\x07"
     if far or size > MOST_TENSORS * _DIRECTORY_BYTES_PER_TENSOR:
@@ -230,7 +232,9 @@ def _check_directory(content: bytes) -> None:
 
 def _tensor_name(member: zipfile.ZipInfo) -> str:
     if not member.filename.endswith(_SUFFIX):
-        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is not an npy file; use numpy.savez")
+        raise InvalidFrame(
+            f"the archive has {member.filename[:60]!r}, which is not an npy file; an npz archive holds nothing else"
+        )
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InvalidFrame("the npz archive is compressed in a way that NumPy does not use")
     return member.filename.removesuffix(_SUFFIX)

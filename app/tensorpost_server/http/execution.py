@@ -346,9 +346,6 @@ class Execution:
             before.release()
 
 
-"""Forms of a body whose head the call cache knows."""
-
-
 async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]:
     """The body in pieces, so that no caller has to take all of it in the time for one."""
     whole = memoryview(body)

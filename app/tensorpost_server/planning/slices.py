@@ -122,7 +122,7 @@ class OutputSlices:
 
     Attributes:
         outputs: the cut of each output.
-        whole: None: there is more than one slice, as in `Slices`.
+        whole: always None, since there is more than one slice; see `Slices`.
     """
 
     outputs: tuple[Slices, ...]

@@ -56,7 +56,7 @@ _FUSED_SINCE = {
     "ELEMENT_WISE_CLIP": FeatureLevel.L6_0, "ACTIVATION_SOFTMAX": FeatureLevel.L6_1,
     "ACTIVATION_SOFTMAX1": FeatureLevel.L6_1,
 }  # fmt: skip
-"""What may be fused from a later level on than it is there ("DirectML feature level history")."""
+"""Operators that may be fused only from a later level than their own ("DirectML feature level history")."""
 
 
 class Activation(UnaryWithoutScale):

@@ -1,9 +1,10 @@
 """DirectML's 177 operators as data: what `catalogue.json` says about each, as frozen values.
 
 The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
-Two rows of 6_4 are not the pages' but what DirectML was seen to accept there: FLOAT64 in TILE, 1 to 4 dimensions in
-RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)). PastSequenceLengthsTensor of
-MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the other tensors there.
+Two rows are not the pages' but what releases of DirectML that tell the level were seen to accept: at 5_0 FLOAT64 in
+TILE, at 5_2 1 to 4 dimensions in RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)).
+PastSequenceLengthsTensor of MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the
+other tensors there.
 Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
 them.
 """

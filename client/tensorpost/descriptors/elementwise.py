@@ -150,7 +150,7 @@ class ElementWisePowOperatorDesc(ElementWise):
     scale_bias: ScaleBias | None = None
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """The exponents below 3_0 have the input's DataType."""
+        """Below level 3_0 the exponents have the input's DataType."""
         wanted, found = self.input_tensor.data_type.name, self.exponent_tensor.data_type.name
         if level < FeatureLevel.L3_0 and wanted != found:
             message = f"ExponentTensor is {found} and InputTensor {wanted}, which needs feature level 3_0, not {level}"

@@ -6,6 +6,7 @@ number, and no text is taken for a number. The name of a field is DirectML's in 
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +107,9 @@ def _index(value: object) -> int | None:
 
 
 def _shown(value: object) -> str:
-    """The value for a message, at most 60 characters."""
-    text = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else str(presentable(value))
+    """The value for a message, at most 60 characters; what is no text as in JSON, whose words the documents have."""
+    found = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else presentable(value)
+    text = found if isinstance(found, str) else json.dumps(found)
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..problems import Violation, counted
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
 from .fields import CEnum, Float, IntArray, ScalarUnion, UInt, UIntArray, count_of
@@ -156,13 +156,16 @@ def _window_rules(
     for axis, (length, count, offset, size, step) in enumerate(windows):
         most = _reached(size, step)
         if size < 1 or offset + size > length:
-            message = f"the window of {size} elements from {offset} on is not inside the {role}'s {length} elements"
+            message = (
+                f"the window of {counted(size, 'element')} from {offset} on is not inside the {role}'s "
+                f"{counted(length, 'element')}"
+            )
             yield desc.broken("window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}")
         elif step == 0:
             message = "a step of 0 stays where it is"
             yield desc.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
         elif count > most:
-            message = f"the steps reach {most} elements of the window, not {count}"
+            message = f"the steps reach {counted(most, 'element')} of the window, not {count}"
             yield desc.broken("output-sizes", (pascal_case(part), "Sizes", axis), message, count, f"1 to {most}")
 
 
@@ -256,8 +259,8 @@ def _parts_fill_whole(desc: OperatorDesc, whole: str, parts: str, axis: int) -> 
         field = "OutputTensor" if whole == "output_tensor" else "InputTensor"
         yield desc.broken(
             "sizes-do-not-add-up", (field, "Sizes"),
-            f"along axis {axis} the parts have {total} elements together, the whole has {sizes[axis]}",
-            sizes, f"{total} elements along axis {axis}",
+            f"along axis {axis} the parts have {counted(total, 'element')} together, the whole has {sizes[axis]}",
+            sizes, f"{counted(total, 'element')} along axis {axis}",
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ class Quantized(OperatorDesc):
     """Base of operators with scales and zero points, which may have fewer dimensions than what they scale."""
 
     def one_value_or(self, count: int, axis: int, each: str, *fields: str, flat: bool = False) -> Iterator[Violation]:
-        """Parameters must be one value, or one for each entry along an axis; those that have it not are one value.
+        """Parameters must be one value, or one for each entry along an axis; those without that axis have one value.
 
         Args:
             count: entries along the axis.

@@ -99,7 +99,7 @@ class Recurrent(OperatorDesc):
     bias_tensor: BufferTensorDesc | None = None
     hidden_init_tensor: BufferTensorDesc | None = None
 
-    if TYPE_CHECKING:  # these stand behind others in the struct of LSTM
+    if TYPE_CHECKING:  # these stand after others in the struct of LSTM
         activation_descs: tuple[Activation, ...]
         direction: RecurrentNetworkDirection
 

@@ -95,7 +95,7 @@ class ResampleFamily(OperatorDesc):
     forward_tensors: ClassVar[tuple[str, str]] = ("input_tensor", "output_tensor")
 
     if TYPE_CHECKING:
-        scales: FloatArray  # stands behind the tensors in each struct
+        scales: FloatArray  # stands after the tensors in each struct
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:

@@ -247,7 +247,7 @@ class RoiAlignGradOperatorDesc(RoiAligning):
             yield "output_gradient_tensor", packed(source.data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `RoiAligning`; what is wanted can be computed from what is there."""
+        """See `RoiAligning`; each requested gradient needs the tensors it is computed from."""
         yield from super().operator_rules()
         if self.output_gradient_tensor is None and self.output_roi_gradient_tensor is None:
             message = "OutputGradientTensor and OutputROIGradientTensor are both absent; ask for one at least"

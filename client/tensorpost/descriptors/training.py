@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..problems import Violation, counted
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import ElementWiseGradient
 from .fields import Bool, Float, UInt
@@ -137,7 +137,7 @@ def _normalized(
     yield from desc.sizes_are(sizes, f"{name}.Sizes", *like_parameter)
     for axis, (size, whole) in enumerate(zip(sizes, source.sizes, strict=False)):
         if size not in (1, whole) and len(sizes) == len(source.sizes):
-            message = f"{name} has {size} elements along dimension {axis}, and the input {whole}"
+            message = f"{name} has {counted(size, 'element')} along dimension {axis}, and the input {whole}"
             yield desc.broken("parameter-sizes", (name, "Sizes", axis), message, size, f"1 or {whole}")
 
 

@@ -414,7 +414,7 @@ class _Reader:
             if shape[axis] == 0 and (size or policy != "stretch"):
                 self.report.add(
                     "empty-axis", ("inputs", "sizes", index),
-                    f"axis {axis} of the input is empty; it cannot become {size} elements long", size,
+                    f"axis {axis} of the input is empty; it cannot become {counted(size, 'element')} long", size,
                     "0, and no aspect ratio to keep",
                 )  # fmt: skip
             elif policy == "stretch":
@@ -453,9 +453,9 @@ class _Reader:
                 self._warn_of_float32(f"scales[{index}]", axis, output, _in_float32(length, scale))
             elif output != (uncropped := math.floor(length * float(scale))):
                 self.report.warnings.append(
-                    f"axis {axis}: {output} elements, since the text of {self.schema.name} multiplies by the roi's "
-                    f"extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send sizes to "
-                    "have one answer everywhere"
+                    f"axis {axis}: {counted(output, 'element')}, since the text of {self.schema.name} multiplies by "
+                    f"the roi's extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send "
+                    "sizes to have one answer everywhere"
                 )
             resized[axis] = ResizeAxis(length, output, Fraction(float(scale)))
         return resized
@@ -463,9 +463,9 @@ class _Reader:
     def _warn_of_float32(self, what: str, axis: int, length: int, in_float32: int | None) -> None:
         if in_float32 not in (None, length):
             self.report.warnings.append(
-                f"axis {axis}: {what} gives {length} elements here and in ONNX's shape inference, which use double "
-                f"precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy stretch to "
-                "have one answer everywhere"
+                f"axis {axis}: {what} gives {counted(length, 'element')} here and in ONNX's shape inference, which use "
+                f"double precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy "
+                "stretch to have one answer everywhere"
             )
 
     # -- coordinates --

@@ -309,7 +309,7 @@ class CudaBackend:
             return self._pool.malloc(size_in_bytes)
 
     def copy(self, block: Any, memory: memoryview | DeviceMemory, *, up: bool, stream: Any) -> None:
-        """Copy between a caller's memory and an array of as many bytes on the device, behind what the stream does.
+        """Copy between a caller's memory and an array of as many bytes on the device, after what the stream does.
 
         Page-locked memory is copied without the processor; it must not be touched until the stream is through.
         """
@@ -357,7 +357,7 @@ class CudaRun:
         backend: the device.
         plan: what is computed.
         inputs: an array for each input of the plan.
-        uploaded: the event behind the last upload.
+        uploaded: the event after the last upload.
         targets: memory for the bytes of each output; see `SharingBackend.start_shared`.
     """
 
@@ -441,7 +441,7 @@ class CudaRun:
                     stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's
             return
         except OutOfDeviceMemory:
-            half = part.data_size_in_bytes // 2  # without the padding behind it, which cannot be halved
+            half = part.data_size_in_bytes // 2  # without the padding after it, which cannot be halved
             smaller = cut(part, half)
             if half < SMALLEST_PART or len(smaller) < 2:
                 raise

@@ -76,7 +76,7 @@ class _Numbers:
         self._lock = threading.Lock()
 
     def number(self, form: Form) -> int:
-        """Its number."""
+        """The number of this form; equal forms have the same one."""
         found = self._by_identity.get(id(form))
         if found is not None:
             return found[1]
@@ -119,7 +119,7 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
     if calls is None:
         form.fill(cupy, inputs, box, out, output)
         return
-    made: list[Any] = []  # freed behind the last launch, in the stream's order
+    made: list[Any] = []  # freed after the last launch, in the stream's order
     for call in calls:
         places = [addresses[number] + start for number, start in call.sources]
         if call.made:

@@ -286,7 +286,7 @@ def plan_staged(
     source_address: int,
     target_address: int,
 ) -> Step | None:
-    """The launch of resample_staged for a box; the arguments are those of `_Box`.
+    """The launch of resample_staged for a box; the arguments are those of `_StagedBox`.
 
     Returns:
         None if what a tile reads is no window that moves with it, or there are too many tiles.

@@ -213,7 +213,8 @@ class KernelTable:
     Attributes:
         spans: the axes, in the array's order; more than one only in the form `indices`.
         form: `indices` (one int32 per output), `starts` and `taps` (of `SpanTaps`, for any number of taps), `padded`
-            (the same number of taps for every output), or `rows` (of `Reach`).
+            (the same number of taps for every output), `pairs` (of an element and the one behind it: its index, and
+            the weight of the other; one more than there are outputs), or `rows` (of `Reach`).
         width: taps per output of a padded table.
         repeat: neighbouring elements that move together along the axis: index and output then count elements.
         ranked: indices count in the rows of `Reach`.
@@ -228,7 +229,7 @@ class KernelTable:
     @property
     def item(self) -> int:
         """Bytes per output."""
-        return TAP.itemsize * self.width if self.form == "padded" else 4
+        return {"padded": TAP.itemsize * self.width, "pairs": TAP.itemsize}.get(self.form, 4)
 
 
 def array_of(table: KernelTable) -> NDArray[Any]:
@@ -255,6 +256,11 @@ def _array_of(table: KernelTable, span: Span) -> NDArray[Any]:
             made = np.empty(taps.index.size, TAP)
             made["index"], made["weight"] = taps.index, taps.weight
             return made
+        case "pairs":
+            both = _padded(taps, 2, 1).reshape(-1, 2)
+            made = both[:, 0].copy()
+            made["weight"] = np.where(both["index"][:, 0] == both["index"][:, 1], np.float32(0), both["weight"][:, 1])
+            return np.concatenate([made, made[-1:]])
         case _:
             return _padded(taps, table.width, table.repeat)
 

@@ -126,7 +126,7 @@ class DirectmlBackend(HostBackend):
                 self._refuse(plan, error)
                 raise
             partial = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
-            # Of four bits, all bytes of the tensor are the output's, those behind its elements too.
+            # Of four bits, all bytes of the tensor are the output's, those after its elements too.
             small = any(tensor.data_type.bits == 4 for _, tensor in desc.tensors("output"))
             run.outputs = dispatch(self._device, operator, inputs, clear=partial or small)
         return run

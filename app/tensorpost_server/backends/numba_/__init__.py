@@ -22,7 +22,7 @@ import numpy as np
 
 from tensorpost.layout import Layout
 
-from ...forms import Copies, Copy, Form, Pointwise
+from ...forms import Copies, Copy, Form, Lines, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
 from ...forms.expression import Operand
@@ -37,6 +37,7 @@ from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
+from .reduction_plan import ReductionPlanner
 from .sum_plan import SumPlanner
 from .tap_tables import most_taps
 
@@ -111,7 +112,7 @@ class NumbaBackend(HostBackend):
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: NumPy computes what no loop was compiled for."""
+        """Always None: NumPy computes what no loop was compiled for."""
         del plan
         return None
 
@@ -212,6 +213,8 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
             bits = sum([axis.weight_bits for axis in form.axes if isinstance(axis, FilterMap)])
             exact = not integer or (bits <= EXACT_WEIGHT_BITS and not form.round_each_axis)
             return _resampling(form.axes, outputs[0], exact=exact, anchored=False)
+        case Lines() if 0 not in form.sizes:
+            return ReductionPlanner.of(form, inputs[0])
         case _:
             return f"it has no {type(form).__name__}"
 

@@ -29,7 +29,10 @@ from ..base import CannotOpen
 
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
 
-NAMES = ("runs", "transpose", "gather", "columns_first", "rows_first", "expression")
+NAMES = (
+    "runs", "transpose", "gather", "columns_first", "rows_first", "expression",
+    "sum_f32", "sum_f16", "sum_u32", "largest_f32", "largest_f16", "largest_u8",
+)  # fmt: skip
 WIDE = ("expression",)  # what computes much for each byte that it moves
 SYMBOL, WIDE_NAME = "tensorpost_{}", "{}_wide"
 _HERE = Path(__file__).parent

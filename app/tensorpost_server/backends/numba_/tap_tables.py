@@ -181,7 +181,7 @@ def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
 
 
 def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The same taps, those of weight 0 behind the others, whose order stays."""
+    """The same taps, those of weight 0 after the others, whose order stays."""
     present = weight != 0
     if (~present[:-1] & present[1:]).any():
         order = np.argsort(~present, axis=0, kind="stable")

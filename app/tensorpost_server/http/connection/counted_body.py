@@ -99,7 +99,7 @@ class CountedBody(asyncio.BufferedProtocol):
         return self._filled
 
     def _advance(self, count: int) -> None:
-        """Go on behind so many bytes that were written to the first view."""
+        """Continue after so many bytes were written to the first view."""
         self._filled += count
         if (room := self._views.popleft()[count:]).nbytes:
             self._views.appendleft(room)

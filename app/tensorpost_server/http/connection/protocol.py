@@ -146,7 +146,7 @@ class DirectProtocol(HttpToolsProtocol):
         turns, few = self._shared.turns, len(self.connections) <= MOST_READ_IN_A_TURN
         if self._flow.backlog:
             self._flow.backlog += data  # asyncio's transport on Windows delivers a read that was under way
-        elif few or self._reading is not Reading.IDLE or turns.has_room(READ_COST):
+        elif few or self._reading is not Reading.IDLE or turns.take_room(READ_COST):
             self._take(data)
         else:
             self.flow.pause_reading()

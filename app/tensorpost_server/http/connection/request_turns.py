@@ -50,7 +50,7 @@ class RequestTurns:
             call: the function that begins or ends a request; a call that returns False does not count.
             cost: what it counts, of the `MOST_IN_A_TURN` of a turn.
         """
-        if self.has_room(cost):
+        if self.take_room(cost):
             call()
         else:
             self._waiting.setdefault(address, deque()).append((cost, call))
@@ -59,12 +59,12 @@ class RequestTurns:
         """The application; a request of this address continues in its turn as well whenever it has waited."""
 
         async def in_turn(scope: Scope, receive: Receive, send: Send) -> None:
-            await _Steps(self, address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
+            await _TakesTurns(self, address, app(scope, receive, send))  # pyright: ignore[reportArgumentType] # a coroutine
 
         return in_turn
 
-    def has_room(self, cost: float = 1) -> bool:
-        """Whether a step of this cost may be made at once; it counts if so."""
+    def take_room(self, cost: float = 1) -> bool:
+        """Count a step of this cost that may be made at once; False if it has to wait."""
         self._schedule()
         if self._count < MOST_IN_A_TURN and not self._waiting:
             self._count += cost
@@ -96,7 +96,7 @@ class RequestTurns:
                 self._count += cost
 
 
-class _Steps:
+class _TakesTurns:
     """Awaits a coroutine, each of whose steps but the first waits for its turn."""
 
     __slots__ = ("_address", "_coroutine", "_turns")
@@ -116,7 +116,7 @@ class _Steps:
                 error = None  # it refers to this frame
             try:
                 yield awaited
-                if not turns.has_room():
+                if not turns.take_room():
                     yield from turns.turn(self._address)
             except GeneratorExit:
                 coroutine.close()

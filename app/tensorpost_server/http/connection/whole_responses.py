@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeAlias
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -13,8 +11,6 @@ from ..call_cache import MOST_KEY_BYTES, BoundedCache, ReplayFunction, WholeMess
 from .connection_states import IncomingRequest
 
 __all__ = ["ReplayCache", "whole_messages_of"]
-
-_ResponseFields: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
@@ -26,13 +22,9 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
             self.put(request.head, (replay, request.content_length))
 
     def answer(
-        self,
-        head: bytes,
-        body: bytes,
-        transport: asyncio.Transport,
-        flow: FlowControl,
-        default_headers: _ResponseFields,
-    ) -> bool:
+        self, head: bytes, body: bytes, transport: asyncio.Transport, flow: FlowControl,
+        default_headers: list[tuple[bytes, bytes]],
+    ) -> bool:  # fmt: skip
         """Answer a request whose head is known; False if the application has to."""
         known = self.get(head)
         if known is None or len(body) != known[1] or flow.write_paused or transport.is_closing():
@@ -44,7 +36,7 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
         return True
 
 
-def _whole_response(default_headers: _ResponseFields, lines: bytes, body: bytes) -> bytes:
+def _whole_response(default_headers: list[tuple[bytes, bytes]], lines: bytes, body: bytes) -> bytes:
     """A response 200 as it is sent: the server's header fields, the header lines of this response, the body."""
     usual = b"".join([b"%b: %b\r\n" % field for field in default_headers])
     return b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (usual, lines, body)

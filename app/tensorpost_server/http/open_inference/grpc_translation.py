@@ -1,6 +1,6 @@
 """Inferences as gRPC messages: what they are as requests and responses of `/v2`.
 
-Tensors are put behind a message that is serialized already, because protobuf would copy them four times. A serialized
+Tensors are put after a message that is serialized already, because protobuf would copy them four times. A serialized
 message may be continued with further elements of a repeated field (Protocol Buffers, "Encoding", "Last One Wins").
 """
 

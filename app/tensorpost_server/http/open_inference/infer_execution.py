@@ -63,7 +63,7 @@ class InferExecution(Execution):
         observation: takes note of what becomes known.
     """
 
-    __slots__ = ("_in_place", "_lent", "_model", "_regions", "_targets")
+    __slots__ = ("_device_inputs", "_in_place", "_model", "_regions", "_targets")
 
     def __init__(
         self, service: Service, scope: Scope, fields: Mapping[bytes, bytes], model: Model, whole: WholeMessages | None,
@@ -72,7 +72,7 @@ class InferExecution(Execution):
         super().__init__(service, scope, fields, DIALECTS[model.dialect], model.name, whole, observation)
         self._model = model
         self._regions: list[AnyRegion] = []  # in use
-        self._lent: dict[str, tuple[CudaRegion, RegionPart]] = {}  # inputs that lie on a device, by name
+        self._device_inputs: dict[str, tuple[CudaRegion, RegionPart]] = {}  # inputs that lie on a device, by name
         self._targets: list[AnyRegion | None] = []  # by output
         self._in_place = False  # whether the device puts all outputs into the caller's memory
 
@@ -102,7 +102,7 @@ class InferExecution(Execution):
         form = prepared.form
         assert form is not None
         self._targets = [None if output.region is None else self._use(output.region) for output in form.outputs]
-        regions = [region for region, _ in self._lent.values()]
+        regions = [region for region, _ in self._device_inputs.values()]
         regions += [region for region in self._targets if isinstance(region, CudaRegion)]
         return (await self._placed(prepared, names, read, regions[0].worker) if regions else prepared), read
 
@@ -123,11 +123,11 @@ class InferExecution(Execution):
         wanted, index = options.backend or self._service.workers().default, worker.backend.index
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
         runs = runs and worker.refuses(plan) is None
-        lent: dict[int, DeviceMemory] = {}
-        for name, (region, part) in self._lent.items():
+        device_inputs: dict[int, DeviceMemory] = {}
+        for name, (region, part) in self._device_inputs.items():
             at, size = names.index(name), prepared.sizes[names.index(name)]
             if runs and region.worker is worker:
-                lent[at] = region.part(part.offset, size)
+                device_inputs[at] = region.part(part.offset, size)
             else:
                 assert read.memory is not None
                 read.memory[at] = block = self._reserve(size).memory(size)
@@ -139,7 +139,7 @@ class InferExecution(Execution):
         self._in_place = targets is not None
 
         def start(plan: Plan, inputs: Sequence[memoryview]) -> Run:
-            blocks = [lent.get(at, block) for at, block in zip(prepared.order, inputs, strict=True)]
+            blocks = [device_inputs.get(at, block) for at, block in zip(prepared.order, inputs, strict=True)]
             return backend.start_shared(plan, blocks, targets)
 
         self._start = start
@@ -240,7 +240,7 @@ class InferExecution(Execution):
             if tensor.region is not None:
                 region = self._use(tensor.region)
                 if isinstance(region, CudaRegion) and not tensor.is_text and tensor.name not in small:
-                    self._lent[tensor.name] = (region, tensor.region)
+                    self._device_inputs[tensor.name] = (region, tensor.region)
                     memory[tensor.name] = memoryview(b"")
                     continue
                 ticket.grow(tensor.region.size)

@@ -211,7 +211,7 @@ class SharedMemory:
         self._regions[name] = region
 
     def unregister(self, name: str | None, owner: str, kind: RegionKind) -> None:
-        """Forget a region, or all of this caller; what runs on them ends first. One that there is not is none."""
+        """Forget one region, or all of this caller; running requests finish first. An unknown name is ignored."""
         for region in [*self._regions.values()]:
             if region.owner == owner and region.kind == kind and name in (None, region.name):
                 del self._regions[region.name]

@@ -1,4 +1,4 @@
-"""Named stages of a request and how long each took. HTTP turns them into Server-Timing; metrics can listen too."""
+"""Named stages of a request and how long each took. HTTP turns them into Server-Timing."""
 
 from __future__ import annotations
 
