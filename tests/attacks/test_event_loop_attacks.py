@@ -19,7 +19,7 @@ from tests.support.fake_transport import FakeTransport, answers, connect
 from tests.support.http_app import JSON, NPY, Serving, eventually, npy_bytes, request_bytes, serving
 from uvicorn.server import ServerState
 
-from tensorpost_server.http.connection.request_turns import RequestTurns
+from tensorpost_server.http.connection.request_turns import MOST_READ_IN_A_TURN, RequestTurns
 
 MALLORY = "127.0.0.2"
 CONNECTIONS = 40
@@ -50,6 +50,34 @@ def test_a_request_does_not_wait_for_every_connection_of_another_address():
     asyncio.run(run())
     assert app.seen.index("/refuse/alice") <= 2 * FEW
     assert len(app.seen) == 3 * CONNECTIONS + 1
+
+
+@pytest.mark.parametrize("end", ["answered", "closed", "stopped"])
+def test_requests_that_arrive_at_once_are_read_in_turn(end: str):
+    app = BodiesApp()
+
+    async def run() -> None:
+        state = ServerState()
+        mallory = several(app, MALLORY, CONNECTIONS, state)
+        (alice,) = several(app, "127.0.0.1", 1, state)
+        for number, transport in enumerate(mallory):
+            transport.read(get(f"/refuse/{number}"))
+        alice.read(get("/refuse/alice"))
+        held = [transport for transport in mallory if transport.paused]
+        assert FEW <= CONNECTIONS - len(held) <= MOST_READ_IN_A_TURN
+        for transport in held:
+            if end == "closed":
+                transport.lose()
+            if end == "stopped":
+                transport.protocol.shutdown()
+        await settle(40 + CONNECTIONS)
+        for transport in [*mallory, alice]:
+            assert transport in held or not transport.paused
+            expected = 0 if end == "closed" and transport in held else 1
+            assert len(answers(bytes(transport.out))) == expected
+
+    asyncio.run(run())
+    assert app.seen.index("/refuse/alice") <= 2 * FEW
 
 
 def test_requests_of_connections_that_are_closed_before_their_turn_are_not_begun():

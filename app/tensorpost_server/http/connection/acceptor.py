@@ -21,7 +21,7 @@ from .connection_budget import is_idle
 
 __all__ = ["Acceptor"]
 
-MOST_AT_ONCE = 64
+MOST_AT_ONCE = 16
 """Connections that are taken in a turn of the loop; each takes some 100 microseconds of it."""
 
 _LOG_SECONDS = 10.0

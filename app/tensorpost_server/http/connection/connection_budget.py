@@ -37,6 +37,8 @@ def _network(address: str) -> str:
 def is_idle(connection: Any) -> bool:
     """Whether no request of it is complete and unanswered, and it is not closing; for uvicorn's protocols, and ours."""
     cycle = connection.cycle
+    if connection.flow.read_paused:  # a request waits for its turn
+        return False
     return (cycle is None or cycle.response_complete) and not connection.transport.is_closing()
 
 

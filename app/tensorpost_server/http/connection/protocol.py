@@ -10,7 +10,8 @@ included, is uvicorn's. What the bytes are that arrive next is a state (`connect
 3. A malformed request is refused after the responses before it, never in the middle of one (`request_parser.py`). A
    disconnect is reported to all requests of the connection.
 4. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed.
-5. Requests of different addresses begin in turn, a few in each turn of the event loop (`request_turns.py`).
+5. Requests of different addresses are read, begin and go on in turn, a few in each turn of the event loop
+   (`request_turns.py`).
 6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
    through the extension of `call_cache.py`, is answered by its `Replay` (`whole_responses.py`).
 """
@@ -38,6 +39,7 @@ from .counted_body import CountedBody, is_large
 from .lingering_close import LingeringClose, closing_if_unread
 from .receive_into import RECEIVE_INTO
 from .request_parser import HEAD_END, MOST_QUEUED, HeldFlow, Refusal, RequestParser, end_of_part
+from .request_turns import MOST_READ_IN_A_TURN, READ_COST
 from .shared_state import shared_state
 from .timeouts import CallerPace, ConnectionLimits
 from .whole_responses import whole_messages_of
@@ -141,9 +143,28 @@ class DirectProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came while the application waited for none in its memory."""
         self.pace.arrived_bytes += len(data)
+        turns, few = self._shared.turns, len(self.connections) <= MOST_READ_IN_A_TURN
         if self._flow.backlog:
             self._flow.backlog += data  # asyncio's transport on Windows delivers a read that was under way
-            return
+        elif few or self._reading is not Reading.IDLE or turns.take_room(READ_COST):
+            self._take(data)
+        else:
+            self.flow.pause_reading()
+            self._flow.backlog = data
+            turns.begin(self._address, self._take_backlog, READ_COST)
+
+    def _take_backlog(self) -> bool:
+        """Take the bytes of a request that has waited for its turn; False if its connection is closed."""
+        data, self._flow.backlog = self._flow.backlog, b""
+        if not data or self.transport.is_closing():
+            return False
+        self.flow.resume_reading()
+        self._take(data)
+        self._close_if_half_closed()
+        return True
+
+    def _take(self, data: bytes) -> None:
+        """Answer a request by its replay, or parse what has arrived."""
         if self._reading is Reading.IDLE:
             head_end = data.find(HEAD_END) + len(HEAD_END)
             head = data[:head_end] if head_end > 3 and data[0] not in b"\r\n" else b""  # a request may begin with CRLF
@@ -172,8 +193,8 @@ class DirectProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """The connection was idle for long, except for replays, which do not touch this timer."""
         left = self._last_replay + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        if left > 0 or self._flow.backlog:  # a request waits for its turn
+            self.timeout_keep_alive_task = self.loop.call_later(max(left, 0.1), self.timeout_keep_alive_handler)
         else:
             super().timeout_keep_alive_handler()
 
@@ -212,7 +233,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] # uvicorn's never keeps it open
         """The caller sends no more; whether the transport stays open until complete requests are answered."""
-        stays = self._response_is_due and self._reading is not Reading.LINGERING and self.transport.can_write_eof()
+        is_due = self._response_is_due or bool(self._flow.backlog)
+        stays = is_due and self._reading is not Reading.LINGERING and self.transport.can_write_eof()
         if stays:
             self._close.half_close(self._end_half_closed)
         return stays
@@ -324,6 +346,9 @@ class DirectProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
         if backlog:
             self._parse(backlog)
+        self._close_if_half_closed()
+
+    def _close_if_half_closed(self) -> None:
         if self._close.half_closed_timer is not None and not self._response_is_due:
             self.transport.close()
 
@@ -361,6 +386,8 @@ class DirectProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server stops: the response that is being made is the last one."""
+        if self._reading is Reading.IDLE:
+            self._take_backlog()
         if self._active is not None:
             self._active.keep_alive = False
         super().shutdown()
