@@ -13,7 +13,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
+	perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -55,6 +55,13 @@ bench-quick: .venv/.dev  ## the same in two minutes, with what is installed here
 
 bench-peers: .venv/.dev  ## install other products to compare with, 2.5 GB, each in an environment of its own
 	$(RUN)python -m benchmarks.peers install --into $(PEERS)
+
+perf-analyzer: .venv/.dev build/perf-analyzer  ## Triton's perf_analyzer against a preset and tile: sync, async, shared memory; its reports
+	$(RUN)python -m benchmarks.perf_analyzer
+
+build/perf-analyzer:  # an environment of its own
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --no-deps perf-analyzer
 
 size: .venv/.dev  ## operators, lines, files, and the calls that a first small request passes
 	$(RUN)python -m benchmarks.size
