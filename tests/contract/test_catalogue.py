@@ -54,7 +54,7 @@ TO_32_BITS = f"{FLOATS} INT32 INT16 INT8 UINT32 UINT16 UINT8"
 TO_64_BITS = f"{FLOATS} INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
 WITH_8_BITS = f"{FLOATS} INT8 UINT8"
 # The pages' support tables, every tensor alike; RESAMPLE1's of 5_1 and 6_2 are taken from RESAMPLE's page. Those of
-# TILE and RESAMPLE_GRAD at 6_4 are what DirectML accepts (docs/directml.md).
+# TILE at 5_0 and RESAMPLE_GRAD at 5_2 are what DirectML accepts (docs/directml.md).
 TABLES = {
     "UPSAMPLE_2D": [("1_0", 4, 5, FLOATS)],
     "TILE": [
@@ -62,13 +62,13 @@ TABLES = {
         ("2_1", 4, 4, TO_32_BITS),
         ("3_1", 1, 8, TO_32_BITS),
         ("4_1", 1, 8, TO_64_BITS),
-        ("6_4", 1, 8, f"FLOAT64 {TO_64_BITS}"),
+        ("5_0", 1, 8, f"FLOAT64 {TO_64_BITS}"),
     ],
     "RESAMPLE": [("2_0", 4, 4, FLOATS), ("5_1", 1, 4, FLOATS), ("6_2", 1, 4, WITH_8_BITS)],
     "RESAMPLE1": [("2_1", 4, 4, FLOATS), ("5_1", 1, 4, FLOATS), ("6_2", 1, 4, WITH_8_BITS)],
     "RESAMPLE2": [("5_1", 1, 4, FLOATS), ("6_2", 1, 4, WITH_8_BITS)],
     "RESAMPLE3": [("6_4", 1, 4, WITH_8_BITS)],
-    "RESAMPLE_GRAD": [("3_0", 4, 4, FLOATS), ("6_4", 1, 4, FLOATS)],
+    "RESAMPLE_GRAD": [("3_0", 4, 4, FLOATS), ("5_2", 1, 4, FLOATS)],
     "RESAMPLE_GRAD1": [("5_1", 1, 4, FLOATS)],
 }
 

@@ -65,7 +65,7 @@ SUPPORT: dict[type[OperatorDesc], dict[str, tuple[range, set[str]]]] = {
         "2_0": (range(4, 5), FLOATS), "5_1": (range(1, 5), FLOATS), "6_2": (range(1, 5), BYTES)},
     Resample1OperatorDesc: {
         "2_1": (range(4, 5), FLOATS), "5_1": (range(1, 5), FLOATS), "6_2": (range(1, 5), BYTES)},
-    ResampleGradOperatorDesc: {"3_0": (range(4, 5), FLOATS), "6_4": (range(1, 5), FLOATS)},  # 6_4: docs/directml.md
+    ResampleGradOperatorDesc: {"3_0": (range(4, 5), FLOATS), "5_2": (range(1, 5), FLOATS)},  # 5_2: docs/directml.md
     Resample2OperatorDesc: {"5_1": (range(1, 5), FLOATS), "6_2": (range(1, 5), BYTES)},
     ResampleGrad1OperatorDesc: {"5_1": (range(1, 5), FLOATS)},
     Resample3OperatorDesc: {"6_4": (range(1, 5), BYTES)},

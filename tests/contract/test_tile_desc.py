@@ -20,14 +20,15 @@ from tensorpost.problems import InvalidDescriptor, UnsupportedAtLevel
 FLOATS = {"FLOAT32", "FLOAT16"}
 TO_32 = FLOATS | {"INT32", "INT16", "INT8", "UINT32", "UINT16", "UINT8"}
 TO_64 = TO_32 | {"INT64", "UINT64"}
+TO_DOUBLE = TO_64 | {"FLOAT64"}  # which the page has not, and DirectML takes
 # Every level of the enum, with what the page's tables say holds there; 1_0, 2_1, 3_1 and 4_1 have tables of their own,
 # and levels are strict supersets.
 SUPPORT = {
     "1_0": (range(4, 5), FLOATS), "2_0": (range(4, 5), FLOATS), "2_1": (range(4, 5), TO_32),
     "3_0": (range(4, 5), TO_32), "3_1": (range(1, 9), TO_32), "4_0": (range(1, 9), TO_32),
-    "4_1": (range(1, 9), TO_64), "5_0": (range(1, 9), TO_64), "5_1": (range(1, 9), TO_64),
-    "5_2": (range(1, 9), TO_64), "6_0": (range(1, 9), TO_64), "6_1": (range(1, 9), TO_64),
-    "6_2": (range(1, 9), TO_64), "6_3": (range(1, 9), TO_64), "6_4": (range(1, 9), TO_64 | {"FLOAT64"}),
+    "4_1": (range(1, 9), TO_64), "5_0": (range(1, 9), TO_DOUBLE), "5_1": (range(1, 9), TO_DOUBLE),
+    "5_2": (range(1, 9), TO_DOUBLE), "6_0": (range(1, 9), TO_DOUBLE), "6_1": (range(1, 9), TO_DOUBLE),
+    "6_2": (range(1, 9), TO_DOUBLE), "6_3": (range(1, 9), TO_DOUBLE), "6_4": (range(1, 9), TO_DOUBLE),
 }  # fmt: skip
 
 

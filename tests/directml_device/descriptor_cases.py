@@ -48,7 +48,10 @@ ENUMS = {
     "TransB": 2, "Mode": 2, "Direction": 2, "ValueDataType": 14, "PaddingValueDataType": 14, "Antialiased": 2,
 }  # fmt: skip
 READ_WITHOUT_LOOKING = {"JOIN", "SPLIT", "QUANTIZE", "DEQUANTIZE"}  # null tensors end the process
-COUNTS = {"RepeatsCount", "ScaleCount", "DimensionCount", "AxisCount", "InputCount", "OutputCount"}
+COUNT_OF_TENSORS = {
+    "InputTensors": "InputCount", "OutputTensors": "OutputCount", "QuantizationTensors": "QuantizationTensorCount",
+}  # fmt: skip
+COUNTS = {"RepeatsCount", "ScaleCount", "DimensionCount", "AxisCount", *COUNT_OF_TENSORS.values()}
 UINT_EDGES = (0, 1, 2, 3, 7, 8, 9, 255, 2**31 - 1, 2**31, 2**32 - 1)
 INT_EDGES = (0, 1, -1, 2, -2, 2**31 - 1, -(2**31))
 FLOAT_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e-42, 3.4e38, -3.4e38, math.inf, -math.inf, math.nan)
@@ -607,10 +610,9 @@ def _tensor_count(rng: random.Random, facts: OperatorFacts, fields: Json) -> str
     field = _of_type(rng, facts, "TENSOR_DESC_ARRAY")
     if field is None or not fields[field.name]:
         return ""
-    count = "InputCount" if field.name == "InputTensors" else "OutputCount"
     parts = fields[field.name]
     fields[field.name] = rng.choice((parts[:-1], [*parts, json.loads(json.dumps(parts[-1]))], [], parts * 20))
-    fields[count] = len(fields[field.name])
+    fields[COUNT_OF_TENSORS[field.name]] = len(fields[field.name])
     return f"{field.name}: {len(fields[field.name])} tensors"
 
 

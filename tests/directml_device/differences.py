@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .validation import Judged
+if TYPE_CHECKING:  # it reads this module
+    from .validation import Judged
 
 __all__ = ["DIFFERENCES", "Difference", "difference_of"]
 
@@ -76,7 +78,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "a window or filter larger than the padded input", frozenset({"window", "filter-too-large"}),
-        "DirectML does not look, as for sizes; there is no such window", _WINDOWED,
+        "DirectML does not look, as for sizes; there is no such window", (*_WINDOWED, "MAX_POOLING_GRAD"),
     ),
     Difference(
         "tensors of one call with more dimensions of 1 in front than others",
@@ -86,8 +88,9 @@ DIFFERENCES: tuple[Difference, ...] = (
          "QUANTIZED_LINEAR_MATRIX_MULTIPLY", "QUANTIZED_LINEAR_CONVOLUTION", "ONE_HOT"),
     ),
     Difference(
-        "an image with another dimension of 1 in front", frozenset({"dimension-count"}),
-        "DirectML compares sizes from the last dimension on; an image has as many as its page says", ("UNFOLD",),
+        "an image with another dimension behind", frozenset({"dimension-count"}),
+        "DirectML reads as many sizes as DimensionCount says and does not look at others; an image has no others",
+        ("UNFOLD", "FOLD"),
     ),
     Difference(
         "a DimensionCount that is not the number of spatial dimensions",
@@ -120,6 +123,15 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "a negative ClipThreshold", frozenset({"clip-threshold"}), "it is a magnitude", ("LSTM",),
+    ),
+    Difference(
+        "a Beta1 or Beta2 that is not from 0 to 1", frozenset({"beta"}),
+        "DirectML does not look; it is the weight of a mean", ("ADAM_OPTIMIZER",),
+    ),
+    Difference(
+        "a MaskType without a MaskTensor", frozenset({"mask-type"}),
+        "DirectML does not look at the type then; a document says NONE",
+        ("MULTIHEAD_ATTENTION", "MULTIHEAD_ATTENTION1"),
     ),
     Difference(
         "A and B of different types", frozenset({"data-types-differ"}), "its page has one type for both",

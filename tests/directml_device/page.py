@@ -1,7 +1,7 @@
 """Write what a run found: `python -m tests.directml_device.page` makes docs/directml.json and the page's tables.
 
 Reads what `validation ask` and `conformance ask` left in build/directml. With `--page` only the tables of
-docs/directml.md are written anew, from the JSON.
+docs/directml.md and docs/directml-windows.md are written anew, from the JSON and the list of known failures.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from typing import Any
 from tensorpost_server.backends import load_backend
 
 from .conformance import Difference, computed, difference, told_answers
-from .deviations import DEVIATIONS
+from .deviations import DEVIATIONS, FOLLOWS
 from .differences import DIFFERENCES, difference_of
-from .levels import compared_levels
+from .levels import LEVEL_DIFFERENCES, compared_levels
 from .validation import ours, told_verdicts
+from .xfail_reasons import listed
 
-__all__ = ["JSON", "PAGE", "tables"]
+__all__ = ["JSON", "PAGE", "WINDOWS_PAGE", "listed_table", "tables", "with_listed", "written"]
 
 _EACH = ("same", "rounding", "different", "none", "not explained")
 ROOT = Path(__file__).parents[2]
 JSON = ROOT / "docs" / "directml.json"
 PAGE = ROOT / "docs" / "directml.md"
+WINDOWS_PAGE = ROOT / "docs" / "directml-windows.md"
 
 
 def found() -> dict[str, Any]:
@@ -95,10 +97,11 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
             known.reason,
             str(sum(counts.get(known.reason, 0) for counts in run["answers"].values())),
             ", ".join(f"`{name}`" for name, counts in run["answers"].items() if known.reason in counts),
+            FOLLOWS[known.follows],
         ]
         for known in DEVIATIONS
     ]
-    reasons.append(["not explained", str(totals[4]), ""])
+    reasons.append(["not explained", str(totals[4]), "", ""])
     return {
         "verdicts": _table(
             ["descriptors", "how many", "why tensorpost refuses what DirectML accepts, or the other way"], verdicts
@@ -107,8 +110,10 @@ def tables(run: dict[str, Any]) -> dict[str, str]:
         + _table(["operator", "same", "within 8 units", "different", "no answer"], answers),
         "levels": _table(
             ["DirectML", "level", "accepted", "refused", "as tensorpost says", "otherwise"], _levels(run["levels"])
-        ),
-        "reasons": _table(["why", "calls", "operators"], reasons),
+        )
+        + "\n\n"
+        + _table(["otherwise", "why tensorpost says so"], [[known.what, known.reason] for known in LEVEL_DIFFERENCES]),
+        "reasons": _table(["why", "calls", "operators", "who follows the page"], reasons),
     }
 
 
@@ -116,9 +121,7 @@ def _levels(found: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows: list[list[str]] = []
     for one in found:
         accepted, refused, differ = one.get("accepted", 0), one.get("refused", 0), sum(one["differ"].values())
-        most = list(one["differ"].items())[:4]
-        what = "; ".join(f"{number} {words}" for words, number in most)
-        what += f"; {differ - sum(number for _, number in most)} others" if len(one["differ"]) > len(most) else ""
+        what = "; ".join(f"{number}: {words}" for words, number in one["differ"].items())
         rows.append([one["version"], one["level"], *map(str, (accepted, refused, accepted + refused - differ)), what])
     return rows
 
@@ -134,14 +137,31 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def listed_table() -> str:
+    """What the backend answers otherwise than the vectors have it, by reason."""
+    rows = [
+        [str(len(row.files)), row.reason, ", ".join(f"`{name}`" for name in dict.fromkeys(row.files)), row.follows]
+        for row in listed()
+    ]
+    rows.append([str(sum(int(row[0]) for row in rows)), "all", "", ""])
+    return _table(["cases", "what", "files of vectors", "who follows the page"], rows)
+
+
 def written(page: str, run: dict[str, Any]) -> str:
     """The page with its tables replaced."""
     for name, table in tables(run).items():
-        pattern = rf"(<!-- begin {name}: [^\n]*-->\n).*?(<!-- end -->)"
-        page = re.sub(
-            pattern, lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page, count=1, flags=re.DOTALL
-        )
+        page = _replaced(page, name, table)
     return page
+
+
+def with_listed(page: str) -> str:
+    """The page of the backend with its table of known failures replaced."""
+    return _replaced(page, "listed", listed_table())
+
+
+def _replaced(page: str, name: str, table: str) -> str:
+    pattern = rf"(<!-- begin {name}: [^\n]*-->\n).*?(<!-- end -->)"
+    return re.sub(pattern, lambda match: f"{match[1]}{table}\n{match[2]}", page, count=1, flags=re.DOTALL)
 
 
 def main() -> None:
@@ -151,6 +171,7 @@ def main() -> None:
     if not parser.parse_args().page:
         JSON.write_text(json.dumps(found(), indent=1) + "\n")
     PAGE.write_text(written(PAGE.read_text(), json.loads(JSON.read_text())))
+    WINDOWS_PAGE.write_text(with_listed(WINDOWS_PAGE.read_text()))
 
 
 if __name__ == "__main__":

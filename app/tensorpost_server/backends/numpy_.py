@@ -32,7 +32,7 @@ class NumpyBackend(HostBackend):
     device: str = f"cpu ({platform.machine()})"
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: NumPy runs every operator."""
+        """Always None: NumPy runs every operator."""
         del plan
         return None
 

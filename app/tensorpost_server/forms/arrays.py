@@ -147,8 +147,8 @@ def cut_by_lines(lines: Lines, strides: Sequence[int], data_type: str) -> Lines 
     """The form itself, or one that makes the only output as a whole, if slices of a large one would cut all lines.
 
     Args:
-        lines: of an output of the input's sizes.
-        strides: of the output, in whose order it is cut.
+        lines: the form, of an output of the input's sizes.
+        strides: strides of the output, in whose order it is cut.
         data_type: NumPy name of the output's type.
     """
     count = math.prod(lines.sizes)

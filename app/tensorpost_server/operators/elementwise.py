@@ -19,7 +19,7 @@ import numpy as np
 from tensorpost import descriptors as dml
 
 from ..forms import Pointwise
-from ..forms.expression import Value, call, maximum, minimum, operand, where
+from ..forms.expression import ExpressionLike, call, maximum, minimum, operand, where
 from .activation import activated
 from .elementwise_base import binary, limited, operands, pointwise, saturated, scaling, unary, wide_integer
 from .registry import form_of_class
@@ -94,7 +94,7 @@ def divide_form(desc: dml.ElementWiseDivideOperatorDesc) -> Pointwise:
     return pointwise(desc, where(call("equal", b, 0), _by_zero(desc), call("divide_integers", a, b)))
 
 
-def _by_zero(desc: dml.ElementWiseDivideOperatorDesc | dml.ElementWiseModulusFloorOperatorDesc) -> Value:
+def _by_zero(desc: dml.ElementWiseDivideOperatorDesc | dml.ElementWiseModulusFloorOperatorDesc) -> ExpressionLike:
     """An integer divided by 0."""
     dtype = desc.a_tensor.dtype
     return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(operand(0) < 0, 1, -1)
@@ -135,14 +135,14 @@ def modulus_floor_form(desc: dml.ElementWiseModulusFloorOperatorDesc) -> Pointwi
 def pow_form(desc: dml.ElementWisePowOperatorDesc) -> Pointwise:
     """Powers of integers by integers are exact; floating-point ones are as wide as every exponent needs.
 
-    DirectML applies the ScaleBias to the exponent too, and truncates both where they are integers.
+    DirectML applies the ScaleBias to the exponent too, and truncates both to 32 bits where they are integers.
     """
     base, exponent = desc.input_tensor.dtype, desc.exponent_tensor.dtype
     (x, power), scale_bias = operands(desc), scaling(desc)
     if scale_bias is not None:
         power = power * scale_bias.scale + scale_bias.bias
-        x = saturated(x, base.name) if base.kind in "iu" else x
-        power = saturated(power, exponent.name) if exponent.kind in "iu" else power
+        x = saturated(x, wide_integer(base.name)) if base.kind in "iu" else x
+        power = saturated(power, wide_integer(exponent.name)) if exponent.kind in "iu" else power
     if base.kind in "iu" and exponent.kind in "iu":
         read = "int64" if scale_bias is None else "float32"
         made = call("power_integers", call("as_int64", x), call("as_int64", power))
@@ -168,7 +168,7 @@ def constant_pow_form(desc: dml.ElementWiseConstantPowOperatorDesc) -> Pointwise
 
 @form_of_class(dml.ElementWiseSignOperatorDesc)
 def sign_form(desc: dml.ElementWiseSignOperatorDesc) -> Pointwise:
-    """By comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
+    """Sign, by comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
     x = operand(0)
     return pointwise(desc, where(x > 0, 1, 0 if desc.input_tensor.dtype.kind == "u" else where(x < 0, -1, 0)))
 

@@ -60,7 +60,7 @@ def pointwise(desc: OperatorDesc, expression: Expression, computed_in: str | Non
     """The form of an expression of the `operands`.
 
     Args:
-        desc: with or without a ScaleBias.
+        desc: the operator, with or without a ScaleBias.
         expression: what is computed.
         computed_in: NumPy name of the type that it is computed in; by default the first input's, and float32 for
             integers with a ScaleBias. From a floating-point type integers are saturated.
@@ -75,8 +75,15 @@ def pointwise(desc: OperatorDesc, expression: Expression, computed_in: str | Non
 
 
 def scaling(desc: OperatorDesc) -> ScaleBias | None:
-    """The descriptor's ScaleBias, if any; None for 64 bits, where only a Scale of 1 and a Bias of 0 are legal."""
-    return None if desc.inputs[0].layout.data_type.item_size == 8 else getattr(desc, "scale_bias", None)
+    """The descriptor's ScaleBias, if any; None where integers would stay as they are, as in DirectML.
+
+    Of 64 bits only a Scale of 1 and a Bias of 0 are legal.
+    """
+    found: ScaleBias | None = getattr(desc, "scale_bias", None)
+    dtype = desc.inputs[0].layout.data_type.dtype
+    if found is None or dtype.itemsize == 8:
+        return None
+    return None if dtype.kind in "iu" and (found.scale, found.bias) == (1.0, 0.0) else found
 
 
 def operands(desc: OperatorDesc) -> list[Expression]:

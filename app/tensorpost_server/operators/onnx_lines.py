@@ -31,7 +31,7 @@ __all__ = ["reduce_form"]
 
 @form_of_node("Softmax", "LogSoftmax", "Hardmax")
 def softmax_form(node: OnnxNode) -> Lines:
-    """Along the axes together."""
+    """Softmax, LogSoftmax or Hardmax along the axes together."""
     axes = dict(node.parameters)["axes"]
     if node.op_type == "Hardmax":
         return hardmax_lines(node.input.shape, axes)

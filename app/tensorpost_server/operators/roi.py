@@ -6,7 +6,8 @@ whole number; a sample is outside from 1 before the first element on or beyond t
 place inside, almost as in ONNX; with AlignRegionsToCorners it is outside beyond the outer elements, and one sample
 alone lies in the middle of its region. Nearest neighbours round halves up; a region that is turned round has as many
 samples as it would have otherwise. Regions of an infinite or undefined place are outside. A batch index outside the
-batch is the nearest inside, as in GATHER. Places are computed in float64 and rounded to float32, sums in float32.
+batch is the nearest inside, as in GATHER; a region with one has no gradient, and gives none. Places are computed in
+float64 and rounded to float32, sums in float32.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _cells(low: int, high: int, cells: int, span: tuple[int, int], size: int) ->
 
 
 def _samplings(desc: Any, image: Sequence[int], grid: Sequence[int]) -> tuple[Sampling, Sampling]:
-    """Those of rows and of columns."""
+    """The samplings of rows and of columns."""
     offsets = (getattr(desc, "input_pixel_offset", 0.5), getattr(desc, "output_pixel_offset", -0.5))
     corners = getattr(desc, "align_regions_to_corners", False)
     least, most = desc.minimum_samples_per_output, desc.maximum_samples_per_output
@@ -220,12 +221,13 @@ def _align_gradients(
             for axis, ends, span in zip(axes, ((y1, y2), (x1, x2)) * 2, spans * 2, strict=True)
         ]
         between = (between_rows, between_columns)
-        image = _nearest(index, sizes[0])
+        if index >= sizes[0]:
+            continue
         for low in range(0, sizes[1], step):
             go_on()
             channels = slice(low, low + step)
-            part, target = gradient[place, channels].astype("float32"), images[image, channels]
-            source = None if x is None else x[image, channels].astype("float32")
+            part, target = gradient[place, channels].astype("float32"), images[index, channels]
+            source = None if x is None else x[index, channels].astype("float32")
             if largest:
                 _largest_gradients(xp, source, part, (down, across), between, target, regions[place], wanted)
                 continue

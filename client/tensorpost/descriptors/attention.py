@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from ..layout import packed_strides
 from ..problems import Violation
 from .fields import CEnum, Float, UInt
 from .operator_desc import Given, Inferred, NotGiven, OperatorDesc, packed
@@ -101,7 +102,7 @@ class Attention(OperatorDesc):
     bias_tensor: BufferTensorDesc | None = None
     mask_tensor: BufferTensorDesc | None = None
 
-    if TYPE_CHECKING:  # these stand behind others that are not the same
+    if TYPE_CHECKING:  # these stand after others that are not the same
         past_key_tensor: BufferTensorDesc | None
         past_value_tensor: BufferTensorDesc | None
         scale: float
@@ -240,10 +241,10 @@ class MultiheadAttention1OperatorDesc(Attention):
         attention_bias_tensor: {B, H, S, T}, added to the scores; or absent.
         past_key_tensor: {B, K, P, E}, keys before the new ones; or absent.
         past_value_tensor: {B, K, P, V}; absent with the keys.
-        past_sequence_lengths_tensor: {B}, INT32, how many keys each row of the present has before the new ones; or
-            absent. New key i goes to place (length + i) modulo T of the present, and query q has the places after
-            length + q masked, both sums as unsigned numbers of 32 bits (DirectML 1.15.4). Places without a new key are
-            zeros; DirectML leaves its memory there as it was.
+        past_sequence_lengths_tensor: {B}, INT32, packed, how many keys each row of the present has before the new
+            ones; or absent. New key i goes to place (length + i) modulo T of the present, and query q has the places
+            after length + q masked, both sums as unsigned numbers of 32 bits (DirectML 1.15.4). Places without a new
+            key are zeros; DirectML leaves its memory there as it was.
         output_tensor: {B, S, H*V}.
         output_present_key_tensor: {B, K, T, E}, all keys; or absent.
         output_present_value_tensor: {B, K, T, V}; or absent.
@@ -282,6 +283,11 @@ class MultiheadAttention1OperatorDesc(Attention):
         if self.past_sequence_lengths_tensor is None:
             return
         path, known = ("PastSequenceLengthsTensor",), self.letters
+        lengths = self.past_sequence_lengths_tensor
+        steps = zip(lengths.sizes, lengths.strides or (), packed_strides(lengths.sizes), strict=False)
+        if any(step != wanted for size, step, wanted in steps if size > 1):
+            message = "the lengths must be packed (CreateOperator of DirectML 1.15.4; the page is silent)"
+            yield self.broken("not-packed", (*path, "Strides"), message, list(lengths.strides or ()), "packed strides")
         if self.output_present_key_tensor is None or self.output_present_value_tensor is None:
             yield self.broken(
                 "past", path, "the lengths are of the present, which is not asked for", None, "both presents"

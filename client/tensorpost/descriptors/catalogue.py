@@ -1,9 +1,10 @@
 """DirectML's 177 operators as data: what `catalogue.json` says about each, as frozen values.
 
 The file restates `DirectML.h` of feature level 6_4 and the tables of the operators' pages; one line is one operator.
-Two rows of 6_4 are not the pages' but what DirectML was seen to accept there: FLOAT64 in TILE, 1 to 4 dimensions in
-RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)). PastSequenceLengthsTensor of
-MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the other tensors there.
+Two rows are not the pages' but what releases of DirectML that tell the level were seen to accept: at 5_0 FLOAT64 in
+TILE, at 5_2 1 to 4 dimensions in RESAMPLE_GRAD ([DirectML itself](../../../docs/directml.md)).
+PastSequenceLengthsTensor of MULTIHEAD_ATTENTION1 is INT32, as ONNX Runtime binds it; the page repeats the types of the
+other tensors there.
 Every descriptor class takes its number, fields, levels and support tables from here, and a test compares the class with
 them.
 """
@@ -87,8 +88,8 @@ class SupportRow:
     Attributes:
         since: first level that the row holds for.
         dimension_counts: lowest and highest DimensionCount.
-        data_types: DataTypes.
-        functions: for REDUCE the functions that the row is for; empty if it is for all.
+        data_types: the DataTypes that the tensor may have.
+        functions: functions of REDUCE that the row holds for; empty if it holds for all.
     """
 
     since: FeatureLevel
@@ -116,7 +117,7 @@ class OperatorFacts:
         since: the feature level that brought it.
         family: the group it belongs to, in words.
         in_place: whether an output may share memory with an input in DirectML. Requests never do.
-        fields: in the order of the C struct.
+        fields: the fields of the C struct, in its order.
         fields_by_kind: the same by kind: `input`, `output` or `attribute`.
         support: rows by tensor field, oldest first; `*` stands for every tensor.
     """

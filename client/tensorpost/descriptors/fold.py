@@ -2,7 +2,8 @@
 
 Sources: the DML_UNFOLD and DML_FOLD pages; ONNX's Col2Im. The pages ask for equal ranks and pair tensors of 3 and 4
 dimensions: columns have 3, as DirectML wants it, an image as many as it needs. That strides, dilations and windows are
-at least 1, and windows lie inside the padded image, is needed by the formula.
+at least 1, and windows lie inside the padded image, is needed by the formula. That strides, dilations and padding are
+at most 65535 is CreateOperator's rule (DirectML 1.15.4); the pages are silent.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from .tensor import BufferTensorDesc
 
 __all__ = ["FoldOperatorDesc", "UnfoldOperatorDesc"]
 
+MOST = 0xFFFF
+"""The largest stride, dilation or padding."""
+
 DEFAULTS = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}
 
 
@@ -30,8 +34,8 @@ class _Windows(OperatorDesc):
         output_tensor: same DataType.
         dimension_count: spatial dimensions; derived.
         window_sizes: elements of a window along each spatial dimension.
-        strides: from one window to the next.
-        dilations: from one element of a window to the next.
+        strides: distance from one window to the next, elements.
+        dilations: distance from one element of a window to the next, elements.
         start_padding: elements before the image that windows cover.
         end_padding: elements after it.
         image_field: which tensor is the image; the other one has the columns.
@@ -84,6 +88,11 @@ class _Windows(OperatorDesc):
                 if value == 0:
                     where = (pascal_case(name), axis)
                     rules.append(self.broken("zero", where, "must be at least 1", value, "at least 1"))
+        for name in DEFAULTS:
+            for axis, value in enumerate(getattr(self, name)):
+                if value > MOST:
+                    where = (pascal_case(name), axis)
+                    rules.append(self.broken("too-large", where, "DirectML takes no more", value, f"at most {MOST}"))
         other = "output_tensor" if self.image_field == "input_tensor" else "input_tensor"
         for name, rank in ((self.image_field, 2 + spatial), (other, 3)):
             sizes: tuple[int, ...] = getattr(self, name).sizes
@@ -124,7 +133,7 @@ class UnfoldOperatorDesc(_Windows):
     """`DML_OPERATOR_UNFOLD`: makes a column of every window of an image, 0 where it covers the padding.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "UNFOLD"
@@ -137,7 +146,7 @@ class FoldOperatorDesc(_Windows):
     The image's sizes do not follow from the columns'. What falls on the padding is dropped.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "FOLD"

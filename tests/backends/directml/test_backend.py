@@ -17,7 +17,7 @@ from tests.support.fake_directml import FakeWindows
 from tests.support.vectors import cases_of
 
 from tensorpost import descriptors as dml
-from tensorpost.descriptors import BufferTensorDesc, TileOperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, InterpolationMode, ReduceFunction, TileOperatorDesc
 from tensorpost.onnx import OnnxNode, OnnxTensor
 from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory
 from tensorpost_server.backends import BACKENDS, CannotOpen, DeviceOptions, load_backend
@@ -286,6 +286,23 @@ def test_what_an_operator_leaves_as_it_was_is_zeros_and_nobody_else_s_bytes() ->
     assert lengths
 
 
+def test_bytes_behind_elements_of_four_bits_are_zeros_and_nobody_else_s() -> None:
+    windows = FakeWindows()
+    scale = BufferTensorDesc.packed("FLOAT32", (1,))
+    quantize = make_plan(
+        dml.QuantizeOperatorDesc(
+            input_tensor=BufferTensorDesc.packed("FLOAT32", (3,)), quantization_type=dml.QuantizationType.SCALE,
+            quantization_tensors=(scale,),
+            output_tensor=BufferTensorDesc(data_type="UINT4", sizes=(3,), total_tensor_size_in_bytes=12),
+        ), 1 << 20,
+    )  # fmt: skip
+    with opened(windows) as made:
+        answer(made, tile("UINT8", (12,), (1,)), b"\xff" * 12)  # memory that is used again
+        answer(made, quantize, bytes(12), bytes(4))
+
+        assert not any(windows.overwritten[-1])
+
+
 def test_the_padding_behind_an_input_is_zeros() -> None:
     """DirectML's GATHER reads there if an index is outside the axis."""
     windows = FakeWindows()
@@ -351,6 +368,31 @@ def test_what_it_refuses() -> None:
         assert made.refuses(TILE) == "its tensors need 16 bytes of device memory, and 15 may be taken"
         with pytest.raises(ValueError, match="directml refuses this plan: this device has no tensors of FLOAT32"):
             made.start(tile("FLOAT32", (4,), (3,)), [memoryview(bytes(16))])
+
+
+def test_an_input_whose_binding_would_remove_the_device_is_refused() -> None:
+    """Any caller could end the process by it: seen with DirectML 1.15.4."""
+    image, rois = BufferTensorDesc.packed("FLOAT32", (1, 1, 2, 2)), BufferTensorDesc.packed("FLOAT32", (1, 4))
+
+    def plan(**fields: Any) -> Plan:
+        return make_plan(
+            dml.RoiAlignGradOperatorDesc(
+                input_gradient_tensor=BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 1)), roi_tensor=rois,
+                batch_indices_tensor=BufferTensorDesc.packed("UINT32", (1,)), output_gradient_tensor=image,
+                interpolation_mode=InterpolationMode.LINEAR, spatial_scale_x=1, spatial_scale_y=1,
+                input_pixel_offset=0.5, output_pixel_offset=-0.5, minimum_samples_per_output=1,
+                maximum_samples_per_output=1, align_regions_to_corners=False, **fields,
+            ), 1 << 20,
+        )  # fmt: skip
+
+    average, largest = ReduceFunction.AVERAGE, ReduceFunction.MAX
+    with opened(FakeWindows()) as made:
+        reason = made.refuses(plan(input_tensor=image, reduction_function=average))
+        assert reason == "an InputTensor that is not read, for averages without OutputROIGradientTensor: leave it out"
+        assert made.refuses(plan(reduction_function=average)) is None
+        assert made.refuses(plan(input_tensor=image, reduction_function=largest)) is None
+        both = plan(input_tensor=image, reduction_function=average, output_roi_gradient_tensor=rois)
+        assert made.refuses(both) is None
 
 
 def test_an_operator_that_directml_does_not_take_is_refused_from_then_on() -> None:

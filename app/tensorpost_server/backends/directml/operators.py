@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, ReduceFunction, RoiAlignGradOperatorDesc
 from tensorpost.onnx import OnnxNode, Verdict, lower
 from tensorpost.operation import Operation
 from tensorpost.problems import InvalidDescriptor
@@ -75,10 +75,22 @@ class Descriptors:
             operation.validate_for(level)
         except InvalidDescriptor as error:
             return error.detail
+        if _binds_unread_input(operation):
+            return "an InputTensor that is not read, for averages without OutputROIGradientTensor: leave it out"
         missing = {tensor.data_type for _, tensor in operation.tensors()} - self._device.data_types
         if missing:
             return f"this device has no tensors of {', '.join(sorted(kind.name for kind in missing))}"
         return operation
+
+
+def _binds_unread_input(desc: OperatorDesc) -> bool:
+    """Whether a dispatch removes the device, as DirectML 1.15.4 does where a tensor is bound that it does not read."""
+    return (
+        isinstance(desc, RoiAlignGradOperatorDesc)
+        and desc.input_tensor is not None
+        and desc.output_roi_gradient_tensor is None
+        and desc.reduction_function is not ReduceFunction.MAX
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +102,7 @@ class CompiledOperator:
         properties: what a dispatch needs.
         persistent: what its initializer has filled for it; None if it needs nothing.
         inputs: bytes that are bound of each input; None for an optional tensor that is absent.
-        outputs: likewise.
+        outputs: bytes that are bound of each output; None for an optional tensor that is absent.
     """
 
     compiled: ComObject

@@ -53,7 +53,7 @@ MOST_LAUNCH_PLANS = 64  # slices of one plan whose launch plans are kept
 MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables may hold
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
-Make = Callable[[Kernels], Planner]
+PlannerFactory = Callable[[Kernels], Planner]
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _Recipe:
         reason: why NumPy does.
         sources: how each input lies in its block.
         targets: how a slice of each output lies in its block.
-        launch_plans: by slice, those made so far, each with the bytes of its slice.
+        launch_plans: launch plans made so far, by slice, each with the bytes of its slice.
         kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by -1 - slice.
     """
 
@@ -114,7 +114,7 @@ class NumbaBackend(HostBackend):
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: NumPy computes what no loop was compiled for."""
+        """Always None: NumPy computes what no loop was compiled for."""
         del plan
         return None
 
@@ -195,7 +195,7 @@ class NumbaRun:
         self.views = []
 
 
-def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Make | str:
+def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> PlannerFactory | str:
     """How the loops compute a form with inputs and outputs of these types, or why NumPy does."""
     if "str" in outputs:
         return "strings have no fixed size"
@@ -221,8 +221,11 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
             return f"it has no {type(form).__name__}"
 
 
-def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make | str:
-    """In float32; NumPy is at the copy limit with integers, and as fast in float64."""
+def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> PlannerFactory | str:
+    """What makes the planner of an expression, in float32 only, or why there is none.
+
+    NumPy is at the copy limit with integers, and as fast in float64.
+    """
     conversion = isinstance(form.expression, Operand) and form.types == inputs
     if not conversion:
         numbers = numeric_operands(form.expression)
@@ -241,7 +244,9 @@ def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make |
 
 
 @lru_cache(maxsize=1024)
-def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool, anchored: bool) -> Make | str:
+def _resampling(
+    axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool, anchored: bool
+) -> PlannerFactory | str:
     maps = [axis for axis in axes if axis is not None]
     if any(max(axis.input_size, axis.output_size) > LONGEST_AXIS for axis in maps):
         return f"an axis has more than {LONGEST_AXIS} entries"

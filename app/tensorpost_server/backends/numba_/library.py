@@ -261,10 +261,10 @@ def _not_compiled(path: Path) -> str:
     return f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {path.parent})"
 
 
-Call = Callable[[int], None]
+CompiledKernel = Callable[[int], None]
 
 
-def load() -> Mapping[str, Call]:
+def load() -> Mapping[str, CompiledKernel]:
     """The kernels, each a function of the address of its parameters that lets go of the interpreter lock.
 
     Raises:
@@ -279,7 +279,7 @@ def load() -> Mapping[str, Call]:
     return loaded
 
 
-def _load(path: Path) -> Mapping[str, Call]:
+def _load(path: Path) -> Mapping[str, CompiledKernel]:
     llvm = _module("llvmlite.binding")
     goal = target()
     has = llvm.get_host_cpu_features()
@@ -304,4 +304,4 @@ def _load(path: Path) -> Mapping[str, Call]:
 
 
 _KEPT: list[Any] = []
-_LOADED: dict[Path, Mapping[str, Call]] = {}
+_LOADED: dict[Path, Mapping[str, CompiledKernel]] = {}
