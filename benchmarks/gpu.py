@@ -47,8 +47,8 @@ class Job:
     """One row of the table.
 
     Attributes:
-        group: for choosing rows.
-        name: of the row.
+        group: name by which rows are chosen together.
+        name: name of the row.
         form: what is done.
         inputs: the input tensors.
         output: the output tensor, packed.
@@ -57,7 +57,7 @@ class Job:
         torch: the same by torch, of its arrays.
         cupy: the same by CuPy, of its arrays.
         reads: bytes of the inputs that count as read.
-        tolerance: between two results, relative to numbers above 1; 0 for every bit.
+        tolerance: largest difference between two results, relative to numbers above 1; 0 for every bit.
         resampled: whether the bits of torch's result depend on how it rounds coordinates.
     """
 

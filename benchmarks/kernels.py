@@ -50,7 +50,7 @@ Run = Callable[[], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Resampling:
-    """Of the last axes of a batch of one with three channels, pixel centres aligned: the rule that all share."""
+    """A resampling of the last axes, batch 1, three channels, pixel centres aligned: the rule that all share."""
 
     mode: str
     scale: float
@@ -106,7 +106,7 @@ class Resampling:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Of equal blocks, as many as make an output of so many MiB."""
+    """A Tile of equal blocks, as many as make an output of so many MiB."""
 
     name: str
     block: tuple[int, ...]
@@ -198,7 +198,7 @@ class Libraries:
 
     @classmethod
     def found(cls, bench: Bench) -> Libraries:
-        """Those that are installed, with two threads each; the others are named."""
+        """The libraries that are installed, with two threads each; the others are named."""
         modules: dict[str, Any] = {}
         for name in ("torch", "onnx", "onnxruntime", "cv2", "openvino", "numexpr"):
             try:

@@ -29,11 +29,11 @@ class Machine:
 
     Attributes:
         processor: its model.
-        cores: that this process may use.
-        memory: bytes.
+        cores: how many cores this process may use.
+        memory: memory in bytes; None where the system does not tell.
         system: kernel and its version.
         python: implementation and version.
-        versions: of every library and tool that takes part, by name.
+        versions: version of every library and tool that takes part, by name.
         load: load average over the last minute when the run began; None where the system does not tell.
     """
 
@@ -68,11 +68,11 @@ class Machine:
         )
 
     def fixed(self) -> Machine:
-        """Without what changes from minute to minute."""
+        """The machine without what changes from minute to minute."""
         return replace(self, load=None)
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The lines of Markdown that describe the machine."""
         memory = "of unknown size" if self.memory is None else f"{self.memory / 2**30:.1f} GiB"
         load = "unknown" if self.load is None else f"{self.load:.2f}"
         return [

@@ -67,7 +67,7 @@ def proxy(urls: Sequence[str]) -> Iterator[str]:
 
 
 def seconds(tp: Client, elements: int, calls: int) -> float:
-    """For so many calls of a Tile that repeats once, on all threads together."""
+    """Seconds that so many calls take of a Tile that repeats once, on all threads together."""
     x = np.ones(elements, np.float32)
     with ThreadPoolExecutor(THREADS) as threads:
         begin = time.perf_counter()

@@ -83,7 +83,7 @@ def with_inference(page: str, run: Run) -> str:
     """docs/open-inference.md with what the run found between its markers.
 
     Raises:
-        ValueError: as for `filled`.
+        ValueError: a marker names what there is not, or a section has no place on the page.
     """
     return _with_parts(page, _common_parts(run))
 

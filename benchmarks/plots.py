@@ -48,7 +48,7 @@ class Line:
     """Seconds of a call by the bytes of its output.
 
     Attributes:
-        name: beside its end.
+        name: the text beside its end.
         points: bytes and seconds, by bytes.
         strong: whether it is ours, drawn thicker.
     """
@@ -65,7 +65,7 @@ class Plot:
     Attributes:
         title: what it shows.
         text: what stands under it on the page, and is read out in its place.
-        lines: in the order of their colours.
+        lines: the lines of the plot, in the order of their colours.
     """
 
     title: str

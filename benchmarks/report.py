@@ -79,8 +79,8 @@ class Section:
 
     Attributes:
         name: what `--only` calls it.
-        began: when, in ISO 8601.
-        commit: of the code that was measured; with "+" if files differed from it.
+        began: time at which it began, in ISO 8601.
+        commit: the commit of the code that was measured; with "+" if files differed from it.
         seconds: how long it took.
         others: cores that other programs kept busy in the second before; None where the system does not tell.
         tables: what was found.

@@ -26,9 +26,9 @@ class Server:
     """A server that answers.
 
     Attributes:
-        port: on 127.0.0.1.
+        port: the port on 127.0.0.1.
         process: its id.
-        seconds: from the start of its process until it answered.
+        seconds: time from the start of its process until it answered.
     """
 
     port: int
@@ -60,8 +60,8 @@ def running(
     """Start a server and end it, with every process that it started.
 
     Args:
-        name: for messages.
-        command: to run, given a port that is free.
+        name: what messages call the server.
+        command: makes the command to run, given a port that is free.
         ready: is called with the port until it raises neither OSError nor HTTPException.
         environment: variables to add to ours.
         wait: seconds until we give up.
@@ -161,7 +161,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _descendants(process: int) -> dict[int, int]:
-    """When every process below this one started, by its id; empty where there is no /proc."""
+    """The start of every process below this one, by its id; empty where there is no /proc."""
     stats = {int(path.name): _stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
     below: dict[int, int] = {}
     while True:

@@ -39,7 +39,7 @@ class Head:
 
     @property
     def length(self) -> int:
-        """Content-Length."""
+        """The value of Content-Length, bytes."""
         return int(self.fields[b"content-length"])
 
 

@@ -46,7 +46,7 @@ def in_turn(
     """Time calls round by round, each round beginning with another one of them.
 
     Args:
-        calls: by name.
+        calls: the functions to time, by name.
         least: rounds at the least.
         seconds: go on until this long has passed.
         warm_up: calls that do not count; before the first round, or before every turn where there is a pause.

@@ -30,11 +30,10 @@ CLASS_DOCSTRING = '''    """A connection to a tensorpost server, for asyncio. Th
     Raises:
         InvalidParameter: an argument is malformed.
     """'''
-STREAM_DOCSTRING = '''        """As `Client.stream`, for `async for`.
-
-        Python closes an asynchronous generator that is left early only some time later. To close the connection at
-        once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
-        """'''
+STREAM_NOTE = (
+    "        Python closes an asynchronous generator that is left early only some time later. To close the connection\n"
+    "        at once: `async with contextlib.aclosing(tp.stream(...)) as blocks`."
+)
 NAMES = (
     ("class Client(", "class AsyncClient("),
     ('__all__ = ["Client"]', '__all__ = ["AsyncClient"]'),
@@ -60,9 +59,8 @@ def generate(source: str) -> str:
     methods = [node for node in client.body if isinstance(node, ast.FunctionDef)]
     (init,) = (method for method in methods if method.name == "__init__")
     names = [argument.arg for argument in (*init.args.args[1:], *init.args.kwonlyargs)]
-    arguments = [f"        {names[0]}: as for `Client`, and so are all others."]
-    arguments += [f"        {name}: as for `Client`." for name in names[1:-1]]
-    arguments.append(f"        {names[-1]}: an `httpx.AsyncClient`; otherwise as for `Client`.")
+    own = {"http_client": "an `httpx.AsyncClient`; see `Client`."}
+    arguments = [f"        {name}: {own.get(name, 'see `Client`.')}" for name in names]
     _replace(lines, client.body[0], CLASS_DOCSTRING.format(arguments="\n".join(arguments)))
     for method in methods:
         statements = method.body[1:] if ast.get_docstring(method) else method.body
@@ -72,13 +70,21 @@ def generate(source: str) -> str:
         assert line is not None
         if waits:
             lines[method.lineno - 1] = line.replace("    def ", "    async def ")
-        if ast.get_docstring(method) and method.name != "close":
-            own = f'        """As `Client.{method.name}`."""'
-            _replace(lines, method.body[0], STREAM_DOCSTRING if method.name == "stream" else own)
+        if (docstring := ast.get_docstring(method)) and method.name != "close":
+            _replace(lines, method.body[0], _docstring(method.name, docstring))
     text = "\n".join(line for line in lines if line is not None) + "\n"
     for old, new in NAMES:
         text = text.replace(old, new)
     return _unwrapped(_unwrapped(text, "run_blocking(", "await "), "iterate_blocking(", "")
+
+
+def _docstring(name: str, text: str) -> str:
+    """What the method does, as the docstring of `Client`'s begins, and where the rest stands."""
+    summary, *rest = text.splitlines()
+    if not rest:
+        return f'        """{summary}"""'
+    notes = [f"        See `Client.{name}`.", *([STREAM_NOTE] if name == "stream" else [])]
+    return "\n".join([f'        """{summary}', "", *notes, '        """'])
 
 
 def _replace(lines: list[str | None], node: ast.stmt, text: str) -> None:

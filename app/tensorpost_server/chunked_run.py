@@ -56,7 +56,7 @@ class Chunks:
 
     Attributes:
         layout: the output's, packed.
-        shape: of a box, as `chunk_shape` makes it.
+        shape: sizes of a box, as `chunk_shape` makes them.
         whole: None, as in `OutputSlices`.
         has_gaps: False, as in `Slices`.
     """

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -118,7 +118,7 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         replicas: processes, each with devices of its own.
         host: address that Serve's proxy listens on. Default: the setting `host`.
         port: its TCP port. Default: the setting `port`.
-        log_level: as for `serve`.
+        log_level: least severe messages that are shown; see `serve`.
 
     Raises:
         InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
@@ -236,10 +236,13 @@ def probe_directml(index: int) -> dict[str, Any]:
         raise NoBackend(str(error)) from None
 
 
-def warmup() -> dict[str, object]:
+def warmup(announce: Callable[[str], None]) -> dict[str, object]:
     """Compile the numba backend's kernels into its cache, unless they are there. Takes half a minute to a minute.
 
     A server never compiles: without this, it computes with NumPy. To be called in a process that has not used numba.
+
+    Args:
+        announce: called with a sentence before something is compiled, and not at all where nothing is.
 
     Returns:
         `file`; `compiled`, whether it was made now; `seconds` that it took.
@@ -250,14 +253,19 @@ def warmup() -> dict[str, object]:
     """
     begin = time.perf_counter()
     try:
+        if not library.object_file().exists():
+            announce("compiling the numba backend's loops, once: half a minute to a minute")
         path, made = library.build()
     except RuntimeError as error:
         raise NoBackend(f"the backend 'numba' cannot be made ready: {error}") from None
     return {"file": str(path), "compiled": made, "seconds": round(time.perf_counter() - begin, 1)}
 
 
-def warmup_cuda() -> dict[str, object]:
+def warmup_cuda(announce: Callable[[str], None]) -> dict[str, object]:
     """Compile the cuda backend's kernels for the common kinds of GPU, unless they are there. Needs no GPU.
+
+    Args:
+        announce: called with a sentence before they are looked for.
 
     Returns:
         `folder`; `compiled`, how many were made now; `seconds` that it took.
@@ -269,6 +277,7 @@ def warmup_cuda() -> dict[str, object]:
     from .backends.cuda import kernel_files
 
     begin = time.perf_counter()
+    announce("compiling the cuda backend's kernels, unless they are there: some minutes")
     try:
         folder, made = kernel_files.build()
     except CannotOpen as error:
@@ -288,12 +297,12 @@ def add_key(
     """Make an API key and add it to a keys file, which is made if it is not there.
 
     Args:
-        path: of the keys file.
-        name: of the key's holder.
+        path: path of the keys file.
+        name: name of the key's holder.
         scopes: `run`, `admin` or both.
-        days: for how long it is valid. Default: for ever.
+        days: how long it is valid. Default: for ever.
         requests_per_minute: its rate. Default: any.
-        bytes_per_minute: of request and response bodies together. Default: any.
+        bytes_per_minute: limit of request and response bodies together. Default: any.
 
     Returns:
         The key. It is kept nowhere.

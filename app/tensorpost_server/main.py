@@ -62,7 +62,7 @@ _WORTH_FREEING = 64 << 20
 """Bytes by which the process must have grown for unused memory to be looked for."""
 
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
-"""For FastAPI (0.165), which would ask three times per request whether OpenTelemetry is on, and knows no replays."""
+"""FastAPI's switches (0.165): it would ask three times per request if OpenTelemetry is on, and knows no replays."""
 
 
 def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], object]) -> Pool:

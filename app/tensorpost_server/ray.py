@@ -64,7 +64,7 @@ class Arguments(BaseModel):
 
 
 class QueuedBytesPolicy:
-    """As many replicas as the bytes that wait at all of them ask for, one more at least while there are too many.
+    """Chooses the number of replicas by the bytes that wait at all of them; too many of them leave one by one.
 
     Args:
         queued_bytes: what may wait at each.
@@ -140,7 +140,7 @@ def application(arguments: Mapping[str, Any]) -> Any:
     """The Serve application, for `serve run` and `serve.run`.
 
     Args:
-        arguments: of `Arguments`.
+        arguments: the members of `Arguments`, by name.
 
     Raises:
         pydantic.ValidationError: an argument is none of `Arguments`, or cannot be right.
@@ -175,7 +175,7 @@ def run(settings: Settings, replicas: int) -> None:
     """Serve on a Ray cluster until SIGINT or SIGTERM: that of `RAY_ADDRESS`, or one of this machine that is made here.
 
     Args:
-        settings: for the replicas; host and port are the proxy's.
+        settings: the replicas' settings; host and port are the proxy's.
         replicas: how many.
     """
     ray: Any = importlib.import_module("ray")

@@ -85,7 +85,7 @@ class ProtocolChoice:
         http: `direct` is `DirectProtocol`; the others are uvicorn's, httptools with bounded pipelines.
         loop: the event loop.
         missing: packages that would make it faster and are not installed.
-        settings: for the protocol's limits.
+        settings: the service's settings, among them the protocol's limits.
     """
 
     http: Literal["direct", "httptools", "h11"]
@@ -109,7 +109,7 @@ class ProtocolChoice:
 
     @property
     def loop_factory(self) -> str:
-        """For `uvicorn.Config(loop=...)`."""
+        """The event loop, for `uvicorn.Config(loop=...)`."""
         own = sys.platform == "win32" and self.loop == "asyncio"
         return "tensorpost_server.http.connection.windows_loop:event_loop" if own else self.loop
 
@@ -324,7 +324,7 @@ class GuardedApplication:
 
     @property
     def settings(self) -> Settings:
-        """Of the application."""
+        """The settings of the application."""
         return self._app.state.service.settings
 
     def drain(self) -> None:

@@ -45,9 +45,9 @@ class Preset(BaseModel):
 
     Attributes:
         operator: the model that it is made of: `tile`, `onnx.resize`.
-        attributes: by name, as JSON values.
-        datatype: of the first input, by the Open Inference Protocol's name; FP32 by default.
-        shape: of the first input; -1 for a free size. Default: all are free.
+        attributes: the attributes' JSON values, by name.
+        datatype: type of the first input, by the Open Inference Protocol's name; FP32 by default.
+        shape: sizes of the first input; -1 for a free size. Default: all are free.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -338,6 +338,11 @@ class Settings(BaseSettings):
     shared_memory_prefix: str = Field(
         default="", description="What the names of shared memory objects must begin with to be registered."
     )
+    cuda_shared_memory: bool = Field(
+        default=False,
+        description="Whether callers on the same host may have tensors read from and written to memory of the CUDA "
+        "devices in use that they share by its handle (/v2/cudasharedmemory; Linux). Not for callers behind a proxy.",
+    )
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,
@@ -416,7 +421,7 @@ def origins(settings_class: type[BaseSettings] = Settings) -> Mapping[str, str]:
     """Where the value of each setting comes from: `default`, `environment`, or a variable or file by its name.
 
     Raises:
-        InvalidParameter: as `Settings`.
+        InvalidParameter: a file that a variable names cannot be read, or sets what is not a setting.
     """
     found = {name: origin for name, (_, origin) in _in_files(settings_class, ENVIRONMENT_PREFIX).items()}
     environment = _environment()
@@ -432,7 +437,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def _in_files(settings_class: type[BaseSettings], prefix: str) -> dict[str, tuple[Any, str]]:
-    """By setting: its value in a file, and where that is."""
+    """The settings that stand in files, by name: each one's value, and where that is."""
     environment, names = _environment(), settings_class.model_fields
     found: dict[str, tuple[Any, str]] = {}
     if path := environment.get(f"{prefix}{CONFIG_FILE}".upper()):

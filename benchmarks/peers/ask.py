@@ -24,7 +24,7 @@ def converse(name: str, connect: Callable[[], Call]) -> None:
     `{"do": "load", "connections": n, "seconds": s}` makes the small job from so many threads.
 
     Args:
-        name: of the product, for messages.
+        name: the product's name, for messages.
         connect: makes a connection, and gives the call that asks for a Tile over it.
     """
     call = connect()

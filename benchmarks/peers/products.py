@@ -32,16 +32,16 @@ class Product:
     """Another program for the same job.
 
     Attributes:
-        name: in tables.
+        name: the product's name in tables.
         environment: name of its virtual environment.
-        packages: to install there, pinned; the first says its version.
-        module: of benchmarks.peers that serves.
+        packages: what to install there, pinned; the first says its version.
+        module: the module of benchmarks.peers that serves.
         client: how it is asked, in words.
         request: makes the HTTP request for a tensor; None where a program of its own asks.
         read: finds the tensor in an HTTP answer.
         asks: module of benchmarks.peers that asks, where there is no `request`; then what it is told.
         asked_at_second: whether that is at the second of the two ports that a service is given.
-        jobs: those that it can do in reasonable time.
+        jobs: names of the jobs that it can do in reasonable time.
     """
 
     name: str

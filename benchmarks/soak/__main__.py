@@ -6,12 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from ..machine import BUSY, Machine, busy_cores
 from ..report import markdown
 from ..servers import ROOT
-from .attacks import attacks
+from .attacks import ATTACKS, attacks
 from .finding import Finding
 from .lifecycle import lifecycle
 from .limits import limits
@@ -50,6 +51,8 @@ def main() -> int:
     begin = time.monotonic()
     for name in options.only:
         part, row = ROWS[name]
+        if name == "attacks":
+            row = partial(attacks, named=options.attack)
         for found in row(part / WHOLE * options.seconds):
             lines.append((name, found.done, found.seen, WORDS[found.holds]))
             print(" | ".join(lines[-1]), flush=True)
@@ -66,8 +69,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="for all rows together; default 600")
     parser.add_argument("--only", type=rows, default=tuple(ROWS), metavar="ROWS", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--attack", default="", metavar="WORDS", help="only attacks whose names have these words")
     parser.add_argument("--into", type=Path, default=ROOT / "build" / "soak.md", metavar="FILE", help="where to write")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not any(options.attack in each.name for each in ATTACKS):
+        parser.error(f"no attack has {options.attack!r} in its name; there are {', '.join(a.name for a in ATTACKS)}")
+    return options
 
 
 def rows(text: str) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ OTHER = "127.0.0.2"
 """The attackers' address; the well-behaved caller's is 127.0.0.1."""
 
 
-def attacks(seconds: float) -> Iterator[Finding]:
-    """All of them, each for its part of the time.
+def attacks(seconds: float, *, named: str = "") -> Iterator[Finding]:
+    """Make the attacks whose names have these words; each takes an equal part of the time.
 
     The attackers and what they make a server do take processor time from everybody on the machine. So the latencies
     are compared with those of a server that is left alone while another one is attacked in the same way.
@@ -40,6 +40,8 @@ def attacks(seconds: float) -> Iterator[Finding]:
     judged = others <= BUSY
     with servers.tensorpost() as other:
         for attack in ATTACKS:
+            if named not in attack.name:
+                continue
             yield attacked(attack, each, other, others if not judged else None)
 
 
@@ -92,7 +94,7 @@ class Attack:
         name: what is done, with counts.
         target: does it until it is killed, given the port.
         judge: what else is looked at when it has been going on for a while, and whether that is as it should be.
-        settings: of the server.
+        settings: variables of the server's environment.
         new_connections: whether the well-behaved caller opens a connection for each request.
     """
 
@@ -168,7 +170,7 @@ def as_json(elements: int) -> bytes:
 
 
 def long_requests(*names: str) -> list[bytes]:
-    """Of `tests/attacks/test_parse_attacks.py`."""
+    """The requests of these names of `tests/attacks/test_parse_attacks.py`, for this host."""
     return [LONG_REQUESTS[name]().replace(b"host: test\r\n", b"host: localhost\r\n", 1) for name in names]
 
 

@@ -22,9 +22,9 @@ LIVE = request_bytes("GET", "/v2/health/live", headers=LOCAL | {"content-length"
 TILE = "/v1/operators/tile?repeats=2"
 SMALL = request_bytes("POST", TILE, npy_bytes([1, 2]), NPY | LOCAL)
 LIVE_SECONDS = 0.05
-"""Within which 99 of 100 questions of liveness are answered."""
+"""The time within which 99 of 100 questions of liveness must be answered."""
 TIMES = 3.0
-"""By which nobody moves the 99th percentile of another caller's small calls."""
+"""The factor by which nobody may move the 99th percentile of another caller's small calls."""
 FLOOR_SECONDS = 0.002
 """A 99th percentile below it is taken for this much: it is the operating system's, not the service's."""
 
@@ -85,12 +85,12 @@ class Latency:
 
     @property
     def live_p99(self) -> float:
-        """Of liveness."""
+        """The 99th percentile of the questions of liveness, seconds."""
         return float(np.quantile(self.live, 0.99))
 
     @property
     def small_p99(self) -> float:
-        """Of small calls."""
+        """The 99th percentile of the small calls, seconds."""
         return float(np.quantile(self.small, 0.99))
 
     def __str__(self) -> str:

@@ -44,10 +44,10 @@ class Lack:
     """Something that is missing.
 
     Attributes:
-        name: what.
+        name: what is missing, in words.
         before: Python that the server's process runs first.
         mounts: shell commands in a namespace of the server's own, which need root.
-        variables: of its environment.
+        variables: variables of the server's environment.
         most_resident: bytes that it may have in memory.
     """
 

@@ -37,7 +37,7 @@ from .finding import LIVE, LOCAL, SMALL, Finding, in_processes, settled
 
 CONNECTIONS, PROCESSES = 64, 2
 REQUESTS_PER_SECOND = 500
-"""By which a row's time becomes a count; on two cores, the callers' own work included."""
+"""The factor that makes a count of a row's time; on two cores, the callers' own work included."""
 MALFORMED, CUT = 0.01, 0.02
 WARM_UP = 0.15
 GROWTH = 1.05
@@ -56,7 +56,7 @@ class Case:
 
 
 def mixed(seconds: float) -> Iterator[Finding]:
-    """As many requests as the time is for; it takes as long as it takes."""
+    """Make as many requests as the time is for; it takes as long as it takes."""
     count = max(400, round(seconds * REQUESTS_PER_SECOND))
     with servers.tensorpost(metrics=1) as server:
         samples: list[int] = []

@@ -88,7 +88,12 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         found = importlib.import_module(f".{name}", __name__)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = (
+            ""
+            if name.startswith("_")
+            else importlib.import_module("._unknown_names", __name__).module_hint(name, __all__)
+        )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     globals()[name] = found  # asked for once
     return found
 

@@ -11,7 +11,17 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; without its libraries say how to install them, and exit with status 1."""
+    """Run the command line; without its libraries say how to install them, and exit with status 1.
+
+    Ctrl+C ends it with status 130 (128 and SIGINT, as shells count), while it loads too.
+    """
+    try:
+        _main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _main() -> None:
     if sys.argv[1:] == ["--version"]:  # what the commands need takes a second to load
         sys.stdout.write(f"tensorpost {__version__}\n")
         return

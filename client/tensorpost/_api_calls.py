@@ -125,7 +125,7 @@ async def _compute_strings(
     """Run a node on the numbers of its strings; the strings stay here.
 
     Raises:
-        InvalidParameter: as `compute`; or there is an `out`, which strings cannot be received into.
+        InvalidParameter: whatever `compute` refuses; or an `out` is given, into which strings cannot be received.
         InvalidDescriptor: the operator does more with strings than to move or compare them.
     """
     if out is not None:

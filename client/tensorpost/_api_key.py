@@ -8,12 +8,12 @@ import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ._options import URL_VARIABLE
 from .problems import InvalidParameter
 
 __all__ = ["KEY_FILE_VARIABLE", "KEY_VARIABLE", "find_api_key"]
 
 KEY_VARIABLE, KEY_FILE_VARIABLE = "TENSORPOST_API_KEY", "TENSORPOST_API_KEY_FILE"
-_URL_VARIABLE = "TENSORPOST_URL"
 _KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 _MOST_FILE_BYTES = 4096
 
@@ -27,7 +27,7 @@ def find_api_key(api_key: object, base_url: str) -> str | None:
         api_key: the key; a `Path` of a file with it; an empty text for none at all; None to look at the variable
             TENSORPOST_API_KEY, then at TENSORPOST_API_KEY_FILE, a path. If TENSORPOST_URL is set, these two belong to
             the server there, and are not for servers of another origin.
-        base_url: of the server.
+        base_url: the server's base URL, which decides whether the variables hold for it.
 
     Raises:
         InvalidParameter: not a key, or a file that cannot be read or that others than its owner may read or write.
@@ -38,7 +38,7 @@ def find_api_key(api_key: object, base_url: str) -> str | None:
         if not isinstance(api_key, str):
             raise InvalidParameter(f"api_key is of type {type(api_key).__name__}; it must be a text, a Path or None")
         return _checked(api_key, "api_key") if api_key else None
-    home = os.environ.get(_URL_VARIABLE)
+    home = os.environ.get(URL_VARIABLE)
     if home and _origin(home) != _origin(base_url):
         return None
     if key := os.environ.get(KEY_VARIABLE):

@@ -89,7 +89,7 @@ def as_array_of(name: str, value: object, row: DataType) -> NDArray[Any]:
     """The same in a certain type, which lists and numbers take on if they fit it; arrays keep their own.
 
     Raises:
-        InvalidParameter: as `as_array`, or a number does not fit the type.
+        InvalidParameter: whatever `as_array` refuses, or a number that does not fit the type.
     """
     array = as_array(name, value)
     if not isinstance(value, (list, tuple, int, float, complex)) or array.dtype == row.dtype:

@@ -1,4 +1,4 @@
-"""From arrays to an operation's request, and from its answer to arrays. What does not fit is refused before it is sent.
+"""Convert arrays to an operation's request, and its answer to arrays. What does not fit is refused before it is sent.
 
 Elements are copied only where their layout or byte order leaves no choice, and values never change.
 """
@@ -60,11 +60,11 @@ class RequestTemplate:
     """What the requests of an operation have in common, worked out once.
 
     Attributes:
-        name: of the operation, for messages.
+        name: the operation's name, for messages.
         endpoint: path of the POST.
         inputs: the tensors that are sent.
         outputs: the tensors that are received.
-        head: of the request's frame.
+        head: bytes of the request's frame before its tensors.
     """
 
     name: str
@@ -273,9 +273,9 @@ class TileCall(NamedTuple):
 
     Attributes:
         operation: DML_OPERATOR_TILE, or ONNX Tile for a type or a shape that it has not.
-        array: of the operation's input shape.
+        array: the array to send, in the operation's input shape.
         out: memory for its output, if the caller gave some.
-        shape: of the result.
+        shape: the result's shape.
     """
 
     operation: TileOperatorDesc | OnnxNode
@@ -392,8 +392,9 @@ def resample_arrays(
     """What `resample` sends: the resampling, and the arrays in the descriptor's shape.
 
     Raises:
-        InvalidParameter: as `resampling`; x is not an array or has a mask; or `out` has another shape than the result.
-        InvalidDescriptor: as `resampling`.
+        InvalidParameter: whatever `resampling` refuses; x is not an array or has a mask; or `out` has another shape
+            than the result.
+        InvalidDescriptor: whatever `resampling` refuses.
     """
     if not isinstance(cast("object", x), BufferTensorDesc):
         x = as_array("x", x)

@@ -22,7 +22,7 @@ def measured(client: Client, seconds: float) -> Iterator[dict[str, Any]]:
     """A row for each size: Tile, twice along the only axis, called over and over, one call at a time.
 
     Args:
-        client: to call with.
+        client: the client that makes the calls.
         seconds: how long each size is called; once at least, after one call that is not counted.
 
     Yields:

@@ -265,11 +265,11 @@ def warmup(
 ) -> None:
     """Compile the numba backend's loops ahead, once per user, so that servers started here use them."""
     commands = server_commands()
-    what, time = (
-        ("cuda backend's kernels", "some minutes") if cuda else ("numba backend's loops", "half a minute to a minute")
-    )
-    typer.echo(f"compiling the {what}, unless they are there: {time}", err=True)
-    row: Mapping[str, object] = commands.warmup_cuda() if cuda else commands.warmup()
+
+    def announce(what: str) -> None:
+        typer.echo(what, err=True)
+
+    row: Mapping[str, object] = commands.warmup_cuda(announce) if cuda else commands.warmup(announce)
     if as_json:
         print_json(row)
     elif cuda:

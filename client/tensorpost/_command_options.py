@@ -9,17 +9,17 @@ from typing import Annotated, TypeVar
 import typer
 
 from ._api_key import find_api_key
-from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Timeout
+from ._options import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, URL_VARIABLE, Timeout
 from .client import Client
 from .descriptors import FeatureLevel
 from .problems import InvalidParameter
-from .resampling import Mode, mode_of, simplest_ratio
+from .resampling import ResamplingMode, mode_of, simplest_ratio
 
 __all__ = [
     "AsJson",
     "Attributes",
-    "Backend",
-    "Device",
+    "BackendOption",
+    "DeviceOption",
     "InputFile",
     "KeyFile",
     "Level",
@@ -40,7 +40,7 @@ __all__ = [
 S = TypeVar("S")
 T = TypeVar("T")
 _MOST_DIGITS = 40  # of a whole number; Python reads no more than 4300, and no size has more than 20
-Url = Annotated[str, typer.Option("--url", envvar="TENSORPOST_URL", help="The server.", show_default=True)]
+Url = Annotated[str, typer.Option("--url", envvar=URL_VARIABLE, help="The server.", show_default=True)]
 Uds = Annotated[
     Path | None,
     typer.Option("--uds", metavar="PATH", help="Unix socket of a server on this machine, instead of the URL's host."),
@@ -54,14 +54,14 @@ KeyFile = Annotated[
     ),
 ]
 Silence = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds of silence after which to give up.")]
-Backend = Annotated[
+BackendOption = Annotated[
     str | None,
     typer.Option(
         help="Backend to use.  [default: the server's choice]",
         autocompletion=lambda: ["auto", "numba", "numpy", "cuda", "directml"],
     ),
 ]
-Device = Annotated[
+DeviceOption = Annotated[
     int | None, typer.Option(min=0, help="Which of that backend's devices, from 0.  [default: the least busy one]")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -127,7 +127,7 @@ def size_of(text: str) -> tuple[int, ...]:
     return tuple(counts[:: -1 if len(wide) == 2 else 1])
 
 
-def mode_named(name: str, *, antialias: bool) -> Mode:
+def mode_named(name: str, *, antialias: bool) -> ResamplingMode:
     if name.lower() in ("cubic", "bicubic"):
         raise InvalidParameter(
             f"resample has no {name}; ONNX Resize has: "

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ._deadline import Deadline, Phase
+from ._deadline import Deadline, WaitPhase
 from ._runtime import READ, WRITE
 from .problems import ConnectFailed, ConnectionProblem
 
@@ -138,7 +138,7 @@ def connect_failed(deadline: Deadline, error: Exception) -> ConnectFailed:
     return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")
 
 
-def broken(deadline: Deadline, phase: Phase, error: Exception) -> ConnectionProblem:
+def broken(deadline: Deadline, phase: WaitPhase, error: Exception) -> ConnectionProblem:
     """The error of a connection that failed."""
     if isinstance(error, TimeoutError):
         return deadline.timed_out(phase)

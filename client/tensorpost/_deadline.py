@@ -11,9 +11,9 @@ from ._origin import Origin
 from ._runtime import Runtime
 from .problems import RequestTimeout
 
-__all__ = ["Deadline", "Phase"]
+__all__ = ["Deadline", "WaitPhase"]
 
-Phase: TypeAlias = Literal["connect", "read", "write", "pool"]
+WaitPhase: TypeAlias = Literal["connect", "read", "write", "pool"]
 _SLACK_SECONDS = 0.002  # timers may fire this much before their time
 
 
@@ -44,7 +44,7 @@ class Deadline:
             said = f"the call did not end within the {self._total:g} seconds of the timeout's total"
             raise RequestTimeout(said, extra={"phase": "total"})
 
-    def seconds(self, phase: Phase) -> float | None:
+    def seconds(self, phase: WaitPhase) -> float | None:
         """How long a phase may wait from now on, None for ever; raises the end of the call's time."""
         seconds: float | None = getattr(self.origin.timeout, phase)
         if self._total is None:
@@ -52,18 +52,18 @@ class Deadline:
         self.check()
         return self.left if seconds is None else min(seconds, self.left)
 
-    async def wait(self, sock: socket.socket, events: int, phase: Phase) -> int:
+    async def wait(self, sock: socket.socket, events: int, phase: WaitPhase) -> int:
         """Wait until a socket is ready for one of these events; returns those for which it is.
 
         Raises:
-            RequestTimeout: as `timed_out` makes it.
+            RequestTimeout: no socket was ready in time; the message is that of `timed_out`.
         """
         ready = await self.runtime.wait(sock, events, self.seconds(phase))
         if not ready:
             raise self.timed_out(phase)
         return ready
 
-    def timed_out(self, phase: Phase, connections: int | None = None) -> RequestTimeout:
+    def timed_out(self, phase: WaitPhase, connections: int | None = None) -> RequestTimeout:
         """The error of too long a wait; raises the end of the call's time instead if that has come."""
         self.check()
         seconds = getattr(self.origin.timeout, phase)

@@ -1,4 +1,4 @@
-"""Files and pipes for the command line: npy and pictures in and out."""
+"""Files and pipes for the command line: npy and pictures in and out, npz in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Generator, Iterable, Sequence
+import zipfile
+import zlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 
 from .frame import HEAD_ALIGNMENT, NpyHeadReader
 from .images import open_image, unwritable
-from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded
+from .problems import InvalidFrame, InvalidParameter, InvalidRequest, LimitExceeded, counted
 
 __all__ = [
     "FORMATS",
@@ -27,7 +30,9 @@ __all__ = [
     "check_picture",
     "destination",
     "format_of",
+    "picture_axes",
     "read_array",
+    "read_arrays",
     "standard_input",
     "write_blocks",
 ]
@@ -35,6 +40,7 @@ __all__ = [
 PIPE = "-"
 FORMATS = {".npy": "npy", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".avif": "AVIF"}
 _NPY_MAGIC = b"\x93NUMPY"
+_ZIP_MAGIC = b"PK\x03\x04"
 _PIECE_BYTES = 1 << 20  # read from a pipe at a time
 
 
@@ -54,6 +60,12 @@ class Source:
     def is_picture(self) -> bool:
         """Whether it was read from a picture."""
         return self.format != "npy"
+
+
+def picture_axes(shape: Sequence[int]) -> str:
+    """`64 rows x 48 columns x 3 channels`: what the axes of a picture are that was read."""
+    nouns = ("row", "column", "channel")
+    return " x ".join(counted(count, noun) for count, noun in zip(shape, nouns, strict=False))
 
 
 class _Pipe:
@@ -95,15 +107,30 @@ def standard_input() -> BinaryIO:
 
 
 def read_array(path: str) -> Source:
-    """Read an npy file (mapped, not loaded) or a picture, from a path or from standard input (`-`).
+    """Read an npy file (mapped, not loaded), an npz archive of one array, or a picture; `-` is standard input.
 
-    The content decides which of the two it is, not the name.
+    The content decides which of them it is, not the name.
 
     Raises:
         OSError: the file cannot be opened.
         InvalidFrame: it is neither, or broken.
-        InvalidParameter: standard input is closed.
+        InvalidParameter: standard input is closed, or it is an npz archive of several arrays.
         ModuleNotFoundError: a picture without Pillow; the message names the extra to install.
+    """
+    found = read_arrays(path)
+    if len(found) != 1:
+        names = ", ".join(found)[:200]
+        raise InvalidParameter(
+            f"{_name(path)} holds {counted(len(found), 'array')} ({names}), and this command takes one"
+        )
+    return next(iter(found.values()))
+
+
+def read_arrays(path: str) -> Mapping[str, Source]:
+    """Arrays of a file by name, as `read_array` and of npz archives. The only array of another file has an empty name.
+
+    Raises:
+        OSError, InvalidFrame, InvalidParameter, ModuleNotFoundError: whatever `read_array` refuses.
     """
     if path == PIPE:
         return _read_stream(path, standard_input(), None)
@@ -111,14 +138,18 @@ def read_array(path: str) -> Source:
         return _read_stream(path, file, file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None)
 
 
-def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Source:
+def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Mapping[str, Source]:
     """Read what a stream begins with; `file` is the same if it can be mapped."""
     start = stream.read(len(_NPY_MAGIC))
     pipe = _Pipe(stream, start)
+    if start.startswith(_ZIP_MAGIC):
+        if file is not None:
+            file.seek(0)
+        return _read_npz(path, BytesIO(pipe.read()) if file is None else file)
     if start != _NPY_MAGIC:
-        return _read_picture(path, pipe)
+        return {"": _read_picture(path, pipe)}
     try:
-        return Source(_read_npy(pipe, file), "npy")
+        return {"": Source(_read_npy(pipe, file), "npy")}
     except LimitExceeded as error:
         raise InvalidFrame(
             f"{_name(path)} cannot be read as npy: its head announces {error.extra['actual']:,} bytes of text; "
@@ -126,6 +157,16 @@ def _read_stream(path: str, stream: BinaryIO, file: BinaryIO | None) -> Source:
         ) from None
     except InvalidRequest as error:
         raise InvalidFrame(f"{_name(path)} cannot be read as npy: {error.detail}") from None
+
+
+def _read_npz(path: str, file: BinaryIO) -> Mapping[str, Source]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: Source(archive[name], "npy") for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError, AttributeError):
+        raise InvalidFrame(
+            f"{_name(path)} cannot be read as npz: it is no whole archive of arrays of numbers"
+        ) from None
 
 
 def _read_npy(pipe: _Pipe, file: BinaryIO | None) -> NDArray[Any]:
@@ -159,7 +200,7 @@ def _read_picture(path: str, pipe: _Pipe) -> Source:
     try:
         image = open_image(content, _name(path))
     except InvalidFrame as error:
-        raise InvalidFrame(error.detail.replace("is not a picture", "is neither npy nor a picture")) from None
+        raise InvalidFrame(error.detail.replace("is not a picture", "is neither npy, npz nor a picture")) from None
     pixels = image.decode()
     return Source(pixels[:, :, 0] if image.channels == 1 else pixels, image.format)
 
@@ -205,7 +246,7 @@ def destination(path: str) -> Generator[BinaryIO]:
     A link stays one: what it points to is written. A file that was there keeps its permissions.
 
     Raises:
-        OSError, InvalidParameter: as `check_destination`.
+        OSError, InvalidParameter: whatever `check_destination` refuses.
     """
     check_destination(path)
     target = _target(path)

@@ -71,7 +71,7 @@ ANY_NAME = {
 # ---- reading heads ---------------------------------------------------------------------------------------------------
 
 
-class _Head(Protocol):
+class _HeadLengths(Protocol):
     @property
     def head_bytes(self) -> int: ...
     @property
@@ -80,7 +80,7 @@ class _Head(Protocol):
     def total_bytes(self) -> int: ...
 
 
-Head = TypeVar("Head", bound=_Head)
+Head = TypeVar("Head", bound=_HeadLengths)
 
 
 class PieceReader(ABC, Generic[Head]):

@@ -25,7 +25,7 @@ SMALL_BODY_BYTES = 1 << 16  # a body up to this is joined with its head: one pac
 MOST_HEAD_BYTES = 1 << 16  # of the response's head with the informational ones before it; of a chunk's line
 UNTIL_CLOSE = 1 << 62  # the length of a body that ends with the connection
 
-Fields: TypeAlias = tuple[tuple[str, str], ...]
+FieldLines: TypeAlias = tuple[tuple[str, str], ...]
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 section 5.6.2
 _VALUE = r"(?:[!-~\x80-\xff]+(?:[\t ]+[!-~\x80-\xff]+)*)?"  # RFC 9110 section 5.5
 _FIELD = re.compile(rf"\r\n({_NAME}):[\t ]*({_VALUE})[\t ]*(?=\r\n|\Z)")
@@ -49,7 +49,7 @@ class Request:
 
     method: str
     target: str
-    fields: Fields
+    fields: FieldLines
     body: tuple[memoryview, ...] = ()
     report: Callable[[Progress], None] | None = None
 
@@ -87,7 +87,7 @@ class Request:
 
 
 @lru_cache(maxsize=256)  # the next call's head is most often the same
-def encode_head(method: str, target: str, *fields: Fields) -> bytes:
+def encode_head(method: str, target: str, *fields: FieldLines) -> bytes:
     """The bytes of a request's head; see `Request.head`."""
     line, pairs = f"{method} {target} HTTP/1.1", [pair for group in fields for pair in group]
     lines = "".join([f"\r\n{name}: {value}" for name, value in pairs])
@@ -106,8 +106,8 @@ class HttpHead(NamedTuple):
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
-        head_bytes: of this head and of the informational ones before it.
-        body_bytes: of the body; `UNTIL_CLOSE`, or None if it comes in chunks.
+        head_bytes: length of this head and of the informational ones before it, bytes.
+        body_bytes: length of the body, bytes; `UNTIL_CLOSE`, or None if it comes in chunks.
         keep_alive: whether the connection may serve another request.
     """
 

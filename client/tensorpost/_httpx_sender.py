@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import httpx
 
 from ._connection import broken, connect_failed
-from ._deadline import Deadline, Phase
+from ._deadline import Deadline, WaitPhase
 from ._http1 import Request
 from ._options import Limits
 from ._origin import Origin
@@ -68,7 +68,7 @@ class HttpxSender:
             headers["content-length"] = str(request.content_length)
         url = httpx.URL(scheme=origin.scheme, host=origin.host, port=origin.port)
         url = url.copy_with(raw_path=(origin.prefix + request.target).encode("ascii"))
-        waits = {phase: deadline.seconds(phase) for phase in get_args(Phase)}
+        waits = {phase: deadline.seconds(phase) for phase in get_args(WaitPhase)}
         sent = self._http.build_request(request.method, url, headers=headers, extensions={"timeout": waits})
         sent.stream = _Body(request)
         try:
@@ -141,7 +141,7 @@ async def _parts(response: httpx.Response) -> AsyncGenerator[bytes]:
 
 def as_problem(error: httpx.TransportError, deadline: Deadline) -> ConnectionProblem:
     """The problem by which this SDK calls a transport error of httpx."""
-    phase: Phase = "write" if isinstance(error, (httpx.WriteTimeout, httpx.WriteError)) else "read"
+    phase: WaitPhase = "write" if isinstance(error, (httpx.WriteTimeout, httpx.WriteError)) else "read"
     match error:
         case httpx.LocalProtocolError():
             raise error  # a request that is not HTTP is a mistake in this file, not a problem of the connection

@@ -23,12 +23,14 @@ KeysFile = Annotated[
         "--keys-file", metavar="PATH", envvar="TENSORPOST_KEYS_FILE", help="The server's keys file.", show_default=False
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the key's holder: letters, digits, dots, _ and -.")]
+HolderArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The key holder's name: letters, digits, dots, _ and -.")
+]
 
 
 @keys.command(epilog="Example: tensorpost keys add anna --keys-file keys.jsonl --days 90 > anna.key")
 def add(
-    name: Name,
+    name: HolderArgument,
     *,
     keys_file: KeysFile,
     scope: Annotated[
@@ -66,7 +68,7 @@ def list_(*, keys_file: KeysFile, as_json: Annotated[bool, typer.Option("--json"
 
 
 @keys.command(epilog="Example: tensorpost keys revoke anna --keys-file keys.jsonl")
-def revoke(name: Name, *, keys_file: KeysFile) -> None:
+def revoke(name: HolderArgument, *, keys_file: KeysFile) -> None:
     """Take a key out of the file. Running servers refuse it within a second; what they are computing for it goes on."""
     server_commands().revoke_key(keys_file, name)
     typer.echo(f"{name} is revoked", err=True)

@@ -7,6 +7,7 @@ asking anybody.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import cast
 from ._checks import shown
 from ._deadline import Deadline
 from ._http1 import Request
+from ._options import DEFAULT_URL, URL_VARIABLE
 from ._origin import Origin
 from ._response import Response
 from ._runtime import Runtime
@@ -33,7 +35,7 @@ _PROBE_BYTES = 1 << 20  # a body from which on a server that failed is asked fir
 
 
 def new_transport(
-    base_url: str | Sequence[str],
+    base_url: str | Sequence[str] | None,
     make: Callable[[str, str | None], Transport],
     uds: str | None,
     shared_memory: bool = False,
@@ -41,14 +43,16 @@ def new_transport(
     """A client's way to the server of a URL, to those of several, or to every address of a `dns+http` URL's name.
 
     Args:
-        base_url: as `Client` takes it.
+        base_url: base URL, or several, as `Client` takes them.
         make: makes the way to one server, from its URL and the address to connect to (None: look its host up).
-        uds: as `Client` takes it.
-        shared_memory: as `Client` takes it.
+        uds: path of a Unix domain socket, as `Client` takes it.
+        shared_memory: whether tensors travel in shared memory, as `Client` takes it.
 
     Raises:
         InvalidParameter: there is no URL, one twice, or a Unix socket or shared memory for several servers.
     """
+    if base_url is None:
+        return _of_environment(make, uds, shared_memory)
     if isinstance(base_url, str) and not base_url.startswith(DNS_PREFIX):
         return make(base_url, None)
     if uds is not None:
@@ -70,13 +74,25 @@ def new_transport(
     return ManyServers(transports, None, transports[0])
 
 
+def _of_environment(
+    make: Callable[[str, str | None], Transport], uds: str | None, shared_memory: bool
+) -> Transport | ManyServers:
+    url = os.environ.get(URL_VARIABLE)
+    try:
+        return new_transport(url or DEFAULT_URL, make, uds, shared_memory)
+    except InvalidParameter as error:
+        if url:
+            error.detail += f" (the URL is the variable {URL_VARIABLE}'s)"
+        raise
+
+
 @dataclass(slots=True, eq=False)
-class _Server:
+class _ServerState:
     """One of the servers, as this client sees it.
 
     Attributes:
         outstanding: bytes given and not answered, and of answers not read.
-        failures: in a row.
+        failures: how many calls in a row failed.
         rests_until: no call before this time of the monotonic clock, unless all rest.
         last: number of the last call that it got, to take turns where the bytes are equal.
     """
@@ -92,7 +108,7 @@ class _Server:
 class _Share:
     """What a call adds to a server's outstanding bytes until it has ended."""
 
-    server: _Server
+    server: _ServerState
     lock: threading.Lock
     bytes: int = field(default=0)
 
@@ -117,7 +133,7 @@ class ManyServers:
     that was too busy for as long as it asked for. A call with a large body asks it first whether it is ready again.
 
     Args:
-        transports: to the servers; empty if their addresses are looked up.
+        transports: one for each server; empty if their addresses are looked up.
         at_address: makes the way to an address of the name; None if there is nothing to look up.
         first: whose settings are those of all; it is used only if it is one of `transports`.
     """
@@ -129,7 +145,7 @@ class ManyServers:
         first: Transport,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._servers = [_Server(transport) for transport in transports]
+        self._servers = [_ServerState(transport) for transport in transports]
         self._at_address, self._first, self._clock = at_address, first, clock
         self._lock = threading.Lock()
         self._calls = 0
@@ -144,7 +160,7 @@ class ManyServers:
 
     @property
     def sender(self) -> Sender:
-        """That of one of them; all are of the same kind."""
+        """The sender of one of them; all are of the same kind."""
         return self._first.sender
 
     async def close(self) -> None:
@@ -154,16 +170,16 @@ class ManyServers:
             await server.transport.close()
 
     async def ask(self, request: Request, *, repeat: bool = True) -> Response:
-        """As `Transport.ask`, of the server that is least busy, and of the others if it cannot answer.
+        """Send a request, as `Transport.ask`, to the least busy server, and to the others if that cannot answer.
 
         Raises:
-            TensorpostError: as the last server that was tried refused or failed.
+            TensorpostError: the refusal or failure of the last server that was tried.
         """
         runtime = self._first.runtime
         deadline = Deadline(runtime, self._first.origin)
         await self._look_up(runtime, deadline)
         span: CallSpan | None = None
-        fields, retry, waited, tried = request.fields, 1, 0.0, list[_Server]()
+        fields, retry, waited, tried = request.fields, 1, 0.0, list[_ServerState]()
         while True:
             server = self._least_busy(tried)
             tried.append(server)
@@ -196,7 +212,7 @@ class ManyServers:
                 retry, waited = retry + 1, waited + wait
                 tried.clear()
 
-    async def _attempt(self, server: _Server, request: Request, deadline: Deadline) -> Response:
+    async def _attempt(self, server: _ServerState, request: Request, deadline: Deadline) -> Response:
         share, own = _Share(server, self._lock), deadline.of(server.transport.origin)
         share.set(request.content_length + _HEAD_BYTES)
         try:
@@ -214,7 +230,7 @@ class ManyServers:
         response.when_closed = share.end
         return response
 
-    def _note(self, server: _Server, error: BaseException) -> None:
+    def _note(self, server: _ServerState, error: BaseException) -> None:
         """Let a server rest that failed, or that said it has too much to do."""
         if not isinstance(error, TensorpostError) or isinstance(error, QuotaExceeded):
             return
@@ -226,7 +242,7 @@ class ManyServers:
             rest = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2 ** min(server.failures - 1, 10))
             server.rests_until = self._clock() + rest
 
-    def _least_busy(self, tried: Sequence[_Server]) -> _Server:
+    def _least_busy(self, tried: Sequence[_ServerState]) -> _ServerState:
         now = self._clock()
         with self._lock:
             left = [server for server in self._servers if server not in tried] or self._servers
@@ -240,7 +256,7 @@ class ManyServers:
             chosen.last = self._calls
             return chosen
 
-    def _someone_else(self, tried: Sequence[_Server]) -> bool:
+    def _someone_else(self, tried: Sequence[_ServerState]) -> bool:
         """Whether there is a server that was not tried in this round."""
         return any(server not in tried for server in self._servers)
 
@@ -264,7 +280,7 @@ class ManyServers:
             raise ConnectFailed(f"{origin.host} has no address: {error}; is this its name?") from error
         found = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         known = {server.transport.origin.address: server for server in self._servers}
-        added = [_Server(self._at_address(address)) for address in found if address not in known]
+        added = [_ServerState(self._at_address(address)) for address in found if address not in known]
         with self._lock:
             self._servers = [known[address] for address in found if address in known] + added
         for address, server in known.items():

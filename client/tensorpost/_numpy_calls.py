@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import EllipsisType
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -26,7 +26,7 @@ from .problems import InvalidParameter
 
 __all__ = ["CallOptions", "NumpyCalls"]
 
-Array = NDArray[Any]
+AnyArray = NDArray[Any]
 Axes = int | Sequence[int] | None
 
 
@@ -47,6 +47,16 @@ class NumpyCalls:
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
 
+    if not TYPE_CHECKING:  # to a type checker, unknown names stay errors
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if not name.startswith("_"):
+                from ._unknown_names import method_hint  # it is rarely needed
+
+                hint = method_hint(name, [known for known in dir(self) if not known.startswith("_")])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
     def _node(self, op_type: str, inputs: Sequence[Any], options: CallOptions, **attributes: Any) -> Any:
         node, arrays = onnx_node(op_type, inputs, NEWEST_OPSET, None, attributes)
         return cast("Any", self).run(node, arrays, **options)
@@ -54,27 +64,27 @@ class NumpyCalls:
     # ---- element by element ------------------------------------------------------------------------------------------
 
     def astype(self, x: ArrayLike, dtype: DTypeLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.astype`; what no integer holds becomes the nearest one, and NaN 0."""
+        """Elements converted as `numpy.astype` does; what no integer holds becomes the nearest one, and NaN 0."""
         return self._node("Cast", [_array(x)], options, to=data_type(np.dtype(dtype)).onnx_code)
 
     def add(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.add`, of numbers."""
+        """Sum of two arrays of numbers, as `numpy.add`."""
         return self._node("Add", _promoted(x1=x1, x2=x2), options)
 
     def subtract(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.subtract`."""
+        """Difference of two arrays of numbers, as `numpy.subtract`."""
         return self._node("Sub", _promoted(x1=x1, x2=x2), options)
 
     def multiply(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.multiply`, of numbers."""
+        """Product of two arrays of numbers, element by element, as `numpy.multiply`."""
         return self._node("Mul", _promoted(x1=x1, x2=x2), options)
 
     def divide(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.divide`: integers as float64."""
+        """Quotient of two arrays, as `numpy.divide`; that of integers is float64."""
         return self._node("Div", [_floating(x) for x in _promoted(x1=x1, x2=x2)], options)
 
     def where(self, condition: ArrayLike, x: ArrayLike, y: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.where` with three arguments."""
+        """Elements of x where the condition holds, else of y, as `numpy.where` with three arguments."""
         return self._node(
             "Where", [_array(condition, "condition").astype(np.bool_, copy=False), *_promoted(x=x, y=y)], options
         )
@@ -82,7 +92,7 @@ class NumpyCalls:
     def clip(
         self, x: ArrayLike, a_min: float | None = None, a_max: float | None = None, **options: Unpack[CallOptions]
     ) -> Any:
-        """As `numpy.clip`; the bounds are numbers."""
+        """Elements limited to the bounds, which are numbers, as `numpy.clip`."""
         array = _array(x)
         bounds = [None if bound is None else np.asarray(bound, array.dtype) for bound in (a_min, a_max)]
         return self._node("Clip", [array, *bounds], options)
@@ -90,13 +100,13 @@ class NumpyCalls:
     # ---- where elements are ------------------------------------------------------------------------------------------
 
     def transpose(self, x: ArrayLike, axes: Sequence[int] | None = None, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.transpose`."""
+        """The array with its axes permuted, as `numpy.transpose`."""
         array = _array(x)
         order = range(array.ndim)[::-1] if axes is None else axes
         return self._node("Transpose", [array], options, perm=[axis % max(1, array.ndim) for axis in order])
 
     def broadcast_to(self, x: ArrayLike, shape: int | Sequence[int], **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.broadcast_to`; the result has memory of its own."""
+        """The array repeated to a shape, as `numpy.broadcast_to`; the result has memory of its own."""
         array = _array(x)
         return self._node("Expand", [array, list(np.broadcast_shapes(array.shape, shape))], options)
 
@@ -106,7 +116,7 @@ class NumpyCalls:
         key: slice | EllipsisType | tuple[slice | EllipsisType, ...],
         **options: Unpack[CallOptions],
     ) -> Any:
-        """As `x[key]` of slices, which `numpy.s_` writes: `tp.slice(x, np.s_[1:3, ..., ::-1])`."""
+        """Part of an array, as `x[key]` of slices, which `numpy.s_` writes: `tp.slice(x, np.s_[1:3, ..., ::-1])`."""
         array = _array(x)
         keys = list(key) if isinstance(key, tuple) else [key]
         if not all(part is Ellipsis or isinstance(part, slice) for part in keys) or keys.count(Ellipsis) > 1:
@@ -136,14 +146,14 @@ class NumpyCalls:
         constant_values: float = 0,
         **options: Unpack[CallOptions],
     ) -> Any:
-        """As `numpy.pad` in the modes constant, edge, reflect and wrap; one constant for all sides."""
+        """The array padded, as `numpy.pad`: modes constant, edge, reflect and wrap; one constant for all sides."""
         array = _array(x)
         widths = np.broadcast_to(np.asarray(pad_width, np.int64), (array.ndim, 2))
         value = np.asarray(constant_values, array.dtype)
         return self._node("Pad", [array, widths.T.reshape(-1).tolist(), value], options, mode=mode)
 
     def concatenate(self, arrays: Sequence[ArrayLike], axis: int | None = 0, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.concatenate`."""
+        """Arrays joined along an axis, as `numpy.concatenate`."""
         parts = _promoted(**{f"arrays[{index}]": array for index, array in enumerate(arrays)})
         if axis is None:
             parts, axis = [part.reshape(-1) for part in parts], 0
@@ -152,7 +162,7 @@ class NumpyCalls:
     def split(
         self, x: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0, **options: Unpack[CallOptions]
     ) -> Any:
-        """As `numpy.split`: a tuple of at least two parts."""
+        """The array cut along an axis, as `numpy.split`: a tuple of at least two parts."""
         array = _array(x)
         length = array.shape[axis]
         if isinstance(indices_or_sections, int):
@@ -171,39 +181,39 @@ class NumpyCalls:
         return self._node("Split", [array, sizes], options, axis=axis)
 
     def take(self, x: ArrayLike, indices: ArrayLike, axis: int | None = None, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.take`; an index outside is refused here."""
+        """Elements by their indices along an axis, as `numpy.take`; an index outside is refused here."""
         array = _array(x)
         array, axis = (array.reshape(-1), 0) if axis is None else (array, axis)
         return self._node("Gather", [array, _indices(indices, array.shape[axis])], options, axis=axis)
 
     def take_along_axis(self, x: ArrayLike, indices: ArrayLike, axis: int = -1, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.take_along_axis`, without broadcasting; an index outside is refused here."""
+        """Elements by indices of their own, as `numpy.take_along_axis`; nothing is broadcast."""
         array = _array(x)
         return self._node("GatherElements", [array, _indices(indices, array.shape[axis])], options, axis=axis)
 
     # ---- along axes --------------------------------------------------------------------------------------------------
 
     def sum(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.sum`: integers and truth values as 64 bits."""
+        """Sum along axes, as `numpy.sum`; that of integers and truth values has 64 bits."""
         return self._reduce("ReduceSum", _wide(_array(x)), axis, keepdims, options)
 
     def prod(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.prod`: integers and truth values as 64 bits."""
+        """Product along axes, as `numpy.prod`; that of integers and truth values has 64 bits."""
         return self._reduce("ReduceProd", _wide(_array(x)), axis, keepdims, options)
 
     def mean(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.mean`: integers as float64."""
+        """Mean along axes, as `numpy.mean`; that of integers is float64."""
         return self._reduce("ReduceMean", _floating(_array(x)), axis, keepdims, options)
 
     def max(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.max`."""
+        """Largest element along axes, as `numpy.max`."""
         return self._reduce("ReduceMax", _array(x), axis, keepdims, options)
 
     def min(self, x: ArrayLike, axis: Axes = None, *, keepdims: bool = False, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.min`."""
+        """Smallest element along axes, as `numpy.min`."""
         return self._reduce("ReduceMin", _array(x), axis, keepdims, options)
 
-    def _reduce(self, op_type: str, x: Array, axis: Axes, keepdims: bool, options: CallOptions) -> Any:
+    def _reduce(self, op_type: str, x: AnyArray, axis: Axes, keepdims: bool, options: CallOptions) -> Any:
         axes = None if axis is None else [axis] if isinstance(axis, int) else list(axis)
         noop = int(axes == [])  # no axes is not all axes
         return self._node(op_type, [x, axes], options, keepdims=int(keepdims), noop_with_empty_axes=noop)
@@ -211,22 +221,22 @@ class NumpyCalls:
     def argmax(
         self, x: ArrayLike, axis: int | None = None, *, keepdims: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
-        """As `numpy.argmax`."""
+        """Index of the largest element, as `numpy.argmax`."""
         return self._position("ArgMax", _array(x), axis, keepdims, options)
 
     def argmin(
         self, x: ArrayLike, axis: int | None = None, *, keepdims: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
-        """As `numpy.argmin`."""
+        """Index of the smallest element, as `numpy.argmin`."""
         return self._position("ArgMin", _array(x), axis, keepdims, options)
 
-    def _position(self, op_type: str, x: Array, axis: int | None, keepdims: bool, options: CallOptions) -> Any:
+    def _position(self, op_type: str, x: AnyArray, axis: int | None, keepdims: bool, options: CallOptions) -> Any:
         if axis is None:
             x, axis = x.reshape(*(1,) * (x.ndim - 1 if keepdims else 0), -1), -1
         return self._node(op_type, [x], options, axis=axis, keepdims=int(keepdims))
 
     def cumsum(self, x: ArrayLike, axis: int | None = None, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.cumsum`: integers and truth values as 64 bits."""
+        """Running sum along an axis, as `numpy.cumsum`; that of integers and truth values has 64 bits."""
         array = _wide(_array(x))
         array, axis = (array.reshape(-1), 0) if axis is None else (array, axis)
         return self._node("CumSum", [array, axis], options)
@@ -242,33 +252,33 @@ class NumpyCalls:
         return self._node("Softmax", [_floating(_array(x))], options, axis=axis)
 
     def matmul(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
-        """As `numpy.matmul`, of floating-point numbers and of integers of 32 and 64 bits."""
+        """Matrix product, as `numpy.matmul`, for floating-point numbers and for integers of 32 and 64 bits."""
         return self._node("MatMul", _promoted(x1=x1, x2=x2), options)
 
 
-def _array(x: object, name: str = "x") -> Array:
+def _array(x: object, name: str = "x") -> AnyArray:
     """The array of an argument, as every call reads it; texts among them."""
     return np.asarray(as_array(name, x, texts=True))
 
 
-def _promoted(**values: ArrayLike) -> list[Array]:
+def _promoted(**values: ArrayLike) -> list[AnyArray]:
     """Arrays of the type that NumPy computes them in together; a Python number takes on that of the arrays."""
     read = [x if isinstance(x, (int, float, complex)) else _array(x, name) for name, x in values.items()]
     kind = np.result_type(*read)
     return [np.asarray(x, kind) for x in read]
 
 
-def _wide(x: Array) -> Array:
+def _wide(x: AnyArray) -> AnyArray:
     """Integers as NumPy sums them."""
     return x.astype(np.uint64 if x.dtype.kind == "u" else np.int64, copy=False) if x.dtype.kind in "iub" else x
 
 
-def _floating(x: Array) -> Array:
+def _floating(x: AnyArray) -> AnyArray:
     """Integers as NumPy divides them."""
     return x.astype(np.float64) if x.dtype.kind in "iub" else x
 
 
-def _indices(indices: ArrayLike, length: int) -> Array:
+def _indices(indices: ArrayLike, length: int) -> AnyArray:
     found = _array(indices, "indices")
     if found.dtype.kind not in "iu":
         raise InvalidParameter(f"indices must be integers, not {found.dtype}")

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from ._arrays import tile_call
+from ._command_messages import option_words, picture_notes
 from ._command_options import (
     AsJson,
     Attributes,
-    Backend,
-    Device,
+    BackendOption,
+    DeviceOption,
     InputFile,
     KeyFile,
     Level,
@@ -45,7 +47,7 @@ from ._files import (
     write_blocks,
 )
 from ._options import DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
-from ._run_command import attributes_of, compute_outputs, described, described_node, operator_document
+from ._run_command import InputFiles, attributes_of, compute_outputs, described, described_node, described_operator
 from ._terminal import place_of, print_json, progress_bar
 from .client import Client
 from .descriptors import NEWEST, FeatureLevel, OperatorDesc, parse_operator
@@ -54,7 +56,7 @@ from .images import encode_image
 from .onnx import OnnxNode, lower
 from .operation import Operation
 from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
-from .resampling import DML_TYPES, Mode, resampling
+from .resampling import DML_TYPES, ResamplingMode, resampling
 from .strict_json import read_json
 
 __all__ = [
@@ -64,6 +66,16 @@ __all__ = [
     "tile",
     "validate",
 ]
+
+_TILE_WORDS = {
+    "repeats": "--repeats",
+    "Repeats": "--repeats",
+    "x": "IN",
+    "the input": "IN",
+    "a feature level": "--level",
+}
+_RESAMPLE_WORDS = {"scales": "--scale", "sizes": "--size", "axes": "--axes", "x": "IN"}
+_LISTS = "a list that has an entry for each dimension is written in this order, as in -s repeats=2,3,1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +136,8 @@ def tile(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -135,17 +147,21 @@ def tile(
     copies = usage("--repeats", counts_of, re.sub("(?<=[0-9])x(?=[0-9])", ",", repeats))
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
-    if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
-        copies = (*copies, 1)
-    elif read.is_picture and read.array.ndim == 3 and len(copies) == 1 and (wanted or read.format) != "npy":
-        (count,) = copies
-        raise InvalidParameter(
-            f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and columns "
-            f"write --repeats {count},{count}"
-        )
-    call = tile_call(read.array, copies, directml=level is not None)
-    computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
-    with client:
+    advice = "--repeats 2,3 lays 2 copies down and 3 across"
+    with client, picture_notes([(source, read)], advice):
+        if read.is_picture and read.array.ndim == 3 and len(copies) == 2:
+            copies = (*copies, 1)
+        elif read.is_picture and read.array.ndim == 3 and len(copies) == 1 and (wanted or read.format) != "npy":
+            (count,) = copies
+            raise InvalidParameter(
+                f"--repeats {count} repeats the last dimension, which is the channels of a picture; for rows and "
+                f"columns write --repeats {count},{count}"
+            )
+        if read.array.dtype == np.complex128:
+            raise InvalidParameter("tile takes no complex128; save the array as complex64, or its two parts as float64")
+        with option_words(_TILE_WORDS):
+            call = tile_call(read.array, copies, directml=level is not None)
+        computation = _Computation(call.operation, call.array, call.shape, backend, device, level)
         _compute(client, computation, output, wanted or read.format, quiet=quiet)
 
 
@@ -174,8 +190,8 @@ def resample(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -187,7 +203,7 @@ def resample(
     factors = None if scale is None else usage("--scale", factors_of, scale)
     counts = None if size is None else usage("--size", size_of, size)
     chosen = None if axes is None else usage("--axes", axes_of, axes)
-    kind: Mode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
+    kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
     if chosen is None:
@@ -199,18 +215,19 @@ def resample(
             f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
             "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
         )
-    plan = resampling(
-        read.array,
-        scales=factors if factors is None or len(factors) != 1 else factors[0],
-        sizes=counts if counts is None or len(counts) != 1 else counts[0],
-        axes=chosen,
-        mode=kind,
-        antialias=antialias,
-    )
-    computation = _Computation(
-        plan.desc, read.array.reshape(plan.desc.input_tensor.sizes), plan.output_shape, backend, device, level
-    )
-    with client:
+    advice = "--axes 0,1, the default, are its rows and columns"
+    with client, picture_notes([(source, read)], advice):
+        with option_words(_RESAMPLE_WORDS):
+            plan = resampling(
+                read.array,
+                scales=factors if factors is None or len(factors) != 1 else factors[0],
+                sizes=counts if counts is None or len(counts) != 1 else counts[0],
+                axes=chosen,
+                mode=kind,
+                antialias=antialias,
+            )
+        x = read.array.reshape(plan.desc.input_tensor.sizes)
+        computation = _Computation(plan.desc, x, plan.output_shape, backend, device, level)
         _compute(client, computation, output, wanted or read.format, quiet=quiet)
 
 
@@ -223,7 +240,11 @@ def run(
         ),
     ],
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures in binding order.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[IN]...",
+            help="npy files, pictures or npz archives, in binding order; one npz with the inputs' names alone.",
+        ),
     ] = None,
     *,
     settings: Attributes = None,
@@ -234,8 +255,8 @@ def run(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     level: Level = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
@@ -245,17 +266,17 @@ def run(
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)
     given = usage("--set", attributes_of, settings or [])
-    if file == "-" or file.endswith(".json"):
+    document_file = file == "-" or file.endswith(".json")
+    if document_file:
         if given:
             raise typer.BadParameter("the document says the attributes; leave --set out", param_hint="--set")
         document = _read_document(file)
         if not isinstance(document, dict):
             raise InvalidParameter("an operator document must be a JSON object")
-    else:
-        document = operator_document(file, given)
-    arrays = [read_array(path).array for path in inputs or ()]
-    operation, by_name = described(cast("dict[str, Any]", document), arrays)
-    with client:
+        given = cast("dict[str, Any]", document)
+    files = InputFiles.read(inputs or ())
+    with client, picture_notes(files.sources, _LISTS):
+        operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
 
@@ -263,7 +284,11 @@ def run(
 def onnx(
     op_type: Annotated[str, typer.Argument(metavar="OP_TYPE", help="Name of an ONNX operator, as in Resize.")],
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[IN]...", help="npy files or pictures: its tensors, in order.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[IN]...",
+            help="npy files, pictures or npz archives: its tensors, in order; one npz with their names alone.",
+        ),
     ] = None,
     *,
     settings: Attributes = None,
@@ -275,8 +300,8 @@ def onnx(
     url: Url = DEFAULT_URL,
     uds: Uds = None,
     api_key_file: KeyFile = None,
-    backend: Backend = None,
-    device: Device = None,
+    backend: BackendOption = None,
+    device: DeviceOption = None,
     timeout: Silence = DEFAULT_TIMEOUT_SECONDS,
     quiet: Quiet = False,
 ) -> None:
@@ -285,9 +310,9 @@ def onnx(
     formats = [_output_format(path) for path in outputs]
     client = client_of(url, uds, timeout, api_key=api_key_file)
     given = usage("--set", attributes_of, settings or [])
-    arrays = [read_array(path).array for path in inputs or ()]
-    operation, by_name = described_node(op_type, opset, given, arrays)
-    with client:
+    files = InputFiles.read(inputs or ())
+    with client, picture_notes(files.sources, _LISTS):
+        operation, by_name = described_node(op_type, opset, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
 
@@ -311,20 +336,16 @@ def validate(
         else:
             with client:
                 desc = client.validate(document, feature_level=wanted).operator
-        lowering = lower(desc, wanted) if isinstance(desc, OnnxNode) else None
+        sentence, lowest = _judged(desc, wanted)
     except InvalidDescriptor as error:
         if not as_json:
             raise
         _print_verdict(wanted, error.extra.get("lowest_feature_level"), error.violations)
         raise typer.Exit(1) from None
-    expressed = lowering.descriptor if lowering else desc
-    lowest = str(expressed.lowest_feature_level()) if isinstance(expressed, OperatorDesc) else None
     if as_json:
         _print_verdict(wanted, lowest, ())
-    elif isinstance(desc, OnnxNode) and lowering:
-        typer.echo(f"valid {desc.schema.name}; in DirectML {wanted}: {lowering.verdict.value} ({lowering.reason})")
-    elif isinstance(desc, OperatorDesc):
-        typer.echo(f"valid at feature level {wanted} (DML_OPERATOR_{desc.operator_type}; lowest level {lowest})")
+    else:
+        typer.echo(sentence)
 
 
 def _read_document(file: str) -> Any:
@@ -339,7 +360,8 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
     """What a server would say, from the same rules.
 
     Raises:
-        InvalidDescriptor: with paths from the document's root, and the lowest level if there is one.
+        InvalidDescriptor: a rule is broken, or the lowest level is below what the operation needs; paths start at the
+            document's root.
     """
     if _is_node(document):
         return OnnxNode.from_json(document)
@@ -352,6 +374,16 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
         seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
         raise seen_from_root from None
     return desc
+
+
+def _judged(operation: OperatorDesc | OnnxNode, level: FeatureLevel) -> tuple[str, str | None]:
+    """What to say of a valid operation, and the lowest feature level at which DirectML has it; None if it has not."""
+    if isinstance(operation, OperatorDesc):
+        lowest = str(operation.lowest_feature_level())
+        return f"valid at feature level {level} (DML_OPERATOR_{operation.operator_type}; lowest level {lowest})", lowest
+    lowering = lower(operation, level)
+    sentence = f"valid {operation.schema.name}; in DirectML {level}: {lowering.verdict.value} ({lowering.reason})"
+    return sentence, str(lowering.descriptor.lowest_feature_level()) if lowering.descriptor else None
 
 
 def _print_verdict(level: FeatureLevel, lowest: str | None, violations: Sequence[Violation]) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from .problems import InvalidParameter
 
 __all__ = ["DEFAULT_BLOCK_BYTES", "DEFAULT_LIMITS", "DEFAULT_RETRIES", "DEFAULT_TIMEOUT_SECONDS", "DEFAULT_URL"]
-__all__ += ["NO_HEADERS", "Limits", "Timeout"]
+__all__ += ["NO_HEADERS", "URL_VARIABLE", "Limits", "Timeout"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+URL_VARIABLE = "TENSORPOST_URL"
 DEFAULT_RETRIES = 2
 DEFAULT_BLOCK_BYTES = 1 << 20
 NO_HEADERS: Mapping[str, str] = {}
@@ -35,16 +36,16 @@ class Timeout:
     """The longest waits of a call, in seconds; None waits for ever. `Timeout(5)` is 5 in every phase.
 
     Args:
-        timeout: for every phase that is not named; connecting never waits for more than 5 seconds.
+        timeout: wait of every phase that is not named; connecting never waits for more than 5 seconds.
 
     Attributes:
-        connect: until a connection is made. Default 5.
-        read: between two parts of an answer, its head included. Default 60.
-        write: until the server takes the next part of a request. Default 60.
-        pool: until one of `Limits.max_connections` is free. Default 60.
-        total: for the whole call, retries and their waits included; for a stream until its last block, what the caller
-            does between blocks included. Not interrupted are name lookups by the operating system, nor, through httpx,
-            the receiving of one part. Default None.
+        connect: wait for a connection to be made. Default 5.
+        read: wait between two parts of an answer, its head included. Default 60.
+        write: wait for the server to take the next part of a request. Default 60.
+        pool: wait for one of `Limits.max_connections` to be free. Default 60.
+        total: time of the whole call, retries and their waits included; for a stream until its last block, what the
+            caller does between blocks included. Not interrupted are name lookups by the operating system, nor, through
+            httpx, the receiving of one part. Default None.
 
     Raises:
         InvalidParameter: a wait is not a positive number of at most a million seconds.

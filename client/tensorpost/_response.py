@@ -43,7 +43,7 @@ class Response(ABC):
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
         when_closed: called when the response is closed.
-        span: of the call, ended when the response is closed; None without OpenTelemetry.
+        span: OpenTelemetry span of the call, ended when the response is closed; None without OpenTelemetry.
     """
 
     def __init__(self, request: Request) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import check_picture, destination, write_blocks
+from ._command_messages import node_words, setting_words
+from ._files import Source, check_picture, destination, read_arrays, write_blocks
 from ._terminal import progress_bar
 from .client import Client
 from .datatypes import data_type
@@ -20,20 +23,62 @@ from .npy import encode_npy_head
 from .onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
 from .operation import Operation
-from .problems import InvalidJson, InvalidParameter, counted, nearest
+from .problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .strict_json import read_json
 
-__all__ = ["attributes_of", "compute_outputs", "described", "described_node", "operator_document"]
+__all__ = ["InputFiles", "attributes_of", "compute_outputs", "described", "described_node", "described_operator"]
+
+_OUTPUT_SETTINGS = {"output_data_type": "DataType", "output_sizes": "Sizes"}
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def described(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> tuple[Operation, dict[str, NDArray[Any]]]:
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """The arrays that files hold.
+
+    Attributes:
+        sources: what was read, each with the path of its file.
+        names: names of the inputs that they are, if the only file is an npz archive with names; None if they are in
+            order.
+    """
+
+    sources: Sequence[tuple[str, Source]]
+    names: Sequence[str] | None
+
+    @classmethod
+    def read(cls, paths: Sequence[str]) -> InputFiles:
+        """Read all files: npy, pictures, and npz archives, whose arrays follow each other.
+
+        Raises:
+            InvalidParameter: an archive with names is not the only file.
+            OSError, InvalidFrame, ModuleNotFoundError: whatever `read_array` refuses.
+        """
+        files = [(path, read_arrays(path)) for path in paths]
+        sources: list[tuple[str, Source]] = []
+        for path, found in files:
+            count = len(found)  # np.savez(file, a, b) calls them arr_0 and arr_1
+            unnamed = [""] if "" in found else [f"arr_{index}" for index in range(count)]
+            if set(found) == set(unnamed):
+                sources += [(path, found[name]) for name in unnamed]
+            elif len(files) == 1:
+                return cls([(path, source) for source in found.values()], list(found))
+            else:
+                raise InvalidParameter(f"{path} names its arrays ({', '.join(found)}); give it without other files")
+        return cls(sources, None)
+
+    @property
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """The arrays alone."""
+        return [source.array for _, source in self.sources]
+
+
+def described(document: Mapping[str, Any], files: InputFiles) -> tuple[Operation, dict[str, NDArray[Any]]]:
     """The operation of a document, whose input tensors may be left out: they are described by the arrays.
 
     Args:
         document: `{"type": ..., "desc": {...}}`, or an ONNX node.
-        arrays: the inputs in binding order; those of an array of tensors follow each other.
+        files: the inputs by name, or in binding order; those of an array of tensors follow each other.
 
     Returns:
         The operation, and the arrays by the names of its inputs.
@@ -42,21 +87,48 @@ def described(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> tu
         UnknownOperator, InvalidDescriptor: the document breaks a rule.
         InvalidParameter: there are more or fewer arrays than the operation has inputs.
     """
-    operation = _node(document, arrays) if "op_type" in document else _descriptor(document, arrays)
-    names = [slot.name for slot in operation.inputs]
+    operation = _node(document, files) if "op_type" in document else _descriptor(document, files)
+    arrays, names = files.arrays, [slot.name for slot in operation.inputs]
+    if files.names is not None:
+        _check_names(operation.name, files.names, names)
+        return operation, dict(zip(files.names, arrays, strict=True))
     if len(names) != len(arrays):
         wanted = ", ".join(names) or "none"
         raise InvalidParameter(f"{operation.name} has {counted(len(names), 'input')} ({wanted}), not {len(arrays)}")
     return operation, dict(zip(names, arrays, strict=True))
 
 
-def _descriptor(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Operation:
+def _check_names(operator: str, names: Sequence[str], known: Sequence[str], *, more: str = "") -> None:
+    if not {*names} <= {*known}:
+        takes, found = ", ".join(known) or "none", ", ".join(names)
+        raise InvalidParameter(
+            f"{operator} takes the tensors {takes}{more}, and the npz file has {found[:200]}: "
+            "save them under these names, or without names in this order"
+        )
+
+
+def _descriptor(document: Mapping[str, Any], files: InputFiles) -> Operation:
     kind, desc = document.get("type"), document.get("desc")
     if isinstance(kind, str) and isinstance(desc, Mapping):
         fields: dict[str, Any] = {**cast("Mapping[str, Any]", desc)}
-        left = list(arrays)
-        for field in operator_class(kind).facts.fields_by_kind["input"]:
-            taken, left = (left, []) if field.is_array else (left[:1], left[1:])
+        cls, left = operator_class(kind), list(files.arrays)
+        known = cls.facts.fields_by_kind["input"]
+        paths = [cls.path_of_slot(name) for name in files.names or ()]
+        if None in paths:
+            names = [field.slot_name + ("_0" if field.is_array else "") for field in known]
+            _check_names(
+                cls.operator_type, files.names or (), names, more=", ..." if known[-1:] and known[-1].is_array else ""
+            )
+        for field in known:
+            if files.names is None:
+                taken, left = (left, []) if field.is_array else (left[:1], left[1:])
+            else:
+                own = [
+                    (path, x)
+                    for path, x in zip(paths, files.arrays, strict=True)
+                    if path and path[0] == field.attribute_name
+                ]
+                taken = [x for _, x in sorted(own, key=itemgetter(0))]
             if taken and field.name not in fields:
                 tensors = [{"DataType": _directml_name(field.name, x), "Sizes": list(x.shape)} for x in taken]
                 fields[field.name] = tensors if field.is_array else tensors[0]
@@ -71,13 +143,16 @@ def _directml_name(field: str, array: NDArray[Any]) -> str:
     return name
 
 
-def _node(document: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> OnnxNode:
-    inputs = document.get("inputs")
+def _node(document: Mapping[str, Any], files: InputFiles) -> OnnxNode:
+    inputs, arrays = document.get("inputs"), files.arrays
     if isinstance(inputs, Mapping) and arrays:
         given: dict[str, Any] = {**cast("Mapping[str, Any]", inputs)}
         schema = schema_of(str(document.get("op_type")), document.get("opset"))
         names = [slot.name for slot in schema.data_inputs if not slot.variadic]
         names += [f"{slot.name}_{at}" for slot in schema.data_inputs if slot.variadic for at in range(len(arrays))]
+        if files.names is not None:
+            _check_names(schema.name, files.names, names)
+            names = [*files.names]
         for name, array in zip(names, arrays, strict=False):
             given.setdefault(name, OnnxTensor(data_type(array.dtype).numpy_name, array.shape).to_json())
         document = {**document, "inputs": given}
@@ -101,24 +176,52 @@ def attributes_of(settings: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def operator_document(name: str, attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The document of an operator, from its name and its attributes as texts.
+def described_operator(
+    name: str, attributes: Mapping[str, str], files: InputFiles
+) -> tuple[Operation, dict[str, NDArray[Any]]]:
+    """An operator from its name and its attributes as texts, and the arrays by the names of its inputs.
+
+    Attributes are also `output_data_type` and `output_sizes`, of the first output; by default those of the first array.
 
     Raises:
         UnknownOperator: there is no such operator.
-        InvalidParameter: it has no such attribute.
+        InvalidDescriptor: it breaks a rule.
+        InvalidParameter: it has no such attribute, or more or fewer inputs than there are arrays.
     """
-    cls = operator_class(name)
+    try:
+        cls = operator_class(name)
+    except UnknownOperator as error:
+        if error.extra["nearest"] is None:
+            error.add_note("tensorpost operators lists them all, tensorpost operators WORD those with a word")
+        raise
     fields = {field.attribute_name: field for field in cls.facts.fields_by_kind["attribute"]}
     desc: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     for attribute, text in attributes.items():
         field = fields.get(attribute.lower()) or next((f for f in fields.values() if f.name == attribute), None)
-        if field is None:
+        if field is not None:
+            desc[field.name] = _value(text, is_array=field.is_array)
+        elif attribute in _OUTPUT_SETTINGS:
+            output[_OUTPUT_SETTINGS[attribute]] = _value(text, is_array=attribute == "output_sizes")
+        else:
             guess = nearest(attribute, [*fields])
-            hint = f"did you mean {guess}?" if guess else f"there are {', '.join(fields) or 'none'}"
+            hint = f"did you mean {guess}?" if guess else f"it has {', '.join(fields) or 'none'}"
             raise InvalidParameter(f"{cls.operator_type} has no attribute {attribute[:60]!r}; {hint}")
-        desc[field.name] = _value(text, is_array=field.is_array)
-    return {"type": cls.operator_type, "desc": desc}
+    arrays = files.arrays
+    required = [field.slot_name for field in cls.facts.fields_by_kind["input"] if not field.optional]
+    if len(arrays) < len(required):
+        takes = counted(len(required), "tensor")
+        raise InvalidParameter(
+            f"{cls.operator_type} takes {takes} ({', '.join(required)}); got {counted(len(arrays), 'array')}"
+        )
+    if output:
+        first = {"DataType": _directml_name("input", arrays[0]), "Sizes": list(arrays[0].shape)} if arrays else {}
+        field = cls.facts.fields_by_kind["output"][0]
+        desc[field.name] = [{**first, **output}] if field.is_array else {**first, **output}
+    try:
+        return described({"type": cls.operator_type, "desc": desc}, files)
+    except InvalidDescriptor as error:
+        raise setting_words(cls, error) from None
 
 
 def _value(text: str, *, is_array: bool) -> Any:
@@ -132,7 +235,7 @@ def _value(text: str, *, is_array: bool) -> Any:
 
 
 def described_node(
-    op_type: str, opset: int | None, attributes: Mapping[str, str], arrays: Sequence[NDArray[Any]]
+    op_type: str, opset: int | None, attributes: Mapping[str, str], files: InputFiles
 ) -> tuple[Operation, dict[str, NDArray[Any]]]:
     """An ONNX node from attributes and small inputs as texts, and the arrays by the names of its tensors.
 
@@ -142,15 +245,21 @@ def described_node(
     """
     at = NEWEST_OPSET if opset is None else opset
     op_type = next((s.op_type for s in ONNX_OPERATORS if s.op_type.lower() == op_type.lower()), op_type)
-    slots = schema_of(op_type, at).data_inputs
+    slots, arrays = schema_of(op_type, at).data_inputs, files.arrays
     names = [slot.name for slot in slots if not slot.variadic]
     names += [f"{slot.name}_{index}" for slot in slots if slot.variadic for index in range(len(arrays) - len(names))]
     if len(arrays) > len(names):
         takes = counted(len(names), "tensor")
         raise InvalidParameter(f"{op_type} takes {takes} ({', '.join(names)}), and there are {len(arrays)}")
+    if files.names is not None:
+        _check_names(op_type, files.names, names)
+        names = [*files.names]
     by_name = dict(zip(names, arrays, strict=False))
     tensors = {name: OnnxTensor(data_type(x.dtype).numpy_name, x.shape) for name, x in by_name.items()}
-    return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+    try:
+        return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
+    except InvalidDescriptor as error:
+        raise node_words(error, [slot.name for slot in slots]) from None
 
 
 def compute_outputs(
@@ -160,7 +269,7 @@ def compute_outputs(
     """Run an operation and write its outputs: npy is streamed, one picture is written whole.
 
     Raises:
-        InvalidParameter: as `write_outputs`, or an output is not a picture.
+        InvalidParameter: whatever `write_outputs` refuses, or an output that is not a picture.
     """
     picture = next((found for found in formats if found not in (None, "npy")), None)
     if picture is not None and (len(outputs) != 1 or len(operation.outputs) != 1):

@@ -42,13 +42,13 @@ async def compute_shared(
     """Run an operation with its tensors in shared memory.
 
     Args:
-        transport: to the server.
-        regions: of the client.
-        model: of the operation.
-        template: of the operation.
+        transport: connections to the server.
+        regions: the client's shared memory.
+        model: name of the operation's model in the Open Inference Protocol.
+        template: the operation's inputs and outputs.
         operation: its document.
         inputs: bytes of each input.
-        out: as for `compute`.
+        out: memory for the outputs, as `compute` takes it.
         options: backend, device and feature level.
 
     Raises:

@@ -30,8 +30,8 @@ class OwnRegion:
     """An object of shared memory, mapped.
 
     Attributes:
-        name: that it has at the server.
-        size: bytes.
+        name: the name by which the server knows it.
+        size: length in bytes.
         registered: whether the server knows it.
 
     Args:

@@ -60,9 +60,9 @@ def progress_bar(total: int, *, quiet: bool) -> Generator[Any]:
 
 
 def place_of(violation: Violation) -> str:
-    """A violation's JSONPath, whether it was made here or came from a server as text."""
+    """A violation's JSONPath or option, whether it was made here or came from a server as text."""
     first = violation.path[0] if violation.path else None
-    return first if isinstance(first, str) and first.startswith("$") else violation.to_json()["path"]
+    return first if isinstance(first, str) and first.startswith(("$", "-")) else violation.to_json()["path"]
 
 
 def show_error(error: TensorpostError) -> None:
@@ -76,6 +76,7 @@ def show_error(error: TensorpostError) -> None:
         facts = ", ".join(filter(None, (found, expected)))
         if facts or source:
             lines.append("  " + " ".join(filter(None, (facts, source))))
+    lines += getattr(error, "__notes__", ())
     if error.request_id:
         lines.append(f"request id: {error.request_id}")
     # With violations the detail repeats the first one.

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ._http1 import Fields, Request
+from ._http1 import FieldLines, Request
 from ._origin import Origin
 from .problems import TensorpostError
 
@@ -47,7 +47,7 @@ class CallSpan:
         self._span: Span = tracer.start_span(f"{request.method} {path}", None, trace.SpanKind.CLIENT, attributes)
         carrier: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(self._span))
-        self.fields: Fields = tuple(carrier.items())
+        self.fields: FieldLines = tuple(carrier.items())
 
     def repeats(self, retry: int, error: TensorpostError) -> None:
         """Take note that the call is repeated, for this reason."""

@@ -21,7 +21,6 @@ from ._options import (
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
-    DEFAULT_URL,
     NO_HEADERS,
     Limits,
     Timeout,
@@ -32,7 +31,7 @@ from ._transport import Transport
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .operation import Operation
-from .resampling import Mode
+from .resampling import ResamplingMode
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
     import ssl
@@ -51,16 +50,16 @@ class AsyncClient(NumpyCalls):
     are called on the event loop and must not block.
 
     Args:
-        base_url: as for `Client`, and so are all others.
-        timeout: as for `Client`.
-        limits: as for `Client`.
-        retries: as for `Client`.
-        api_key: as for `Client`.
-        headers: as for `Client`.
-        tls: as for `Client`.
-        uds: as for `Client`.
-        http_client: as for `Client`.
-        shared_memory: an `httpx.AsyncClient`; otherwise as for `Client`.
+        base_url: see `Client`.
+        timeout: see `Client`.
+        limits: see `Client`.
+        retries: see `Client`.
+        api_key: see `Client`.
+        headers: see `Client`.
+        tls: see `Client`.
+        uds: see `Client`.
+        http_client: an `httpx.AsyncClient`; see `Client`.
+        shared_memory: see `Client`.
 
     Examples:
         >>> async def three_by_three(x):
@@ -73,7 +72,7 @@ class AsyncClient(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str | Sequence[str] = DEFAULT_URL,
+        base_url: str | Sequence[str] | None = None,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -99,7 +98,10 @@ class AsyncClient(NumpyCalls):
 
     @property
     def transport(self) -> str:
-        """As `Client.transport`."""
+        """How calls travel: `own sockets, TCP`, `own sockets, TLS`, `own sockets, Unix` or `httpx, for a proxy`.
+
+        See `Client.transport`.
+        """
         return str(self._transport.sender)
 
     async def __aenter__(self) -> Self:
@@ -127,7 +129,10 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
-        """As `Client.tile`."""
+        """Lay copies of an array side by side, as `numpy.tile` does.
+
+        See `Client.tile`.
+        """
         call = tile_call(x, repeats, out, directml=feature_level is not None)
         y = await self.run(
             call.operation, call.array, out=call.out, backend=backend, device=device, feature_level=feature_level,
@@ -142,14 +147,17 @@ class AsyncClient(NumpyCalls):
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
-        mode: Mode = "linear",
+        mode: ResamplingMode = "linear",
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
         device: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> NDArray[Scalar]:
-        """As `Client.resample`."""
+        """Resize an array along any of its axes, pixel centres aligned, edges repeated.
+
+        See `Client.resample`.
+        """
         plan, source, target = resample_arrays(
             x, out, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias
         )
@@ -168,7 +176,10 @@ class AsyncClient(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
         **attributes: Any,
     ) -> Any:
-        """As `Client.onnx`."""
+        """Run an ONNX operator, as the opset's version of it says.
+
+        See `Client.onnx`.
+        """
         node, arrays = onnx_node(op_type, inputs, opset, outputs, attributes)
         return await self.run(node, arrays, out=out, backend=backend, device=device, progress=progress)
 
@@ -183,7 +194,10 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Any:
-        """As `Client.run`."""
+        """Run any operator descriptor, or an ONNX node.
+
+        See `Client.run`.
+        """
         result = await self.call(
             desc, inputs, out=out, backend=backend, device=device, feature_level=feature_level, progress=progress
         )
@@ -200,7 +214,7 @@ class AsyncClient(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
-        """As `Client.call`."""
+        """`run` with what the server says beside the output: backend, device, timing and request id."""
         options = RequestOptions(backend, device, feature_level, progress)
         return await api.compute(self._transport, desc, inputs, out, options)
 
@@ -215,10 +229,11 @@ class AsyncClient(NumpyCalls):
         progress: Callable[[Progress], None] | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> AsyncGenerator[Any, None]:
-        """As `Client.stream`, for `async for`.
+        """Run an operator and take its output block by block, in order, in constant memory.
 
-        Python closes an asynchronous generator that is left early only some time later. To close the connection at
-        once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
+        See `Client.stream`.
+        Python closes an asynchronous generator that is left early only some time later. To close the connection
+        at once: `async with contextlib.aclosing(tp.stream(...)) as blocks`.
         """
         options = RequestOptions(backend, device, feature_level, progress)
         return api.stream(self._transport, desc, inputs, block_bytes, options)
@@ -228,29 +243,35 @@ class AsyncClient(NumpyCalls):
     async def validate(
         self, desc: Operation | Mapping[str, Any], *, feature_level: str | int | FeatureLevel | None = None
     ) -> Validation:
-        """As `Client.validate`."""
+        """Ask the server whether it would accept a descriptor, or a document that may be none.
+
+        See `Client.validate`.
+        """
         return await api.validate(self._transport, desc, feature_level)
 
     async def operators(self) -> Mapping[str, Any]:
-        """As `Client.operators`."""
+        """What the server computes: every operator with its attributes and support by feature level."""
         return await api.document(self._transport, "/v1/operators")
 
     async def operator(self, name: str) -> Mapping[str, Any]:
-        """As `Client.operator`."""
+        """One operator: `tile`, `TILE` or `DML_OPERATOR_TILE`.
+
+        See `Client.operator`.
+        """
         return await api.document(self._transport, "/v1/operators", name)
 
     async def devices(self) -> Mapping[str, Any]:
-        """As `Client.devices`."""
+        """The server's backends and devices, and why some are not used."""
         return await api.document(self._transport, "/v1/devices")
 
     async def limits(self) -> Mapping[str, Any]:
-        """As `Client.limits`."""
+        """How large requests may be, by the name of the setting."""
         return await api.document(self._transport, "/v1/limits")
 
     async def live(self) -> bool:
-        """As `Client.live`."""
+        """Whether a server runs there. No connection and no answer in time are False, without retries."""
         return await api.health(self._transport, "/v2/health/live")
 
     async def ready(self) -> bool:
-        """As `Client.ready`."""
+        """Whether the server takes requests now. Starting, draining and no connection are False, without retries."""
         return await api.health(self._transport, "/v2/health/ready")

@@ -25,7 +25,6 @@ from ._options import (
     DEFAULT_LIMITS,
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
-    DEFAULT_URL,
     NO_HEADERS,
     Limits,
     Timeout,
@@ -36,7 +35,7 @@ from ._transport import Transport
 from .descriptors import FeatureLevel
 from .onnx import NEWEST_OPSET
 from .operation import Operation
-from .resampling import Mode
+from .resampling import ResamplingMode
 
 if TYPE_CHECKING:  # for annotations only: they take long to load, and are rarely needed
     import ssl
@@ -52,7 +51,8 @@ class Client(NumpyCalls):
     """A connection to a tensorpost server. Blocking; may be shared between threads.
 
     Args:
-        base_url: where the server is; a path in it is kept as a prefix. Of several URLs each call goes to the server
+        base_url: where the server is; a path in it is kept as a prefix. Default: the variable TENSORPOST_URL, else
+            http://127.0.0.1:8000. Of several URLs each call goes to the server
             with the fewest outstanding bytes of this client, and to another one if that cannot answer. A URL that
             begins with `dns+http` stands for every address of its name, looked up again every 30 seconds.
         timeout: the longest silence in seconds while a request is sent or an answer awaited or received; None waits for
@@ -62,12 +62,13 @@ class Client(NumpyCalls):
         retries: how often to repeat a call that could not connect, or was refused as too busy (429) or not ready (503).
             Operators have no effects, so repeating is safe. The waits honour `Retry-After`, grow, and are together at
             most 30 seconds per call.
-        api_key: for servers that want one: the key, or a `Path` of a file with it, which nobody but its owner may read
+        api_key: the key for servers that want one, or a `Path` of a file with it, which nobody but its owner may read
             (mode 0600). It goes to this server only, as `Authorization: Bearer`. Default: the variable
             TENSORPOST_API_KEY, else the file that TENSORPOST_API_KEY_FILE names; if TENSORPOST_URL is set, these belong
             to the server there and go to no other. An empty text for no key at all.
         headers: sent with every request, for instance `{"X-Request-ID": "..."}`.
-        tls: for https: an `ssl.SSLContext`, True for the usual certificates, False for no verification at all.
+        tls: how https is verified: an `ssl.SSLContext`, True for the usual certificates, False for no verification at
+            all.
         uds: path of a Unix domain socket to connect to; the host in `base_url` is then only a name.
         http_client: an httpx client of your own, through which every call goes, with its auth, hooks, proxies and
             mocks. It is left open by `close`; `limits`, `tls` and `uds` are then its settings, `timeout` is ours.
@@ -88,7 +89,7 @@ class Client(NumpyCalls):
 
     def __init__(
         self,
-        base_url: str | Sequence[str] = DEFAULT_URL,
+        base_url: str | Sequence[str] | None = None,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT_SECONDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -185,7 +186,7 @@ class Client(NumpyCalls):
         sizes: int | Sequence[int] | None = None,
         scales: float | Sequence[float] | None = None,
         axes: int | Sequence[int] | None = None,
-        mode: Mode = "linear",
+        mode: ResamplingMode = "linear",
         antialias: bool = False,
         out: NDArray[Scalar] | None = None,
         backend: str | None = None,
@@ -208,10 +209,10 @@ class Client(NumpyCalls):
                 single number for `sizes` or `scales` holds for each of `axes`, which must then be given.
             mode: `linear` (integers are truncated toward zero) or `nearest` (halves go up), which copies bit for bit.
             antialias: shrink axes to less than half in steps of halves, as DirectML does (RESAMPLE3). Linear only.
-            out: as in `run`, of the result's shape.
-            backend: as in `run`.
-            device: as in `run`.
-            progress: as in `run`.
+            out: array of the result's shape to receive into; see `run`.
+            backend: see `run`.
+            device: see `run`.
+            progress: see `run`.
 
         Returns:
             `out`, or a new array.
@@ -249,10 +250,10 @@ class Client(NumpyCalls):
                 output's shape may be sequences of numbers.
             opset: opset of the default domain; default the newest known.
             outputs: how many outputs the node has; default those that it must have.
-            out: as in `run`.
-            backend: as in `run`.
-            device: as in `run`.
-            progress: as in `run`.
+            out: see `run`.
+            backend: see `run`.
+            device: see `run`.
+            progress: see `run`.
             attributes: the operator's attributes by name, and inputs.
 
         Raises:
@@ -318,7 +319,7 @@ class Client(NumpyCalls):
         feature_level: str | int | FeatureLevel | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Result[Any]:
-        """As `run`, with what the server says beside the output: backend, device, timing and request id."""
+        """`run` with what the server says beside the output: backend, device, timing and request id."""
         options = RequestOptions(backend, device, feature_level, progress)
         return run_blocking(api.compute(self._transport, desc, inputs, out, options))
 
@@ -342,11 +343,11 @@ class Client(NumpyCalls):
 
         Args:
             desc: the descriptor.
-            inputs: as in `run`.
-            backend: as in `run`.
-            device: as in `run`.
-            feature_level: as in `run`.
-            progress: as in `run`.
+            inputs: see `run`.
+            backend: see `run`.
+            device: see `run`.
+            feature_level: see `run`.
+            progress: see `run`.
             block_bytes: bytes of each block but the last, which may be shorter. Default 1 MiB.
 
         Raises:
@@ -385,7 +386,7 @@ class Client(NumpyCalls):
         """One operator: `tile`, `TILE` or `DML_OPERATOR_TILE`.
 
         Raises:
-            UnknownOperator: with the operator that looks most like the name.
+            UnknownOperator: no operator has this name; the message names the one that looks most like it.
         """
         return run_blocking(api.document(self._transport, "/v1/operators", name))
 

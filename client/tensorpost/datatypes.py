@@ -30,7 +30,7 @@ class TensorDataType(enum.IntEnum):
     `UNKNOWN` is never valid in a descriptor; `UINT4` and `INT4` belong to quantization operators only.
 
     Attributes:
-        bits: of one element; 0 for UNKNOWN.
+        bits: size of one element in bits; 0 for UNKNOWN.
     """
 
     bits: int

@@ -37,14 +37,14 @@ def run(
 
     Args:
         operation: a descriptor or `OnnxNode` with one packed output, whose parts can be computed one by one.
-        inputs: as in `Client.run`.
+        inputs: see `Client.run`.
         store: where to write the output as a Zarr array (version 3, not compressed), a file for each chunk: a path that
             every machine has, or a URL that `fsspec` knows.
         chunk_bytes: the most bytes of a chunk; each task holds one. Default 64 MiB.
         backend: one for all chunks; `auto` is the compiled loops where they are, else NumPy; `cuda` needs
             `options={"num_gpus": 1}`.
         progress: called with the number of chunks written and of all; with `store` only.
-        options: for each task, as `ray.remote` takes them: `{"num_cpus": 1, "memory": 2**30}`.
+        options: what each task needs, as `ray.remote` takes it: `{"num_cpus": 1, "memory": 2**30}`.
 
     Returns:
         With `store` the `zarr.Array`, else the chunks in order, each a pair: its box (begin and end along each axis),

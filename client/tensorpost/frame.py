@@ -4,7 +4,7 @@ A frame is the safetensors layout::
 
     8 bytes    N, little-endian
     N bytes    {"__metadata__": {"id": "7"}, "x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}} and spaces
-    the rest   the buffers, in the order of their offsets, with nothing between, before or behind them
+    the rest   the buffers, in the order of their offsets, with nothing between, before or after them
 
 The rules of this file, besides those of `_heads.py`:
 
@@ -103,7 +103,7 @@ class FrameHead:
     """A frame's head, checked: the tensors cover the body exactly, in this order.
 
     Attributes:
-        tensors: in the order of their offsets.
+        tensors: the tensors' entries, in the order of their offsets.
         metadata: the `__metadata__` texts; empty if there were none.
         head_bytes: length of the head, the 8 length bytes and the padding included.
     """
@@ -268,7 +268,7 @@ def _read_head(text: bytes, head_bytes: int) -> FrameHead:
     at = 0
     for entry in entries:
         if entry.begin != at:
-            what = "leaves a hole behind" if entry.begin > at else "overlaps"
+            what = "leaves a gap after" if entry.begin > at else "overlaps"
             message = f"begins at byte {entry.begin} and so {what} what stands before it, which ends at byte {at}"
             raise _refused(
                 "offsets-not-contiguous", (entry.name, "data_offsets"), message, [entry.begin, entry.end],

@@ -69,9 +69,9 @@ class EncodedImage:
     Attributes:
         name: what messages call it.
         content: the whole file.
-        format: of `IMAGE_FORMATS`.
-        height: in pixels, upright.
-        width: in pixels, upright.
+        format: name of the picture's format, one of `IMAGE_FORMATS`.
+        height: rows of pixels, once the picture is upright.
+        width: columns of pixels, once the picture is upright.
         channels: 1 grey, 2 grey and alpha, 3 colour, 4 colour and alpha.
         depth: bits per channel, 8 or 16.
         orientation: EXIF's, 1 to 8.
@@ -93,7 +93,7 @@ class EncodedImage:
 
     @property
     def working_bytes(self) -> int:
-        """About the memory that `decode` takes beside the array."""
+        """Estimate of the memory that `decode` takes beside the array."""
         return self.height * self.width * WORKING_BYTES_PER_PIXEL
 
     def decode(self) -> NDArray[Any]:
@@ -377,7 +377,7 @@ def unwritable(dtype: np.dtype[Any], shape: Sequence[int], image_format: str) ->
     Args:
         dtype: uint8 or uint16.
         shape: height and width, or height, width and 1 to 4 channels.
-        image_format: of `IMAGE_FORMATS`.
+        image_format: name of the picture's format, one of `IMAGE_FORMATS`.
     """
     channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
     if dtype.name not in ("uint8", "uint16") or not 1 <= channels <= 4 or 0 in shape:

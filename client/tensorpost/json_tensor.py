@@ -12,7 +12,6 @@ Everything here is tensorpost's choice; the names of the types in `dtype` are th
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -25,9 +24,8 @@ from ._heads import ANY_NAME, JsonPath, is_array, is_object, shape_violation
 from .datatypes import DATA_TYPES, DataType
 from .problems import InvalidDescriptor, InvalidParameter, Violation, json_path
 
-__all__ = ["tensor_from_json", "tensor_to_json", "tensor_to_json_text"]
+__all__ = ["tensor_from_json", "tensor_to_json"]
 
-_BLOCK = 4096  # elements written by one call of the JSON encoder, which lets no other thread of Python run meanwhile
 _MOST_VIOLATIONS = 8  # of a JSON tensor's elements; a million wrong numbers need no million messages
 _OUR_JSON = "tensorpost's JSON form of a tensor"
 
@@ -68,22 +66,13 @@ def tensor_to_json(array: NDArray[Any]) -> dict[str, Any]:
                 f"{bad.size} of {flat.size} elements are not finite, the first at {place}, and JSON has no words for "
                 "them; ask for a binary form, npy or a frame (safetensors)"
             )
-        short = np.array([float(str(element)) for element in flat], np.float64)
-        # Seldom, decimals that are right for the narrow type land beside it when read as float64 first.
-        data = np.where(short.astype(flat.dtype) == flat, short, exact).tolist()
+        if flat.dtype == exact.dtype:
+            data = flat.tolist()
+        else:
+            short = np.array([float(str(element)) for element in flat], np.float64)
+            # Seldom, decimals that are right for the narrow type land beside it when read as float64 first.
+            data = np.where(short.astype(flat.dtype) == flat, short, exact).tolist()
     return {"dtype": row.safetensors, "shape": list(array.shape), "data": data}
-
-
-def tensor_to_json_text(array: NDArray[Any]) -> str:
-    """The JSON text of `tensor_to_json`, written block by block, so that other threads run in between.
-
-    Raises:
-        InvalidParameter: as `tensor_to_json`.
-    """
-    tensor = tensor_to_json(array)
-    data: list[Any] = tensor.pop("data")
-    blocks = [json.dumps(data[at : at + _BLOCK], allow_nan=False)[1:-1] for at in range(0, len(data), _BLOCK)]
-    return f'{json.dumps(tensor)[:-1]}, "data": [{", ".join(blocks)}]}}'
 
 
 def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...] = ()) -> NDArray[Any]:
@@ -101,7 +90,7 @@ def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...]
         A new row-major array, its memory in proportion to the document; of strings an array of objects.
 
     Raises:
-        InvalidDescriptor: with up to 8 violations and their JSON paths.
+        InvalidDescriptor: the document is not such a tensor; up to 8 violations say where, by JSON path.
         ModuleNotFoundError: bfloat16 without the package `ml_dtypes`.
     """
     row, sizes, data = _members(document, path)

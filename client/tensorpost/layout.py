@@ -75,7 +75,7 @@ class Layout:
         """The same block read at more coordinates: sizes of 1 are repeated by strides of 0, missing ones come first.
 
         Args:
-            sizes: of as many dimensions or more; each size of the layout is 1 or that of its dimension.
+            sizes: sizes to broadcast to, as many or more; each size of the layout is 1 or that of its dimension.
         """
         if self.sizes == tuple(sizes):
             return self

@@ -222,13 +222,13 @@ def _entries(text: bytes) -> dict[str, str | bool | tuple[int, ...]]:
 def _sizes(key: str, text: bytes) -> tuple[int, ...]:
     parts = text.split(b",", MOST_DIMENSIONS + 2)
     if not parts[-1].strip():
-        parts.pop()  # the comma behind the last size, or no size at all
+        parts.pop()  # the comma after the last size, or no size at all
     elif len(parts) == 1:
         parts = [b""]  # (3) is a number in Python, (3,) a tuple
     matches = [_SIZE.fullmatch(part) for part in parts]
     if None in matches:
         raise _refused(
-            "shape-size", key, "must be a tuple of whole numbers, with a comma behind a single one",
+            "shape-size", key, "must be a tuple of whole numbers, with a comma after a single one",
             f"({text.decode('latin-1')})", "for instance (2, 3), (3,) or ()",
         )  # fmt: skip
     return tuple([int(match[1]) for match in matches if match is not None])

@@ -29,10 +29,10 @@ The tree::
     |   |-- ReceiveTimeout                   the body stopped arriving, or came too slowly while others waited
     |   `-- DeadlineExceeded                 the caller's time ended before the answer began
     |-- ServerFault                          our mistake, or a device's
-    `-- ConnectionProblem                    the SDK got no whole answer
+    `-- ConnectionProblem                    the SDK got no complete response
         |-- ConnectFailed                    no server there
         |-- RequestTimeout                   the server took longer than the timeout
-        `-- IncompleteBody                   the answer broke off after its first byte
+        `-- IncompleteBody                   the response ended after its first byte
 
 Each class has one `code`; on the wire it is `type`, as `urn:tensorpost:problem:<code>`. The codes are stable.
 A status belongs to HTTP, so the table from class to status is the server's (`tensorpost_server.http.error_responses`).
@@ -503,7 +503,7 @@ class DeadlineExceeded(Unavailable, TimeoutError):
     """The caller's time (`Prefer: wait`, sent for `Timeout(total=...)`) ended before the answer began."""
 
     code = "deadline-exceeded"
-    title = "The caller's time is over"
+    title = "Deadline exceeded"
 
 
 class ServerFault(TensorpostError):
@@ -514,31 +514,31 @@ class ServerFault(TensorpostError):
 
 
 class ConnectionProblem(TensorpostError, ConnectionError):
-    """The SDK got no whole answer. Raised on the client only."""
+    """The SDK got no complete response. Raised on the client only."""
 
     code = "connection-problem"
-    title = "No whole answer"
+    title = "No complete response"
 
 
 class ConnectFailed(ConnectionProblem):
     """No connection to the server could be made."""
 
     code = "connect-failed"
-    title = "No server there"
+    title = "No connection to the server"
 
 
 class RequestTimeout(ConnectionProblem, TimeoutError):
     """The server did not answer, or stopped answering, within the timeout."""
 
     code = "request-timeout"
-    title = "The server took too long"
+    title = "The request timed out"
 
 
 class IncompleteBody(ConnectionProblem):
-    """The answer broke off after its first byte. `extra` holds `received` and `expected` in bytes."""
+    """The response ended after its first byte and before its last. `extra` holds `received` and `expected` in bytes."""
 
     code = "incomplete-body"
-    title = "The answer broke off"
+    title = "The response ended early"
 
 
 def problem_classes() -> Mapping[str, type[TensorpostError]]:

@@ -41,8 +41,8 @@ from .problems import InvalidParameter, counted, entry_count, nearest
 
 __all__ = [
     "DML_TYPES",
-    "Mode",
     "Resampling",
+    "ResamplingMode",
     "build_descriptor",
     "mode_of",
     "resample_desc",
@@ -50,7 +50,7 @@ __all__ = [
     "simplest_ratio",
 ]
 
-Mode = Literal["linear", "nearest"]
+ResamplingMode = Literal["linear", "nearest"]
 
 DML_TYPES = tuple(t.row.numpy_name for t in Resample2OperatorDesc.facts.rows("InputTensor")[-1].data_types)
 """NumPy names of the types that the Resample family takes at the newest feature level."""
@@ -91,18 +91,18 @@ def resample_desc(
     sizes: int | Sequence[int] | None = None,
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
-    mode: Mode = "linear",
+    mode: ResamplingMode = "linear",
     antialias: bool = False,
 ) -> OperatorDesc:
     """The descriptor of `resampling`, for tensors of at most 4 dimensions, where no shape changes.
 
     Args:
-        tensor: as in `resampling`.
-        sizes: as in `resampling`.
-        scales: as in `resampling`.
-        axes: as in `resampling`.
-        mode: as in `resampling`.
-        antialias: as in `resampling`.
+        tensor: see `resampling`.
+        sizes: see `resampling`.
+        scales: see `resampling`.
+        axes: see `resampling`.
+        mode: see `resampling`.
+        antialias: see `resampling`.
 
     Examples:
         >>> desc = resample_desc(np.zeros((480, 640, 3), np.float32), scales=0.5, axes=(0, 1))
@@ -110,8 +110,8 @@ def resample_desc(
         ((240, 320, 3), (0.5, 0.5, 1.0))
 
     Raises:
-        InvalidParameter: as `resampling`, and for more than 4 dimensions.
-        InvalidDescriptor: as `resampling`.
+        InvalidParameter: whatever `resampling` refuses, and a tensor of more than 4 dimensions.
+        InvalidDescriptor: whatever `resampling` refuses.
     """
     plan = resampling(tensor, sizes=sizes, scales=scales, axes=axes, mode=mode, antialias=antialias)
     if len(plan.input_shape) > _MOST_DIMENSIONS:
@@ -128,7 +128,7 @@ def resampling(
     sizes: int | Sequence[int] | None = None,
     scales: float | Sequence[float] | None = None,
     axes: int | Sequence[int] | None = None,
-    mode: Mode = "linear",
+    mode: ResamplingMode = "linear",
     antialias: bool = False,
 ) -> Resampling:
     """What to send to resize an array along any of its axes, pixel centres aligned, edges repeated.
@@ -238,11 +238,11 @@ def _check_type(name: str, onnx: str) -> None:
         )
 
 
-def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> Mode:
+def mode_of(name: object, *, antialias: bool = False, instead: str = _onnx_resize({}, sized=False)) -> ResamplingMode:
     """The mode of this name.
 
     Args:
-        name: as the caller gave it, in either case.
+        name: the mode's name as the caller gave it, in either case.
         antialias: whether it must have a filter.
         instead: the same by ONNX Resize, for the message about cubic; see `_onnx_resize`.
 
@@ -394,7 +394,7 @@ def _merged(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
 
 
 def build_descriptor(
-    tensor: BufferTensorDesc, axes: Sequence[ResizeAxis], mode: Mode, *, antialias: bool = False
+    tensor: BufferTensorDesc, axes: Sequence[ResizeAxis], mode: ResamplingMode, *, antialias: bool = False
 ) -> tuple[Resample2OperatorDesc | Resample3OperatorDesc, int]:
     """Write exact axes down as DirectML's `x = (o - OutputPixelOffset) / Scale - InputPixelOffset`.
 
@@ -441,7 +441,7 @@ class _DirectMLAxis:
     misses: int = 0
 
 
-def _place(axis: ResizeAxis, mode: Mode) -> _DirectMLAxis:
+def _place(axis: ResizeAxis, mode: ResamplingMode) -> _DirectMLAxis:
     if axis.is_copied:
         return _DirectMLAxis(1.0, 0.5, -0.5)  # x = o
     scale = _float32(1 / axis.step) if axis.step else 1.0  # a step of 0: any scale gives the same answer

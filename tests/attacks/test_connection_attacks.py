@@ -35,7 +35,7 @@ from tests.support.live_server import live_server
 
 from tensorpost_server import machine, main
 from tensorpost_server.engine import Admission
-from tensorpost_server.http.connection import protocol
+from tensorpost_server.http.connection import lingering_close
 
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
 
@@ -178,7 +178,7 @@ def test_requests_sent_ahead_are_all_answered_in_order(server: Serving, count: i
         for number in range(count):
             assert f"/{number};" in wire.answer().json()["detail"]
         wire.send(LIVE)
-        assert wire.answer().body == b'{"live":true}'
+        assert wire.answer().body == b'{"live":true}\n'
     eventually(lambda: not server.server.server_state.connections, "the connection ends")
 
 
@@ -377,7 +377,7 @@ def test_a_caller_that_sends_no_more_gets_what_is_due(server: Serving, count: in
 
 
 def test_a_caller_that_has_gone_is_given_up(server: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(protocol, "HALF_CLOSED_SECONDS", 0.2)
+    monkeypatch.setattr(lingering_close, "HALF_CLOSED_SECONDS", 0.2)
     go_on = threading.Event()
     slow = Controlled(before=lambda _index: go_on.wait(PATIENCE))
     with use_backend(server.service, slow):

@@ -10,14 +10,16 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from starlette.types import Scope
 from tests.support.bodies_app import BodiesApp, settle
 from tests.support.fake_transport import FakeTransport, answers, connect
 from tests.support.http_app import JSON, NPY, Serving, eventually, npy_bytes, request_bytes, serving
 from uvicorn.server import ServerState
 
-from tensorpost_server.http.connection.request_turns import RequestTurns
+from tensorpost_server.http.connection.request_turns import MOST_READ_IN_A_TURN, RequestTurns
 
 MALLORY = "127.0.0.2"
 CONNECTIONS = 40
@@ -48,6 +50,34 @@ def test_a_request_does_not_wait_for_every_connection_of_another_address():
     asyncio.run(run())
     assert app.seen.index("/refuse/alice") <= 2 * FEW
     assert len(app.seen) == 3 * CONNECTIONS + 1
+
+
+@pytest.mark.parametrize("end", ["answered", "closed", "stopped"])
+def test_requests_that_arrive_at_once_are_read_in_turn(end: str):
+    app = BodiesApp()
+
+    async def run() -> None:
+        state = ServerState()
+        mallory = several(app, MALLORY, CONNECTIONS, state)
+        (alice,) = several(app, "127.0.0.1", 1, state)
+        for number, transport in enumerate(mallory):
+            transport.read(get(f"/refuse/{number}"))
+        alice.read(get("/refuse/alice"))
+        held = [transport for transport in mallory if transport.paused]
+        assert FEW <= CONNECTIONS - len(held) <= MOST_READ_IN_A_TURN
+        for transport in held:
+            if end == "closed":
+                transport.lose()
+            if end == "stopped":
+                transport.protocol.shutdown()
+        await settle(40 + CONNECTIONS)
+        for transport in [*mallory, alice]:
+            assert transport in held or not transport.paused
+            expected = 0 if end == "closed" and transport in held else 1
+            assert len(answers(bytes(transport.out))) == expected
+
+    asyncio.run(run())
+    assert app.seen.index("/refuse/alice") <= 2 * FEW
 
 
 def test_requests_of_connections_that_are_closed_before_their_turn_are_not_begun():
@@ -113,6 +143,66 @@ def test_addresses_take_turns_and_a_failing_call_stops_nobody():
     counts = asyncio.run(run())
     assert made == ["a1", "a2", "a3", "b1", "c1", "fails", "ZeroDivisionError", "gone", "gone", "a4"]
     assert counts[:4] == [2, 4, 7, 10]
+
+
+def test_requests_that_are_woken_at_once_continue_in_turn():
+    order: list[str] = []
+
+    async def run() -> list[int]:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def app(scope: Scope, _receive: object, _send: object) -> None:
+            await asyncio.shield(woken)
+            order.append(scope["path"])
+
+        state = ServerState()
+        for address, count in ((MALLORY, CONNECTIONS), ("127.0.0.1", 1)):
+            for number in range(count):
+                connect(app, state=state, address=address).read(get(f"/{address}/{number}"))
+        await settle(40 + CONNECTIONS)
+        woken.set_result(None)
+        counts = [0]
+        while len(order) <= CONNECTIONS:
+            await asyncio.sleep(0)
+            counts.append(len(order))
+            assert len(counts) < 1000
+        return counts
+
+    counts = asyncio.run(run())
+    assert max(after - before for before, after in itertools.pairwise(counts)) <= FEW
+    assert order.index("/127.0.0.1/0") <= 2 * FEW
+
+
+def test_a_request_that_waits_for_its_turn_can_be_cancelled_and_fail():
+    async def run() -> list[object]:
+        loop = asyncio.get_running_loop()
+        turns, woken = RequestTurns(loop), loop.create_future()
+
+        async def app(scope: Scope, _receive: object, _send: object) -> None:
+            try:
+                await asyncio.shield(woken)
+            except asyncio.CancelledError:
+                seen.append(f"{scope['name']} is cancelled")
+                raise
+            raise ValueError(scope["name"])
+
+        seen: list[object] = []
+        names = [str(number) for number in range(3 * FEW)]
+        tasks = [asyncio.ensure_future(turns.application(MALLORY, app)({"name": name}, never, never)) for name in names]
+        await asyncio.sleep(0)
+        woken.set_result(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+        seen += [type(each) for each in await asyncio.gather(*tasks, return_exceptions=True)]
+        return seen
+
+    seen = asyncio.run(run())
+    assert seen == ["5 is cancelled", *[ValueError] * 5, asyncio.CancelledError]
+
+
+async def never(*_: object) -> Any:
+    raise AssertionError("nothing is received or sent")
 
 
 # ---- garbage ---------------------------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_02_a_large_body_behind_a_refusal_is_thrown_away(server: Serving):
         for _ in range(30):
             wire.send(rest)
         wire.send(LIVE)
-        assert wire.answer().body == b'{"live":true}'
+        assert wire.answer().body == b'{"live":true}\n'
     assert server.idle()
 
 
@@ -468,7 +468,7 @@ def test_14_an_upgrade_is_not_taken(server: Serving):
             headers={"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": 13},
         )
     )
-    assert (answer.status, answer.body) == (200, b'{"live":true}')
+    assert (answer.status, answer.body) == (200, b'{"live":true}\n')
 
 
 def test_15_calls_that_differ_in_one_detail(app: AppClient):

@@ -31,10 +31,11 @@ from tests.support.http_app import (
 
 from tensorpost import frame
 from tensorpost.descriptors.tensor import MOST_TENSORS
-from tensorpost.json_tensor import tensor_to_json, tensor_to_json_text
+from tensorpost.json_tensor import tensor_to_json
 from tensorpost.problems import InvalidFrame, InvalidJson
 from tensorpost.strict_json import read_json
 from tensorpost_server.http.parse_threads import ParseThreads
+from tensorpost_server.http.responses import tensor_json
 
 LOOP = "uvicorn"  # the name of the thread that `serving` runs the server on
 MOST_STEPS = 6_000
@@ -230,10 +231,10 @@ def test_as_many_tensors_as_a_descriptor_may_have_are_read() -> None:
 def test_json_in_blocks_says_the_same(dtype: str, count: int) -> None:
     array = (np.arange(count) * 0.37).astype(dtype)
 
-    assert json.loads(tensor_to_json_text(array)) == tensor_to_json(array)
+    assert json.loads(tensor_json(array)) == tensor_to_json(array)
 
 
 def test_a_scalar_in_blocks() -> None:
     array = np.array(-0.0)
 
-    assert json.loads(tensor_to_json_text(array)) == {"dtype": "F64", "shape": [], "data": [-0.0]}
+    assert json.loads(tensor_json(array)) == {"dtype": "F64", "shape": [], "data": [-0.0]}

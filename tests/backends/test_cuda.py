@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,8 +60,9 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Compute:
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch, compute: Compute) -> FakeCupy:
+def cupy(monkeypatch: pytest.MonkeyPatch, compute: Compute, tmp_path: Path) -> FakeCupy:
     found = FakeCupy()
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # likewise
     return found
 

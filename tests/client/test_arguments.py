@@ -109,7 +109,6 @@ def test_what_a_descriptor_has_a_rule_for_is_refused_by_that_rule(
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({"base_url": None}, "base_url is None; it must be a URL"),
         ({"base_url": 5}, "base_url is 5; "),
         ({"base_url": b"http://x"}, "base_url is b'http://x'; "),
         ({"retries": "2"}, "retries is '2'; it must be a whole number of at least 0"),

@@ -43,6 +43,26 @@ def test_an_array_of_tensors_takes_the_files_in_order(url: str, tmp_path: Path) 
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.concatenate([A, -A[:1]]))
 
 
+def test_an_npz_archive_gives_its_arrays_by_name_or_in_order(url: str, tmp_path: Path) -> None:
+    archive, target = tmp_path / "in.npz", tmp_path / "y.npy"
+
+    def joined(**arrays: Any) -> Done:
+        np.savez(archive, **arrays)
+        return invoke("run", "join", str(archive), "-s", "axis=0", "-o", str(target), "--url", url)
+
+    for name in ("input", "arr"):
+        done = joined(**{f"{name}_1": -A, f"{name}_0": A})  # the names decide, not the order in the archive
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_array_equal(np.load(target), np.concatenate([A, -A]))
+    done = joined(a=A, b=A)
+    assert (done.returncode, "takes the tensors input_0, ..., and the npz file has a, b" in done.stderr) == (1, True)
+    done = invoke("tile", str(archive), "--repeats", "2", "-o", str(target), "--url", url)
+    assert (done.returncode, "holds 2 arrays (a, b), and this command takes one" in done.stderr) == (1, True)
+    archive.write_bytes(archive.read_bytes()[:100])
+    done = invoke("tile", str(archive), "--repeats", "2", "-o", str(target), "--url", url)
+    assert (done.returncode, "no whole archive" in done.stderr) == (1, True)
+
+
 def test_every_output_has_a_file(url: str, tmp_path: Path) -> None:
     done = run(url, tmp_path, SPLIT, "a.npy", "-o", "0.npy", "-o", "1.npy", "-o", "2.npy")
 

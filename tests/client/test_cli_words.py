@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.command_line import Done, invoke
 from tests.support.http_app import serving
 from tests.support.raw_server import http_answer, raw_server, read_request
 
+from tensorpost import __main__ as entry_point
 from tensorpost._terminal import size_text
 from tensorpost_server.settings import Settings
 
@@ -77,6 +79,10 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
     np.testing.assert_array_equal(np.load(target), X.repeat(2, 2).repeat(2, 3))
     done = ran("onnx", "resize", str(x), "-s", "mode=cubic", "-s", "scales=2,2", "-s", "axes=2,3")
     assert (done.returncode, np.load(target).shape) == (0, (1, 1, 4, 6)), done.stderr
+    done = ran("run", "cast", str(x), "-s", "output_data_type=FLOAT16")
+    assert (done.returncode, np.load(target).dtype) == (0, np.float16), done.stderr
+    done = ran("onnx", "Tile", str(x), "-s", "repeats=[1,1,2,2]")
+    assert (done.returncode, np.load(target).shape) == (0, (1, 1, 4, 6)), done.stderr
     done = ran("onnx", "Concat", str(x), str(x), str(x), "-s", "axis=0")
     assert (done.returncode, np.load(target).shape) == (0, (3, 1, 2, 3))
 
@@ -102,19 +108,35 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
         (["resample", "{x}", "--size", "224x"], 2, "'224x' is not a size; write width x height, as in 640x480, or one"),
         (["resample", "{x}", "--size", "2,,4"], 2, "'2,,4' is not a list of whole numbers; write width x height"),
         (["tile", "{x}", "--repeats", "3;3"], 2, "write one per dimension"),
-        (["run", "join", "{x}", "{x}", "-s", "axis=9"], 1, "Axis is 9, but there are 4 dimensions: 0 to 3"),
+        (["run", "join", "{x}", "{x}", "-s", "axis=9"], 1, "--set axis: axis is 9, but there are 4 dimensions: 0 to 3"),
         (["run", "concat", "{x}", "{x}"], 1, "did you mean 'JOIN'?"),
         (["resize", "{x}"], 2, "Did you mean 'tensorpost resample'?"),
         (["relu", "{x}"], 2, "Did you mean 'tensorpost run activation_relu'?"),
+        (["tile", "{png}", "--repeats", "1,1,3,3"], 1, "in.png is 4 rows x 6 columns x 3 channels, in this order"),
+        (["tile", "{png}", "--repeats", "2,2,2"], 1, "--repeats 2,3 lays 2 copies down and 3 across"),
+        (["resample", "{png}", "--scale", "2", "--axes", "2,3"], 1, "entry 2 of --axes is 3, but IN has 3 dimensions"),
+        (["run", "tile", "{png}"], 1, "write it as in: -s repeats=1,1,... {png} is 4 rows x 6 columns x 3 channels"),
+        (
+            ["run", "upsample_2d", "{x}"],
+            1,
+            """-s scale_size='{{"Width": 2, "Height": 2}}' -s interpolation_mode=NEAREST""",
+        ),
+        (["run", "gather", "{x}"], 1, "GATHER takes 2 tensors (input, indices); got 1 array"),
+        (["run", "cast", "{x}"], 1, "write it as in: -s output_data_type=FLOAT32"),
+        (["run", "zzzqqq", "{x}"], 1, "tensorpost operators lists them all"),
+        (["onnx", "Concat", "{x}"], 1, "write it as in: -s axis=VALUE"),
+        (["onnx", "Add", "{x}"], 1, "Add-14 needs the input B, which is a file"),
     ],
 )
 def test_hints_are_for_the_command_line(tmp_path: Path, x: Path, arguments: list[str], status: int, said: str):
     np.save(tmp_path / "int64.npy", np.arange(4).reshape(2, 2))
-    places = {"x": str(x), "int64": str(tmp_path / "int64.npy")}
-    done = invoke(*[each.format(**places) for each in arguments], "-o", str(tmp_path / "y.npy"))
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / "in.png")
+    places = {"x": str(x), "int64": str(tmp_path / "int64.npy"), "png": str(tmp_path / "in.png")}
+    output = tmp_path / ("out.png" if "{png}" in arguments else "y.npy")
+    done = invoke(*[each.format(**places) for each in arguments], "-o", str(output))
     assert done.returncode == status, done.stderr
     text = " ".join(done.stderr.replace("│", " ").split())
-    assert said in text
+    assert said.format(**places) in text
     assert not [word for word in ("np.", "client.", "mode='", "tp.") if word in text]
 
 
@@ -178,3 +200,19 @@ def test_another_web_server_is_called_one():
     assert done.returncode == 1
     assert "not in the words of a tensorpost server" in said
     assert said.endswith("answered: Unsupported method")
+
+
+def test_warmup_says_that_it_compiles_only_where_it_does():
+    done = invoke("warmup", env={"NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", "")})  # compiled by conftest.py
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "compiled already" in done.stdout
+
+
+def test_ctrl_c_while_commands_are_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry_point, "_main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        entry_point.main()
+    assert ended.value.code == 130

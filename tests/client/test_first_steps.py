@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -115,3 +116,46 @@ def test_what_only_has_array_is_an_array():
     assert as_array("x", cls()).tolist() == [0, 1, 2]
     with pytest.raises(tensorpost.problems.InvalidParameter, match="not SimpleNamespace"):
         as_array("x", like)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("relu", 'the ONNX operator is onnx("Relu", ...)'),
+        ("join", "the method is concatenate"),
+        ("resize", "the method is resample"),
+        ("Tile", "did you mean tile?"),
+        ("softmx", "did you mean softmax?"),
+        ("conv", "DirectML's CONVOLUTION is run with a descriptor"),
+    ],
+)
+def test_a_method_that_is_not_there_says_which_one_is(name: str, said: str):
+    for client in (Client("localhost:8000"), tensorpost.AsyncClient("localhost:8000")):
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}'; {said}")):
+            getattr(client, name)
+        assert not hasattr(client, "_repr_png_")
+
+
+def test_a_name_that_the_package_has_not_says_where_it_is():
+    for name, said in {
+        "tile": "it is a method of a client: Client().tile(...)",
+        "relu": 'the ONNX operator is onnx("Relu", ...), of a client',
+        "Cliet": "did you mean Client?",
+        "ReluOperatorDesc": "the other descriptors are in tensorpost.descriptors",
+    }.items():
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}'; {said}")):
+            getattr(tensorpost, name)
+    with pytest.raises(AttributeError, match=r"no attribute '_private'\Z"):
+        tensorpost._private  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
+    assert tensorpost.AsyncClient.__name__ in dir(tensorpost)
+
+
+def test_a_client_without_a_url_asks_the_environment(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TENSORPOST_URL", raising=False)
+    assert "http://127.0.0.1:8000 " in repr(Client())
+    monkeypatch.setenv("TENSORPOST_URL", url.removeprefix("http://"))
+    with Client() as tp:
+        assert tp.ready()
+    monkeypatch.setenv("TENSORPOST_URL", "ftp://x")
+    with pytest.raises(tensorpost.problems.InvalidParameter, match="the URL is the variable TENSORPOST_URL's"):
+        tensorpost.AsyncClient()

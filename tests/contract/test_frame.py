@@ -427,10 +427,10 @@ HEAD_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "end before begin": (one(offsets="[2,0]"), "$.a.data_offsets: spans -2 bytes; U8 of shape [2] has 2"),
     "too short a span": (one('"F32"', offsets="[0,7]"), "$.a.data_offsets: spans 7 bytes; F32 of shape [2] has 8"),
     "too long a span": (one('"F32"', offsets="[0,9]"), "$.a.data_offsets: spans 9 bytes; F32 of shape [2] has 8"),
-    "not from 0": (one(offsets="[1,3]"), "$.a.data_offsets: begins at byte 1 and so leaves a hole behind"),
+    "not from 0": (one(offsets="[1,3]"), "$.a.data_offsets: begins at byte 1 and so leaves a gap after"),
     "a hole": (
         two((0, 2), (3, 5)),
-        "$.b.data_offsets: begins at byte 3 and so leaves a hole behind what stands before it, which ends at byte 2",
+        "$.b.data_offsets: begins at byte 3 and so leaves a gap after what stands before it, which ends at byte 2",
     ),
     "an overlap": (
         two((0, 2), (1, 3)),
@@ -439,7 +439,7 @@ HEAD_REFUSALS: dict[str, tuple[str | bytes, str]] = {
     "one inside the other": (two((0, 4), (1, 3)), "$.b.data_offsets: begins at byte 1 and so overlaps"),
     "the same bytes twice": (two((0, 2), (0, 2)), "$.b.data_offsets: begins at byte 0 and so overlaps"),
     "nothing inside another": (two((0, 2), (1, 1)), "$.b.data_offsets: begins at byte 1 and so overlaps"),
-    "nothing beyond the end": (two((0, 2), (9, 9)), "$.b.data_offsets: begins at byte 9 and so leaves a hole"),
+    "nothing beyond the end": (two((0, 2), (9, 9)), "$.b.data_offsets: begins at byte 9 and so leaves a gap"),
 }
 
 

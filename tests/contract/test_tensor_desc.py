@@ -392,7 +392,7 @@ def test_a_field_under_both_names_is_given_twice() -> None:
         ({"DataType": "FLOAT", "Sizes": [1]},
          "$.DataType: DataType 'FLOAT' is not a DML_TENSOR_DATA_TYPE; did you mean 'FLOAT32'?"),
         ({"DataType": None, "Sizes": [1]},
-         "$.DataType: DataType must be the name or number of a DML_TENSOR_DATA_TYPE, not None"),
+         "$.DataType: DataType must be the name or number of a DML_TENSOR_DATA_TYPE, not null"),
         ({"DataType": "UINT8", "Sizes": [1.5]}, "$.Sizes[0]: Sizes[0] must be a whole number, not 1.5"),
         ({"DataType": "UINT8", "Sizes": [2**32]},
          "$.Sizes[0]: Sizes[0] is 4294967296, which does not fit DirectML's UINT"),

@@ -14,7 +14,7 @@ from tensorpost_server.engine.worker_threads import WorkerThreads
 def test_two_calls_in_a_row_get_two_threads():
     """One idle thread was counted on twice: the second call waited for the first, beside a thread that never began."""
     for _ in range(50):
-        threads = WorkerThreads(2, "test", extra_small=False)
+        threads = WorkerThreads(2, "test", extra_small=False, lower_priority=False)
         try:
             calls, both = threads.open("anna"), threading.Barrier(2)
             threads.submit(calls, 1.0, int).result(10)  # one thread is there, and idle now or soon
@@ -27,8 +27,8 @@ def test_two_calls_in_a_row_get_two_threads():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
 @pytest.mark.parametrize("processors", [True, False])
-def test_threads_that_compute_on_processors_give_the_event_loop_precedence(processors: bool):
-    threads = WorkerThreads(1, "test", extra_small=processors)
+def test_threads_that_use_processors_give_the_event_loop_precedence(processors: bool):
+    threads = WorkerThreads(1, "test", extra_small=False, lower_priority=processors)
     try:
         calls = threads.open("anna")
         found = threads.submit(calls, 1.0, os.getpriority, os.PRIO_PROCESS, 0).result(10)

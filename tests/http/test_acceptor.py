@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from tensorpost_server.http.connection.acceptor import Acceptor
 
@@ -21,6 +22,7 @@ class Greeter(asyncio.Protocol):
     """Says hello, and counts."""
 
     cycle = None
+    flow = FlowControl(asyncio.Transport())
 
     def __init__(self, made: list[Greeter]) -> None:
         self.made = made

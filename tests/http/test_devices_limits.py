@@ -77,6 +77,7 @@ def test_limits_lists_every_setting_that_is_one():
         "tls_client_ca",
         "presets",
         "grpc_port",
+        "cuda_shared_memory",
         "shared_memory",
         "shared_memory_prefix",
     }

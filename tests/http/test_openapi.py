@@ -160,7 +160,7 @@ CONFIG = {  # its bodies are bytes, or JSON; what it formats with need not be th
 def test_generators_of_clients_have_no_warning(document: dict[str, Any], tmp_path: Path, generator: str):
     command = shutil.which(generator)
     if command is None:
-        pytest.skip(f"{generator} is not installed, which makes a client of the OpenAPI document")
+        pytest.skip(f"{generator} makes a client of the OpenAPI document: `make openapi-clients` installs and runs it")
     places = {"document": tmp_path / "openapi.json", "config": tmp_path / "config.json", "out": tmp_path / "made"}
     places["document"].write_text(json.dumps(document))
     places["config"].write_text(json.dumps(CONFIG))

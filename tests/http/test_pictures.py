@@ -317,6 +317,12 @@ def test_arrays_without_names_are_taken_in_order(app: AppClient):
     np.testing.assert_array_equal(found, np.tile(A, (1, 2)))
 
 
+def test_npz_with_other_names_says_how_to_name_them(app: AppClient):
+    problem = assert_problem(app.post("/v1/operators/join?axis=0", npz(left=A, right=B), NPZ), 400, "invalid-frame")
+    assert "takes the tensors 'input_0', 'input_1', ...; the body has 'left', 'right'" in problem["detail"]
+    assert "have these names, or all are without names and in this order" in problem["detail"]
+
+
 def test_npz_that_is_broken_or_too_large(app: AppClient):
     good = npz(a=A, b=B)
     zeros = npz(np.savez_compressed, a=np.zeros(1 << 19, np.float32), b=B)

@@ -610,3 +610,20 @@ def test_a_caller_that_hangs_up_while_sending_is_no_fault(app: AppClient, caplog
         app.run(run())
         assert sent == []
     assert not caplog.records
+
+
+def test_what_a_terminal_shows_ends_with_a_line_feed(app: AppClient):
+    x = npy_bytes(X)
+    answers = [app.get(path) for path in ("/v1/devices", "/v1/operators/tile", "/v2/health/ready", "/nowhere")]
+    answers.append(app.post(f"{TILE}?repeats=0", x))
+    answers.append(app.post(f"{TILE}?repeats=1,2", x, NPY | {"accept": "application/json"}))
+    for answer in answers:
+        assert answer.json()
+        assert answer.text.endswith("}\n")
+        assert answer.text.count("\n") == 1
+
+
+def test_a_body_that_curl_calls_a_form_gets_the_option_to_write(app: AppClient):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    problem = assert_problem(app.post(f"{TILE}?repeats=1,2", npy_bytes(X), form), 415, "unsupported-media-type")
+    assert problem["detail"].endswith(", with curl by -H 'content-type: application/x-npy'")

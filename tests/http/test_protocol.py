@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.bodies_app import BodiesApp, settle, sha
 from tests.support.fake_transport import FakeTransport, answers, connect
 
-from tensorpost_server.http.connection import protocol as protocol_module
+from tensorpost_server.http.connection import counted_body, lingering_close
 from tensorpost_server.http.connection.connection_states import TRANSITIONS, Event, Reading
 from tensorpost_server.http.connection.protocol import DirectProtocol
 
@@ -26,10 +26,10 @@ SMALL = 32  # what counts as a large body here, so that byte by byte is affordab
 
 @pytest.fixture(scope="module", autouse=True)
 def large_bodies_are_small() -> Iterator[None]:
-    usual = protocol_module.DIRECT_BYTES
-    protocol_module.DIRECT_BYTES = SMALL
+    usual = counted_body.DIRECT_BYTES
+    counted_body.DIRECT_BYTES = SMALL
     yield
-    protocol_module.DIRECT_BYTES = usual
+    counted_body.DIRECT_BYTES = usual
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +397,7 @@ def test_the_body_of_a_refused_request_is_discarded_up_to_a_bound(runner: asynci
 def test_the_rest_of_an_unread_body_is_waited_for_a_moment_only(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(protocol_module, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(lingering_close, "LINGER_SECONDS", 0.05)
 
     async def run() -> FakeTransport:
         transport = connect(BodiesApp(), drain_bytes=1000)

@@ -104,9 +104,9 @@ def test_replayed_calls_have_spans_and_calls_with_a_context_are_not_replayed():
 
 
 def _shared_replays() -> list[Any]:
-    from tensorpost_server.http.connection import protocol
+    from tensorpost_server.http.connection import shared_state
 
-    return [share.replays for share in protocol._SHARED.values()]
+    return [share.replays for share in shared_state._SHARED.values()]
 
 
 def test_refused_requests_and_faults_have_spans():

@@ -20,7 +20,7 @@ from tensorpost.onnx import OnnxNode
 from tensorpost.problems import InvalidParameter, NoBackend, UnknownOperator
 from tensorpost_server.http.open_inference import shared_memory
 from tensorpost_server.http.open_inference.infer_request import RegionPart
-from tensorpost_server.http.open_inference.shared_memory import SharedMemory
+from tensorpost_server.http.open_inference.shared_memory import SharedMemory, SystemRegion
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is offered on Linux only")
 
@@ -145,18 +145,19 @@ def test_who_may_register_what(server: Serving, key: str, monkeypatch: pytest.Mo
 def test_owners_prefixes_counts_and_addresses(key: str, monkeypatch: pytest.MonkeyPatch):
     regions = SharedMemory(app_settings(shared_memory=True, shared_memory_prefix="oip-"))
     with pytest.raises(Exception, match="begin with 'oip-'"):
-        regions.register("r", "other", 0, 1, "anna")
-    regions.register("r", key, 100, 800, "anna")
+        regions.register_system("r", "other", 0, 1, "anna")
+    regions.register_system("r", key, 100, 800, "anna")
     with pytest.raises(Exception, match="no shared memory region 'r'"):
         regions.use(RegionPart("r", 0, 10), "bob")
-    regions.unregister(None, "bob")
-    assert regions.status(None, "bob") == []
-    assert regions.status("r", "anna") == [{"name": "r", "key": key, "offset": 100, "byte_size": 800}]
+    regions.unregister(None, "bob", "system")
+    assert regions.status(None, "bob", "system") == []
+    assert regions.status("r", "anna", "system") == [{"name": "r", "key": key, "offset": 100, "byte_size": 800}]
     for offset, size in ((0, 801), (800, 0), (799, 2)):
         with pytest.raises(Exception, match="do not lie"):
             regions.use(RegionPart("r", offset, size), "anna")
     used = regions.use(RegionPart("r", 0, 10), "anna")
-    regions.unregister("r", "anna")
+    assert isinstance(used, SystemRegion)
+    regions.unregister("r", "anna", "system")
     used.write(memoryview(b"12"), 3)  # a request that runs ends first
     assert Path(f"/dev/shm/{key}").read_bytes()[103:105] == b"12"
     descriptor = used._descriptor
@@ -168,6 +169,26 @@ def test_owners_prefixes_counts_and_addresses(key: str, monkeypatch: pytest.Monk
     assert regions.check({"client": None}, {}) == "local"
     with pytest.raises(InvalidParameter, match="shared_memory is 1"):
         Client("http://127.0.0.1:9", shared_memory=1)  # type: ignore[arg-type] # what is refused
+
+
+def test_strings_lie_in_a_region(server: Serving, key: str):
+    words = b"".join(len(word).to_bytes(4, "little") + word for word in (b"ab", b""))
+    Path(f"/dev/shm/{key}").write_bytes(words + bytes(1000))
+    document = {"key": key, "offset": 0, "byte_size": 1000}
+
+    def post(path: str, document: Any) -> None:
+        assert server.ask(request_bytes("POST", path, json.dumps(document).encode())).status == 200
+
+    post("/v2/systemsharedmemory/region/words/register", document)
+    given = {"shared_memory_region": "words", "shared_memory_byte_size": len(words)}
+    wanted = {"shared_memory_region": "words", "shared_memory_byte_size": 500, "shared_memory_offset": 100}
+    inputs = [
+        {"name": "input", "datatype": "BYTES", "shape": [2], "parameters": given},
+        {"name": "repeats", "datatype": "INT64", "shape": [1], "data": [2]},
+    ]
+    post("/v2/models/onnx.tile/infer", {"inputs": inputs, "outputs": [{"name": "output", "parameters": wanted}]})
+    assert Path(f"/dev/shm/{key}").read_bytes()[100 : 100 + 2 * len(words)] == words * 2
+    post("/v2/systemsharedmemory/unregister", {})
 
 
 def test_a_document_is_an_operation_of_a_model(server: Serving):

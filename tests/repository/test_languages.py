@@ -14,7 +14,7 @@ from tests.support.live_server import live_server
 
 PAGE = (Path(__file__).parents[2] / "docs/languages.md").read_text("utf-8")
 PROGRAMS: dict[str, str] = dict(
-    re.findall(r"^```(javascript|go|rust|csharp)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    re.findall(r"^```(bash|javascript|go|rust|csharp)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 )
 
 
@@ -47,6 +47,13 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     return ran.stdout
 
 
+def curl(folder: Path, url: str) -> str:
+    if shutil.which("curl") is None or shutil.which("bash") is None:
+        pytest.skip("there is no curl or no bash on this machine")
+    folder.joinpath("tile.sh").write_text(PROGRAMS["bash"], "utf-8")
+    return run(["bash", "tile.sh", url], folder)
+
+
 def javascript(folder: Path, url: str) -> str:
     tool = node() or pytest.skip("there is no Node.js on this machine")
     folder.joinpath("tile.mjs").write_text(PROGRAMS["javascript"], "utf-8")
@@ -73,7 +80,7 @@ def csharp(folder: Path, url: str) -> str:
     return run(["mono", "Tile.exe", url], folder)
 
 
-@pytest.mark.parametrize("language", [javascript, go, rust, csharp])
+@pytest.mark.parametrize("language", [curl, javascript, go, rust, csharp])
 def test_the_program_prints_what_the_page_says(
     language: Callable[[Path, str], str], server: str, tmp_path: Path
 ) -> None:

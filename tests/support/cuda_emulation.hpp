@@ -41,6 +41,12 @@ static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uns
 static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
   return (unsigned)(((unsigned long long)high << 32 | low) >> (bits & 31));
 }
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const unsigned long long both = (unsigned long long)high << 32 | low;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) result |= (unsigned)(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return result;
+}
 static inline float __int_as_float(int bits) {
   float value;
   std::memcpy(&value, &bits, 4);

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -132,6 +133,8 @@ class FakeCupy:
         driver: CUDA version of the driver, as a number.
         nvrtc: whether it can compile.
         largest_block: the largest single piece of device memory so far.
+        shared: memory of another process by its handle.
+        opened: how often it is open here, by address.
     """
 
     devices: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200")
@@ -142,15 +145,19 @@ class FakeCupy:
     driver: int = 13_000
     nvrtc: bool = True
     largest_block: int = 0
+    shared: dict[bytes, np.ndarray[Any, Any]] = field(default_factory=dict[bytes, Any])
+    opened: Counter[int] = field(default_factory=Counter[int])
 
     def __post_init__(self) -> None:
         self.streams: dict[int, Stream] = {}
         self.pools: list[Pool] = []
+        self.copies: list[int] = []  # the kind of each
         self._current = threading.local()
         self.lib = np.lib
         runtime = SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError, memcpyHostToDevice=1, memcpyDeviceToHost=2,
             getDeviceCount=self._count, getDeviceProperties=self._properties, memGetInfo=self._memory,
+            memcpyDeviceToDevice=3, ipcOpenMemHandle=self._open_shared, ipcCloseMemHandle=self._close_shared,
             driverGetVersion=lambda: self.driver, runtimeGetVersion=lambda: 13_020, memcpyAsync=self._copy,
         )  # fmt: skip
         self.cuda = SimpleNamespace(
@@ -235,6 +242,27 @@ class FakeCupy:
             self._current.malloc = None
 
     def _copy(self, target: int, source: int, size: int, kind: int, stream: int) -> None:
-        assert kind in (1, 2)
+        assert kind in (1, 2, 3)
         self.check()
+        self.copies.append(kind)
         self.streams[stream].todo.append(lambda: ctypes.memmove(target, source, size))
+
+    def _open_shared(self, handle: bytes) -> int:
+        self.check()
+        if handle not in self.shared:
+            raise CUDARuntimeError(1)
+        address: int = self.shared[handle].__array_interface__["data"][0]
+        self.opened[address] += 1
+        return address
+
+    def _close_shared(self, address: int) -> None:
+        assert self.opened[address], "closed more often than it was opened"
+        self.opened[address] -= 1
+
+    def allocation_of(self, address: int) -> tuple[int, int]:
+        """Stands in for the function of `ipc.py`, which asks the driver."""
+        return next(
+            (begin, memory.nbytes)
+            for memory in self.shared.values()
+            if (begin := memory.__array_interface__["data"][0]) <= address < begin + memory.nbytes
+        )

@@ -6,16 +6,18 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import Backend, CannotOpen, DeviceOptions, HostBackend, Run
+from .base import Backend, CannotOpen, DeviceMemory, DeviceOptions, HostBackend, Run, SharingBackend
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "BackendRow",
     "CannotOpen",
+    "DeviceMemory",
     "DeviceOptions",
     "HostBackend",
     "Run",
+    "SharingBackend",
     "load_backend",
 ]
 

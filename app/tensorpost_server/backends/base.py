@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ..planning import Plan
 
-__all__ = ["Backend", "CannotOpen", "DeviceOptions", "HostBackend", "Run", "plain_memory"]
+__all__ = [
+    "Backend",
+    "CannotOpen",
+    "DeviceMemory",
+    "DeviceOptions",
+    "HostBackend",
+    "Run",
+    "SharingBackend",
+    "plain_memory",
+]
 
 
 class CannotOpen(RuntimeError):
@@ -139,6 +148,67 @@ def plain_memory(size_in_bytes: int) -> memoryview:
     return np.empty(size_in_bytes, np.uint8).data
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of a device that another process shares with this one. It is copied from and to, and nothing else.
+
+    Attributes:
+        address: address of its first byte on the device.
+        nbytes: how many bytes.
+    """
+
+    address: int
+    nbytes: int
+
+    def part(self, begin: int, size_in_bytes: int) -> DeviceMemory:
+        """Some of its bytes.
+
+        Raises:
+            ValueError: they do not lie in it.
+        """
+        if not 0 <= begin <= begin + size_in_bytes <= self.nbytes:
+            raise ValueError(f"{size_in_bytes} bytes from {begin} on do not lie in {self.nbytes}")
+        return DeviceMemory(self.address + begin, size_in_bytes)
+
+
+@runtime_checkable
+class SharingBackend(Backend, Protocol):
+    """A backend that can use memory of its device that other processes share. Called by its worker alone."""
+
+    def open_memory(self, handle: bytes) -> DeviceMemory:
+        """Open memory of another process, from the begin of the handle's memory to the end of its allocation.
+
+        Raises:
+            InvalidRequest: the handle is of no memory that can be opened on this device.
+        """
+        ...
+
+    def close_memory(self, memory: DeviceMemory) -> None:
+        """Close memory that `open_memory` returned; called once for each call of that."""
+        ...
+
+    def download(self, source: DeviceMemory, target: memoryview) -> None:
+        """Copy bytes to host memory of the same length."""
+        ...
+
+    def upload(self, source: memoryview, target: DeviceMemory) -> None:
+        """Copy bytes from host memory of the same length."""
+        ...
+
+    def start_shared(
+        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
+    ) -> Run:
+        """`start` with inputs and outputs in shared memory.
+
+        Args:
+            plan: what to run.
+            inputs: bytes in host memory, or shared memory of this device, which is copied within the device.
+            targets: memory for the bytes of each output, None for an output that nobody wants; `compute` then returns
+                nothing. Outputs have no gaps. None for slices in host memory.
+        """
+        ...
+
+
 class HostBackend:
     """Base of backends that compute in ordinary memory: their part of `Backend` that is the same for all."""
 
@@ -155,12 +225,12 @@ class HostBackend:
         return plan.held_bytes + plan.scratch_bytes * min(self.threads, max(1, len(plan.slices)))
 
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
-        """None: ordinary memory does."""
+        """Always None: the device reads ordinary memory."""
         del size_in_bytes
         return None
 
     def gauges(self) -> Mapping[str, int]:
-        """None."""
+        """No figures: processors have none to show."""
         return {}
 
     def trim(self) -> None:

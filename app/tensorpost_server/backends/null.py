@@ -26,7 +26,7 @@ class NullBackend(HostBackend):
     device: str = "none (answers zeros)"
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: it accepts every plan."""
+        """Always None: it accepts every plan."""
         del plan
         return None
 
@@ -43,7 +43,7 @@ class NullRun:
     plan: Plan
 
     def compute(self, index: int) -> memoryview:
-        """Zeros."""
+        """A slice's bytes, all of them 0."""
         return np.zeros(self.plan.slices.piece(index).computed, np.uint8).data
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""When the phases of one run take place on its device. Kept for traces only, so that nothing else pays for it."""
+"""The times at which the phases of one run begin and end on its device; kept for traces only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Phase:
     """A phase of a run. Its parts may overlap, and so may phases, since slices are computed at the same time.
 
     Attributes:
-        begin: of its first part, nanoseconds since 1970.
-        end: of its last part.
+        begin: time at which its first part begins, nanoseconds since 1970.
+        end: time at which its last part ends, nanoseconds since 1970.
         busy: nanoseconds of all its parts together.
         parts: how many: of kernel and download, slices.
     """
@@ -37,8 +37,8 @@ class Timeline:
     """The phases of one run, from calls on any threads.
 
     Attributes:
-        begin: when the request came to be executed, nanoseconds since 1970.
-        phases: those that there were.
+        begin: time at which the request came to be executed, nanoseconds since 1970.
+        phases: the phases so far, by name.
     """
 
     __slots__ = ("_lock", "_queued", "begin", "phases")

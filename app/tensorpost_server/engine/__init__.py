@@ -2,9 +2,10 @@
 
 from ..planning import make_plan
 from .admission import Admission, Ticket
-from .events import STAGES, Stages
 from .pool import DeviceStatus, Pool
-from .worker import InlineLimits, QueueSlot, Worker
+from .stages import STAGES, Stages
+from .worker import InlineLimits, QueueSlot, StartFunction, Worker
+from .worker_threads import WorkerThreads
 
 __all__ = [
     "STAGES",
@@ -14,7 +15,9 @@ __all__ = [
     "Pool",
     "QueueSlot",
     "Stages",
+    "StartFunction",
     "Ticket",
     "Worker",
+    "WorkerThreads",
     "make_plan",
 ]

@@ -65,7 +65,7 @@ class Ticket:
         """The request's body is arriving, from now until `uploaded`; a slow one may be ended.
 
         Args:
-            length: of the body, bytes.
+            length: length of the body, bytes.
             received: says how many of them have arrived.
             end: called if the upload is ended, after the ticket was released.
         """
@@ -97,7 +97,7 @@ class Upload:
     """A body that is arriving.
 
     Attributes:
-        began: when it began, by the admission's clock.
+        began: time at which it began, by the admission's clock.
         length: bytes of the body.
         received: says how many of them have arrived.
         end: called if the upload is ended.
@@ -109,11 +109,11 @@ class Upload:
     end: Callable[[], object]
 
     def bytes_per_second(self, now: float) -> float:
-        """Its rate from its beginning."""
+        """The mean rate of the upload so far."""
         return self.received() / max(now - self.began, 1e-9)
 
     def is_slow(self, now: float, seconds: float) -> bool:
-        """Whether it takes so long already, and as long again at its rate."""
+        """Whether the upload has taken that many seconds, and needs more than that again at its rate."""
         missing = self.length - self.received()
         return now - self.began >= seconds and missing > self.bytes_per_second(now) * seconds
 
@@ -138,8 +138,8 @@ class Admission:
         caller_share: part, up to 1, of what the others left, that one caller may hold with more than one request.
         slow_upload_seconds: how long a body may arrive before it may be ended to make room.
         clock: seconds, ascending.
-        held: by caller; those that hold nothing are left out.
-        uploads: by ticket; the oldest first.
+        held: what each caller holds, by caller; those that hold nothing are left out.
+        uploads: uploads in progress, by ticket; the oldest first.
     """
 
     memory_bytes: int
@@ -168,13 +168,13 @@ class Admission:
         """
         self._refuse_larger_than_budget(size_in_bytes)
         while self.requests_in_flight >= self.max_requests:
-            if not self._end_slow_upload(caller, None):
+            if not self._end_slow_upload(caller):
                 raise self._busy(f"{self.requests_in_flight} requests are in flight", "TENSORPOST_MAX_REQUESTS")
         while (held := self.held.get(caller)) is not None:
             most = math.ceil(self.caller_share * (self.max_requests - self.requests_in_flight + held.requests))
             if held.requests < most:
                 break
-            if not self._end_slow_upload(caller, caller):
+            if not self._end_slow_upload(caller, own_only=True):
                 raise self._busy(f"{held.requests} requests of this caller are in flight", "TENSORPOST_CALLER_SHARE")
         self.reserve(size_in_bytes, size_in_bytes, caller)
         self.requests_in_flight += 1
@@ -192,15 +192,15 @@ class Admission:
             size_in_bytes: how many.
             whole: bytes of the request together.
             caller: whose request it is.
-            ticket: of the request, if it has one.
+            ticket: the request's ticket, if it has one.
 
         Raises:
             LimitExceeded: `whole` is more than the budget.
-            TooBusy: as `admit`.
+            TooBusy: so many bytes are not free now; see `admit`.
         """
         self._refuse_larger_than_budget(whole)
         while size_in_bytes > (free := self.memory_bytes - self.bytes_in_flight):
-            if not self._end_slow_upload(caller, None, ticket):
+            if not self._end_slow_upload(caller, ticket):
                 raise self._busy(
                     f"this request needs {size_in_bytes:,} bytes and {free:,} of {self.memory_bytes:,} are free now",
                     "TENSORPOST_MEMORY_BYTES",
@@ -210,7 +210,7 @@ class Admission:
             most = math.ceil(self.caller_share * (free + held.bytes))
             if held.bytes + size_in_bytes <= most:
                 break
-            if not self._end_slow_upload(caller, caller, ticket):
+            if not self._end_slow_upload(caller, ticket, own_only=True):
                 raise self._busy(
                     f"this request needs {size_in_bytes:,} bytes, and {held.bytes:,} of {most:,} that this caller may "
                     "have now are in use",
@@ -231,23 +231,23 @@ class Admission:
         if not held.requests:
             del self.held[ticket.caller]
 
-    def _end_slow_upload(self, caller: str, of: str | None, but: Ticket | None = None) -> bool:
+    def _end_slow_upload(self, caller: str, own_ticket: Ticket | None = None, *, own_only: bool = False) -> bool:
         """End the slowest upload to make room for a request of this caller; False if none may be ended.
 
         An upload of another caller is ended only if that caller holds more than this one: nobody can push out a caller
         by coming back again and again.
 
         Args:
-            caller: whose request wants room.
-            of: whose upload to end; None for anybody's.
-            but: the ticket that wants room.
+            caller: the caller whose request wants room.
+            own_ticket: the ticket of that request, which is not ended, if it has one.
+            own_only: whether only uploads of this caller may be ended.
         """
         now, mine = self.clock(), self.held.get(caller, Held())
         slow = [
             (upload.bytes_per_second(now), index, ticket, upload)
             for index, (ticket, upload) in enumerate(self.uploads.items())
-            if ticket is not but
-            and (ticket.caller == caller if of is not None else self._may_push_out(mine, caller, ticket))
+            if ticket is not own_ticket
+            and (ticket.caller == caller if own_only else self._may_push_out(mine, caller, ticket))
             and upload.is_slow(now, self.slow_upload_seconds)
         ]
         if not slow:

@@ -47,7 +47,7 @@ class CostMeter:
             return {"*": self._first, **self._rates}
 
     def seconds(self, plan: Plan) -> float:
-        """About how long the plan takes on this device if it is alone there."""
+        """Estimate of the time that the plan takes on this device if it is alone there."""
         rate = self._rates.get(plan.operator, self._first)
         return plan.work * rate / max(1, min(self._threads, len(plan.slices)))
 

@@ -6,7 +6,7 @@ taken first. So small items go before large ones, and two callers that both wait
 of their requests. One that did not wait starts at the queue's virtual time: what it did not use is not kept for it.
 
 The queue's virtual time follows the items that are taken: by their cost divided by the number of those that wait, not
-behind the earliest start and not beyond the earliest finish among them. The last bound keeps a member that comes new
+after the earliest start and not beyond the earliest finish among them. The last bound keeps a member that comes new
 from waiting for more than the items that would finish before its own.
 
 Source: Demers, Keshav, Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", SIGCOMM 1989; the virtual time
@@ -112,7 +112,7 @@ class FairQueue(Generic[T]):
         """Add an item to an open flow.
 
         Args:
-            flow: of its request.
+            flow: the flow of the item's request.
             cost: what taking it costs the others, in any unit; above 0.
             item: any value.
         """

@@ -60,9 +60,9 @@ class Pool:
 
     Attributes:
         default: the backend used when a request names none: `auto` or a name.
-        workers: by key: the backend's name, with `:` and the index for backends that may have several devices. In the
-            order of `BACKENDS`.
-        refused: by key: what could not be opened, each with its reason.
+        workers: workers by key: the backend's name, with `:` and the index for backends that may have several devices.
+            In the order of `BACKENDS`.
+        refused: reasons why devices could not be opened, by key.
         lost: which device failed for good and why; None if none did.
         when_lost: called with the same on any thread.
     """
@@ -90,12 +90,13 @@ class Pool:
         Args:
             default: `auto` or a backend's name.
             options: what devices may take.
-            slices_ahead: as for `Worker`.
+            slices_ahead: slices of a request that may be computed before they can be sent; see `Worker`.
             minimum_work: elements that a plan must read for `auto` to prefer a device with memory of its own; None
                 measures it (`_measured_minimum`).
-            idle_seconds: as for `Worker`.
-            retry_after_seconds: as for `Worker`.
-            when_lost: as in the attributes.
+            idle_seconds: how long nothing must have run before memory kept for reuse is given back, seconds; see
+                `Worker`.
+            retry_after_seconds: what a caller is told to wait whose device has no memory left, seconds; see `Worker`.
+            when_lost: called on any thread when a device was lost; see the attributes.
 
         Raises:
             InvalidParameter: the default names no backend.

@@ -8,6 +8,7 @@ have a few slices computed ahead of what has been sent.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 
@@ -26,9 +27,21 @@ from ..planning import Plan
 from .cost import CostMeter
 from .worker_threads import Calls, WorkerThreads
 
-__all__ = ["IDLE_SECONDS", "RETRY_AFTER_SECONDS", "InlineLimits", "QueueSlot", "Worker", "ignore_loss", "timed"]
+__all__ = [
+    "IDLE_SECONDS",
+    "RETRY_AFTER_SECONDS",
+    "InlineLimits",
+    "QueueSlot",
+    "StartFunction",
+    "Worker",
+    "ignore_loss",
+    "timed",
+]
 
 T = TypeVar("T")
+StartFunction: TypeAlias = Callable[[Plan, Sequence[memoryview]], Run]
+
+_log = logging.getLogger(__name__)
 
 _CALL_WORK = 1 << 14  # elements that are added up in the time of a hop to a thread and back
 _BYTES_PER_ELEMENT = 4
@@ -47,7 +60,7 @@ class InlineLimits:
     measured on: 1 MiB copied, or 128 Ki elements gathered and added.
 
     Attributes:
-        bytes: of the plan's inputs together, and of its outputs together.
+        bytes: limit of the plan's inputs together, and of its outputs together, in bytes.
         work: elements that it reads and combines.
     """
 
@@ -104,7 +117,9 @@ class Worker:
         self._beat_due = 0.0
         self._beat_fault: str | None = None
         # Where the event loop's thread may compute small plans, so may one thread more.
-        self._threads = WorkerThreads(backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline)
+        self._threads = WorkerThreads(
+            backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline, lower_priority=backend.inline
+        )
 
     # ---- the choice of a worker --------------------------------------------------------------------------------------
 
@@ -164,12 +179,12 @@ class Worker:
         self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"", *, caller: str = "",
         timeline: Timeline | None = None,
     ) -> bytes:  # fmt: skip
-        """As `run_now`, on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
+        """`run_now` on a thread of this worker. If the caller is cancelled, it is stopped, and its end awaited.
 
         Args:
             plan: what to run.
-            inputs: as for `run_now`.
-            head: as for `run_now`.
+            inputs: bytes of the plan's inputs, in binding order.
+            head: bytes to begin the result with.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
         """
@@ -189,8 +204,9 @@ class Worker:
             self._threads.close(calls)
 
     async def run(
-        self, plan: Plan, inputs: Sequence[memoryview], *, caller: str = "", timeline: Timeline | None = None
-    ) -> AsyncGenerator[memoryview]:
+        self, plan: Plan, inputs: Sequence[memoryview], *, caller: str = "", timeline: Timeline | None = None,
+        start: StartFunction | None = None,
+    ) -> AsyncGenerator[memoryview]:  # fmt: skip
         """The output's bytes in order, computed while earlier ones are being sent.
 
         Close the generator to stop early: slices that have not begun are dropped, and the slices being computed are
@@ -198,13 +214,14 @@ class Worker:
 
         Args:
             plan: what to run.
-            inputs: of the plan, in binding order.
+            inputs: bytes of the plan's inputs, in binding order.
             caller: whose request it is; callers take turns.
             timeline: takes note of its phases, if given.
+            start: starts the run on a thread of this worker; None for the backend's `start`.
         """
         calls = self._threads.open(caller)
         try:
-            run = await self._start(calls, plan, inputs, timeline)
+            run = await self._start(calls, plan, inputs, start or self.backend.start, timeline)
         except BaseException:
             self._threads.close(calls)
             raise
@@ -227,10 +244,11 @@ class Worker:
             self._threads.close(calls)
             await _shielded(self._finish(run, ahead))
 
-    async def _start(self, calls: Calls, plan: Plan, inputs: Sequence[memoryview], timeline: Timeline | None) -> Run:
+    async def _start(
+        self, calls: Calls, plan: Plan, inputs: Sequence[memoryview], start: StartFunction, timeline: Timeline | None
+    ) -> Run:
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
         moved = 0 if self.backend.inline else plan.input_bytes // _BYTES_PER_ELEMENT  # to the memory of the device
-        start = self.backend.start
         if timeline is not None:  # processors compute where the inputs are
             start = timeline.timed("kernel" if self.backend.inline else "upload", start)
         starting = self._threads.submit(calls, _cost(moved), self._watched, start, plan, inputs)
@@ -254,6 +272,23 @@ class Worker:
         running = [asyncio.wrap_future(future) for future in ahead if not future.cancelled()]
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.wrap_future(self._threads.submit_first(run.close))
+
+    async def call(self, call: Callable[..., T], *args: Any) -> T:
+        """Call something short of the backend on a thread of this worker, before what waits.
+
+        If the caller is cancelled, its end is awaited: it may use the caller's memory.
+        """
+        running = self._threads.submit_first(self._watched, call, *args)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            await _shielded(_ended(running))
+            raise
+
+    def call_later(self, call: Callable[..., object], *args: Any) -> None:
+        """`call` that nobody waits for; a failure is logged. A worker that was closed calls nothing any more."""
+        with suppress(RuntimeError):  # closed; or no memory for a new thread, and the next call's thread takes it
+            self._threads.submit_first(self._watched, call, *args).add_done_callback(_log_failure)
 
     def _trim(self) -> None:
         self._trimming = None
@@ -356,6 +391,11 @@ def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
     """Call it; what NumPy computes ends at its next block once `stop` is set."""
     with stoppable(stop):
         return call(*args)
+
+
+def _log_failure(running: Future[Any]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        _log.warning("a call that nobody waits for failed: %r", error)
 
 
 async def _ended(running: Future[Any]) -> None:

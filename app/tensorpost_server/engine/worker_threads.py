@@ -17,7 +17,7 @@ __all__ = ["Calls", "WorkerThreads"]
 T = TypeVar("T")
 
 
-class _Call:
+class _QueuedCall:
     """A call that waits for a thread."""
 
     __slots__ = ("args", "call", "future")
@@ -37,13 +37,13 @@ class _Call:
             self.future.set_result(result)
 
 
-Calls: TypeAlias = Flow[_Call]
+Calls: TypeAlias = Flow[_QueuedCall]
 """The calls of one request, from `WorkerThreads.open` until `WorkerThreads.close`."""
 
 
 _NICER = 5
-"""How much lower the priority of threads that compute on processors is. They want all processors for seconds; the event
-loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
+"""How much lower the priority of threads that compute or parse on processors is. They want processors for seconds; the
+event loop's thread wants one for a moment, thousands of times a second, and small calls are one slice."""
 
 
 class WorkerThreads:
@@ -54,13 +54,15 @@ class WorkerThreads:
         name: what the names of the threads begin with.
         extra_small: whether one more thread runs only the calls of requests that were opened as small: they do not wait
             for a slice to end, and the operating system shares the processors.
+        lower_priority: whether the others have a lower priority than the thread that starts them (Linux).
     """
 
-    def __init__(self, count: int, name: str, *, extra_small: bool) -> None:
+    def __init__(self, count: int, name: str, *, extra_small: bool, lower_priority: bool) -> None:
         self._count, self._name = count, name
+        self._lower_priority = lower_priority
         self._has_extra = extra_small
-        self._queue: FairQueue[_Call] = FairQueue()
-        self._urgent: deque[_Call] = deque()
+        self._queue: FairQueue[_QueuedCall] = FairQueue()
+        self._urgent: deque[_QueuedCall] = deque()
         self._threads: list[threading.Thread] = []
         self._extra: threading.Thread | None = None
         self._idle = 0
@@ -88,7 +90,7 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _Call(call, args)
+        waiting = _QueuedCall(call, args)
         with self._lock:
             self._queue.add(calls, cost, waiting)
             if calls.small and self._has_extra and not self._stopping:
@@ -108,7 +110,7 @@ class WorkerThreads:
         Raises:
             RuntimeError: the threads were stopped.
         """
-        waiting = _Call(call, args)
+        waiting = _QueuedCall(call, args)
         with self._lock:
             self._urgent.append(waiting)
             self._wake_one()
@@ -145,7 +147,7 @@ class WorkerThreads:
         return thread
 
     def _run_any(self) -> None:
-        if sys.platform == "linux" and self._has_extra:  # where a priority is a thread's own
+        if sys.platform == "linux" and self._lower_priority:  # where a priority is a thread's own
             os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
         while True:
             with self._lock:

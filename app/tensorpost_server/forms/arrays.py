@@ -80,6 +80,8 @@ class Lines(BoxForm):
         scratch_per_element: bytes that the function takes for each element that it reads.
         passes: how often it reads an element.
         others: the sizes of the other inputs: the input's, or 1 instead of some.
+        reduction: SUM, AVERAGE, MAX or MIN if that is all that the function computes of a line, which has elements;
+            backends may have loops of their own.
     """
 
     function: Callable[..., None]
@@ -90,6 +92,7 @@ class Lines(BoxForm):
     scratch_per_element: int = 0
     passes: int = 1
     others: tuple[tuple[int, ...], ...] = ()
+    reduction: str = ""
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: that of the lines through the box, and those of the result."""
@@ -144,8 +147,8 @@ def cut_by_lines(lines: Lines, strides: Sequence[int], data_type: str) -> Lines 
     """The form itself, or one that makes the only output as a whole, if slices of a large one would cut all lines.
 
     Args:
-        lines: of an output of the input's sizes.
-        strides: of the output, in whose order it is cut.
+        lines: the form, of an output of the input's sizes.
+        strides: strides of the output, in whose order it is cut.
         data_type: NumPy name of the output's type.
     """
     count = math.prod(lines.sizes)

@@ -75,7 +75,7 @@ class Windowed(AxisMap, Protocol):
         ...
 
     def taps_within(self, start: int, stop: int, low: int, high: int) -> Taps:
-        """Those taps of outputs start to stop - 1 that lie in [low, high), with the weights that `taps` gives them."""
+        """The taps of outputs start to stop - 1 that lie in [low, high), with the weights that `taps` gives them."""
         ...
 
 

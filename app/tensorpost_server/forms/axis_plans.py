@@ -33,7 +33,7 @@ class Piece:
     Attributes:
         out: where they are on the axis of the block.
         index: input indices, one row per tap, one column per output; relative to the plan's `low`.
-        weight: of the shape of `index`, (taps, 1) if the outputs have equal weights; None to copy a single tap.
+        weight: weights in the shape of `index`, (taps, 1) if the outputs have equal weights; None to copy a single tap.
         slices: the rows of `index` as slices, if each grows evenly; otherwise empty.
     """
 

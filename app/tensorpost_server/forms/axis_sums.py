@@ -113,7 +113,7 @@ def weighted_sums(xp: ModuleType, source: Any, axis: int, plan: AxisPlan, target
 
 
 def _weights(xp: ModuleType, weight: NDArray[Any], tail: int) -> Any:
-    """One tap's weights, shaped to lie along the axis that has `tail` axes behind it; a scalar if all are equal."""
+    """One tap's weights, shaped to lie along the axis that has `tail` axes after it; a scalar if all are equal."""
     return weight[0] if weight.size == 1 else xp.asarray(weight).reshape((-1, *(1,) * tail))
 
 
@@ -145,7 +145,7 @@ def _sum(xp: ModuleType, source: Any, axis: int, piece: Piece, target: Any, anch
 
 
 def _sum_long(xp: ModuleType, source: Any, axis: int, piece: Piece, target: Any, anchored: bool) -> None:
-    """As `_sum` for many taps: gathers them along a new last axis and lets the library sum pairwise."""
+    """`_sum` of many taps: gathers them along a new last axis and lets the library sum pairwise."""
     weight = piece.weight
     assert weight is not None
     taps, outputs = piece.index.shape

@@ -76,7 +76,7 @@ class Form(Protocol):
         ...
 
     def work(self, box: Box, output: int = 0) -> int:
-        """About how many elements are read and combined for a box of an output; at least the elements of the box."""
+        """Estimate of the elements that are read and combined for a box of an output; at least those of the box."""
         ...
 
     def fill(self, xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, output: int = 0) -> None:
@@ -94,7 +94,7 @@ class Form(Protocol):
         ...
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
-        """At most so much memory is taken beside inputs and result while a box is computed on the CPU.
+        """Upper bound of the memory that a box takes on the CPU beside inputs and result, bytes.
 
         Blocks of a size that does not depend on the tensors are not counted.
         """

@@ -91,7 +91,7 @@ def to_four_bits(
         form: computes numbers of 4 bits.
         sizes: elements per dimension.
         strides: elements, of 4 bits, to the next entry of each dimension.
-        size_in_bytes: of the whole output; what is not an element is 0.
+        size_in_bytes: length of the whole output, bytes; what is not an element is 0.
         signed: whether the elements are two's complements.
     """
     count = math.prod(sizes)

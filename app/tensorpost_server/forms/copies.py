@@ -26,9 +26,9 @@ class Copies(BoxForm):
 
     Attributes:
         ranks: dimensions of each input.
-        outputs: for each output the copies into it, which do not overlap.
+        outputs: the copies into each output, which do not overlap.
         fill_value: what elements are that no copy writes to; None if the copies write to all of them.
-        input_sizes: for packed inputs that are read with other sizes than their own, of the same elements: these sizes.
+        input_sizes: the sizes that packed inputs are read with if not with their own; the elements are the same.
     """
 
     ranks: tuple[int, ...]
@@ -122,8 +122,8 @@ class _Assignments:
     Attributes:
         box: the very box.
         dtype: the very type of the elements.
-        strides: of the array that holds the box.
-        source_strides: of each input.
+        strides: strides of the array that holds the box, bytes.
+        source_strides: strides of each input, bytes.
         packed: where one assignment of reshaped arrays does it: the input, its strides, and both shapes.
         views: where it does not: for each assignment the input, and the views of the output and of the input.
     """
@@ -148,7 +148,7 @@ class _Assignments:
             self.views += [(copy.input, *views) for views in _views(each, self.dtype.itemsize)]
 
     def run(self, inputs: Sequence[Any], out: Any) -> None:
-        """Assign."""
+        """Run the assignments."""
         if self.packed is not None:
             index, _, target_shape, source_shape = self.packed
             out.reshape(target_shape)[...] = inputs[index].reshape(source_shape)

@@ -90,7 +90,7 @@ class Copy:
         by_axis: list[list[int]] = [[] for _ in box]
         for index, loop in enumerate(self.loops):
             by_axis[loop.target[0]].append(index)
-        parts: list[list[_Part]] = []
+        parts: list[list[_LoopRanges]] = []
         for axis, (start, stop) in enumerate(box):
             nest = [self.loops[index] for index in by_axis[axis]]
             shape = tuple([(loop.extent, loop.target[1]) for loop in nest])
@@ -165,12 +165,12 @@ def _outside(box: Box, hole: Box) -> Iterator[Box]:
         box = (*box[:axis], (max(low, first), min(high, last)), *box[axis + 1 :])
 
 
-_Part = tuple[tuple[int, int], ...]
+_LoopRanges = tuple[tuple[int, int], ...]
 """A half-open range of iterations for each loop of a nest."""
 
 
 @lru_cache(maxsize=4096)  # slices of one output share most of their ranges
-def _parts(nest: tuple[tuple[int, int], ...], base: int, start: int, stop: int) -> list[_Part]:
+def _parts(nest: tuple[tuple[int, int], ...], base: int, start: int, stop: int) -> list[_LoopRanges]:
     """The iterations of a nest of (extent, step) loops whose position, counted from `base`, is in [start, stop)."""
     if not nest:
         return [()] if start <= base < stop else []
@@ -180,7 +180,7 @@ def _parts(nest: tuple[tuple[int, int], ...], base: int, start: int, stop: int) 
     last = min(extent, -((base - stop) // step))  # after the last one that begins before `stop`
     full_first = max(first, -((base - start) // step))
     full_last = min(last, (stop - base - span) // step + 1)
-    found: list[_Part] = []
+    found: list[_LoopRanges] = []
     if full_first >= full_last:
         full_first = full_last = last
     for iteration in range(first, full_first):
@@ -201,8 +201,8 @@ def byte_loops(copy: Copy, source_strides: Sequence[int], target_strides: Sequen
 
     Args:
         copy: what is copied.
-        source_strides: of the input array, in bytes.
-        target_strides: of the array that holds the box, in bytes.
+        source_strides: strides of the input array, bytes.
+        target_strides: strides of the array that holds the box, bytes.
     """
     first_source = sum([at * stride for at, stride in zip(copy.source_start, source_strides, strict=True)])
     first_target = sum([at * stride for at, stride in zip(copy.target_start, target_strides, strict=True)])

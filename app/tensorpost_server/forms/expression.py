@@ -26,10 +26,10 @@ __all__ = [
     "FUNCTIONS",
     "Call",
     "Expression",
+    "ExpressionLike",
     "Function",
     "Literal",
     "Operand",
-    "Value",
     "call",
     "evaluate",
     "is_boolean",
@@ -49,28 +49,28 @@ class Expression:
         """The names of all functions in it."""
         return frozenset()
 
-    def __add__(self, other: Value) -> Expression:
+    def __add__(self, other: ExpressionLike) -> Expression:
         return call("add", self, other)
 
-    def __radd__(self, other: Value) -> Expression:
+    def __radd__(self, other: ExpressionLike) -> Expression:
         return call("add", other, self)
 
-    def __sub__(self, other: Value) -> Expression:
+    def __sub__(self, other: ExpressionLike) -> Expression:
         return call("subtract", self, other)
 
-    def __rsub__(self, other: Value) -> Expression:
+    def __rsub__(self, other: ExpressionLike) -> Expression:
         return call("subtract", other, self)
 
-    def __mul__(self, other: Value) -> Expression:
+    def __mul__(self, other: ExpressionLike) -> Expression:
         return call("multiply", self, other)
 
-    def __rmul__(self, other: Value) -> Expression:
+    def __rmul__(self, other: ExpressionLike) -> Expression:
         return call("multiply", other, self)
 
-    def __truediv__(self, other: Value) -> Expression:
+    def __truediv__(self, other: ExpressionLike) -> Expression:
         return call("divide", self, other)
 
-    def __rtruediv__(self, other: Value) -> Expression:
+    def __rtruediv__(self, other: ExpressionLike) -> Expression:
         return call("divide", other, self)
 
     def __neg__(self) -> Expression:
@@ -79,38 +79,38 @@ class Expression:
     def __abs__(self) -> Expression:
         return call("absolute", self)
 
-    def __lt__(self, other: Value) -> Expression:
+    def __lt__(self, other: ExpressionLike) -> Expression:
         return call("less", self, other)
 
-    def __le__(self, other: Value) -> Expression:
+    def __le__(self, other: ExpressionLike) -> Expression:
         return call("less_equal", self, other)
 
-    def __gt__(self, other: Value) -> Expression:
+    def __gt__(self, other: ExpressionLike) -> Expression:
         return call("greater", self, other)
 
-    def __ge__(self, other: Value) -> Expression:
+    def __ge__(self, other: ExpressionLike) -> Expression:
         return call("greater_equal", self, other)
 
-    def __and__(self, other: Value) -> Expression:
+    def __and__(self, other: ExpressionLike) -> Expression:
         return call("bitwise_and", self, other)
 
-    def __or__(self, other: Value) -> Expression:
+    def __or__(self, other: ExpressionLike) -> Expression:
         return call("bitwise_or", self, other)
 
-    def __xor__(self, other: Value) -> Expression:
+    def __xor__(self, other: ExpressionLike) -> Expression:
         return call("bitwise_xor", self, other)
 
-    def __lshift__(self, other: Value) -> Expression:
+    def __lshift__(self, other: ExpressionLike) -> Expression:
         return call("left_shift", self, other)
 
-    def __rshift__(self, other: Value) -> Expression:
+    def __rshift__(self, other: ExpressionLike) -> Expression:
         return call("right_shift", self, other)
 
     def __invert__(self) -> Expression:
         return call("invert", self)
 
 
-Value = Expression | float | int | bool
+ExpressionLike = Expression | float | int | bool
 
 
 @dataclass(frozen=True, slots=True, eq=True)
@@ -147,7 +147,7 @@ class Call(Expression):
 
     Attributes:
         function: a name in `FUNCTIONS`.
-        arguments: as many as the function takes.
+        arguments: expressions, as many as the function takes.
     """
 
     function: str
@@ -265,7 +265,7 @@ def operand(index: int) -> Expression:
     return Operand(index)
 
 
-def call(function: str, *arguments: Value) -> Expression:
+def call(function: str, *arguments: ExpressionLike) -> Expression:
     """A function of `FUNCTIONS` on expressions and numbers.
 
     Raises:
@@ -276,17 +276,17 @@ def call(function: str, *arguments: Value) -> Expression:
     return Call(function, tuple([a if isinstance(a, Expression) else Literal(a) for a in arguments]))
 
 
-def where(condition: Expression, if_true: Value, if_false: Value) -> Expression:
+def where(condition: Expression, if_true: ExpressionLike, if_false: ExpressionLike) -> Expression:
     """One of two values, by a truth value or a number that is not 0."""
     return call("where", condition, if_true, if_false)
 
 
-def maximum(a: Value, b: Value) -> Expression:
+def maximum(a: ExpressionLike, b: ExpressionLike) -> Expression:
     """The larger of two values; NaN if either is NaN."""
     return call("maximum", a, b)
 
 
-def minimum(a: Value, b: Value) -> Expression:
+def minimum(a: ExpressionLike, b: ExpressionLike) -> Expression:
     """The smaller of two values; NaN if either is NaN."""
     return call("minimum", a, b)
 

@@ -83,7 +83,7 @@ class FilterMap(ResizeMap):
 
     @property
     def weight_bits(self) -> int:
-        """Bits behind the binary point that hold every weight exactly; 64 if there is no such number."""
+        """Bits after the binary point that hold every weight exactly; 64 if there is no such number."""
         denominator = math.lcm(self.axis.step.denominator, self.axis.offset.denominator)
         plain = self.radius == 1 and self.stretch == 1 and not self.exclude_outside
         return denominator.bit_length() - 1 if plain and denominator.bit_count() == 1 else 64

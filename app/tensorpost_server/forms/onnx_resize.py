@@ -42,7 +42,7 @@ class OnnxResize(AxesForm):
     """ONNX's Resize and Upsample: `Separable` with the rounding and the extrapolation that ONNX adds.
 
     Attributes:
-        inside: per dimension, the outputs that do not get the extrapolation value.
+        inside: span of the outputs along each dimension that do not get the extrapolation value.
         extrapolation_value: what elements outside get; None if there are none.
         round_each_axis: integers only: round after every axis, not once at the end.
     """
@@ -146,7 +146,7 @@ def _store(xp: ModuleType, sums: Any, out: Any, half: float) -> None:
 
 
 def _store_64(xp: ModuleType, sums: Any, out: Any, half: float, limits: np.iinfo[Any]) -> None:
-    """As `_store`; here a sum may be so large that all its neighbours are whole, and must not be moved."""
+    """`_store` for 64-bit integers: a sum may be so large that all its neighbours are whole, and must not be moved."""
     # The type's largest number is none of float64's; what rounds up to the power of two is replaced after the cast.
     above, below = sums >= float(limits.max), sums <= float(limits.min)
     whole = xp.rint(sums)

@@ -20,12 +20,12 @@ class Sampling:
 
     Attributes:
         scale: factor of the region's coordinates.
-        offsets: of the input's and the output's elements.
+        offsets: offset of the input's elements, and that of the output's.
         least: samples of a cell, at least.
-        most: at most.
+        most: samples of a cell, at most.
         corners: whether the first and the last sample lie on the region's ends.
         cells: cells of the grid.
-        size: of the image.
+        size: elements of the image along the axis.
         nearest: whether samples take the nearest element.
     """
 
@@ -39,7 +39,7 @@ class Sampling:
     nearest: bool
 
     def samples(self, low: float, high: float, span: tuple[int, int]) -> Samples:
-        """Those of a region's cells inside a span, on the host."""
+        """The samples of a region's cells inside a span, on the host."""
         begin, extent = low * self.scale, high * self.scale - low * self.scale
         if not math.isfinite(begin) or not math.isfinite(extent):
             none = np.zeros(0, int)
@@ -66,7 +66,7 @@ class Sampling:
         return Samples(count, cell, left, right, weight, steps, self.size - self.corners)
 
     def most_samples(self, cells: int) -> int:
-        """At most so many samples of a region's cells lie inside the image."""
+        """Upper bound of the samples of a region's cells that lie inside the image."""
         return max(cells * self.least, min(cells * self.most, cells + 2 * self.size + 6))
 
 
@@ -79,9 +79,9 @@ class Samples:
         cell: the cell of each sample, counted from the first of the span.
         left: an element.
         right: the next one; the same at the last element, and where the sample was moved to the first.
-        weight: of `right`.
+        weight: weight of `right`.
         steps: distances between samples in the region.
-        extent: of the image, in elements, or from the first to the last with AlignRegionsToCorners.
+        extent: length of the image, in elements, or from the first to the last with AlignRegionsToCorners.
     """
 
     count: int
@@ -97,7 +97,7 @@ class Samples:
         return cell / self.steps if self.steps else 0.5 + 0 * cell
 
     def averages(self, xp: ModuleType, cells: int) -> Iterator[tuple[int, Any, Any]]:
-        """For each cell with samples an index of the elements that it reads, and the weight of each as float32.
+        """Each cell that has samples, with an index of the elements that it reads, and the weight of each as float32.
 
         Elements of no weight are not read: infinity times 0 is NaN.
         """

@@ -196,7 +196,7 @@ class PyramidAxis(ScaledAxis):
 
     @property
     def steps(self) -> tuple[LinearAxis, ...]:
-        """From the input to the output; a step that changes nothing is left out."""
+        """The linear steps from the input to the output; a step that changes nothing is left out."""
         size, target = self.input_size, self.output_size
         sizes = [1 << power for power in range(size.bit_length(), -1, -1) if target < 1 << power < size]
         sizes = [size, *(sizes if size > 2 * target else [target]), target]

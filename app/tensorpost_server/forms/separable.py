@@ -185,7 +185,7 @@ class Separable(AxesForm):
         return target
 
     def _sum_parts(self, xp: ModuleType, x: Any, plans: Sequence[AxisPlan], level: int) -> Any:
-        """As `weighted_sums`, where windows are too wide to be held: a part at a time, and the parts' sums in float64.
+        """`weighted_sums` where windows are too wide to be held: a part at a time, and the parts' sums in float64.
 
         The parts begin at multiples of their length, so an output's are the same in every box.
         """
@@ -233,7 +233,7 @@ class Separable(AxesForm):
 
 
 def _parts(axes: Sequence[AxisMap | None], order: Sequence[int]) -> tuple[int, ...]:
-    """Per dimension, of how many inputs at a time an output's window is summed; 0 where it is taken as a whole.
+    """How many inputs at a time an output's window is summed of, per dimension; 0 where it is taken as a whole.
 
     It depends on the maps alone, as the order does, and never parts a sum of fewer than `LONG_SUM` taps.
     """

@@ -33,7 +33,7 @@ class Window:
 
     Attributes:
         taps: elements of the window.
-        strides: steps.
+        strides: distance between one window and the next, elements.
         dilations: distance between the window's elements.
         start: entries of padding before the input; negative where the input begins later.
         transposed: whether inputs spread over outputs instead of outputs reading inputs.
@@ -69,7 +69,7 @@ class Window:
         return replace(self, start=tuple([start - low for start, low in zip(self.start, lows, strict=True)]))
 
     def moves(self, axis: int, size: int, span: tuple[int, int]) -> Iterator[tuple[int, Move]]:
-        """For each tap that reads anything what it reads, and which outputs of the span that is for."""
+        """Each tap that reads anything, with what it reads, and which outputs of the span that is for."""
         for tap in self._taps(axis, size, span):
             offset = tap * self.dilations[axis] - self.start[axis]
             inner, outer = ((0, size), span) if self.transposed else (span, (0, size))
@@ -90,7 +90,7 @@ class Window:
         return range(max(0, -(-low // dilation)), min(self.taps[axis], high // dilation + 1))
 
     def rays(self, axis: int, size: int, span: tuple[int, int]) -> Iterator[tuple[int, slice]]:
-        """For each output of the span the entries that its window has; transposed, for each input those it reaches."""
+        """Each output of the span with the entries of its window; transposed, each input with those it reaches."""
         (first, end), limits = ((0, size), span) if self.transposed else (span, (0, size))
         dilation = self.dilations[axis]
         for at in range(first, end):
@@ -149,8 +149,8 @@ class WindowFunction(BoxFunction):
 
     Attributes:
         function: `(xp, inputs, box, out, output, window, **parameters)`; fills any box of an output.
-        window: over the input's spatial dimensions.
-        sizes: these.
+        window: the window, over the input's spatial dimensions.
+        sizes: the input's spatial sizes.
         bytes_per_element: memory that the function takes for each element that it reads or makes.
     """
 
@@ -159,7 +159,7 @@ class WindowFunction(BoxFunction):
     bytes_per_element: int = 8
 
     def _elements(self, shape: Sequence[int]) -> int:
-        """At most so many elements are read, or made after some of the axes, for outputs of this shape."""
+        """Upper bound of the elements that are read, or made after some of the axes, for outputs of this shape."""
         window, read = self.window, list[int]()
         for axis, (size, extent) in enumerate(zip(self.sizes, shape[2:], strict=True)):
             reach = (window.taps[axis] - 1) * window.dilations[axis]

@@ -13,8 +13,8 @@ The server's side is the ASGI extension `tensorpost.whole_messages` (ASGI 3.0, "
 that has arrived without waiting for it, and `send` takes a response in one call. ASGI's own `send` takes it in two
 messages, and servers write each to the socket: two system calls, and two packets for the caller to wake up for. A
 server offers it as `scope["extensions"]["tensorpost.whole_messages"] = {"whole_messages": WholeMessages(...)}`;
-`protocol.py` is one. Where it is absent or declines, ASGI's channels do the same. Middleware that wants to see messages
-removes it.
+`connection/whole_responses.py` makes it. Where it is absent or declines, ASGI's channels do the same. Middleware that
+wants to see messages removes it.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class RequestKey(NamedTuple):
     """What the HTTP head of a request says about the call.
 
     Attributes:
-        dialect: of the path.
+        dialect: the dialect of the request's path.
         operator: name in the path.
-        format: of request and response.
+        format: the media types of request and response.
         query: the query string, undecoded.
         body_bytes: Content-Length.
     """
@@ -160,10 +160,10 @@ class PreparedCall:
         options: the backend and device that were asked for.
         id: the caller's id of the call.
         sizes: bytes of each tensor, in the order of the body.
-        order: for each input of the plan, the index of its tensor in the body.
+        order: the index in the body of each of the plan's inputs.
         aligned: whether every tensor begins at a multiple of its item size, counted from the first.
         memory_bytes: what to reserve for it, tensors included.
-        heads: by worker; filled when workers are chosen.
+        heads: heads of responses, by worker; filled when workers are chosen.
         strings: the call with strings, if it works on any; the plan is of numbers that stand for them.
     """
 
@@ -212,25 +212,26 @@ class Replay:
     """Answers requests whose HTTP head is the same, byte for byte, as that of a request that was answered.
 
     Args:
-        service: of the application that answered.
-        key: of the request that was answered.
+        service: the service of the application that answered.
+        key: what the head of the answered request says.
         sent_id: the X-Request-ID in the HTTP head; None if there is none.
-        scope: of the request that was answered. Its path is that of the others too, and so is the name of its API key,
-            which the head holds; an address need not be.
+        scope: the ASGI scope of the answered request. Its path is that of the others too, and so is the name of its API
+            key, which the head holds; an address need not be.
     """
 
-    __slots__ = ("_caller", "_key", "_path", "_sent_id", "_service")
+    __slots__ = ("_key", "_key_name", "_path", "_sent_id", "_service")
 
     def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
         self._path = scope["path"]
-        self._caller = scope.get("tensorpost.caller") if not service.access.anonymous else None
+        self._key_name = None if service.access.anonymous else scope.get("tensorpost.caller")
 
-    def __call__(self, body: bytes) -> tuple[bytes, bytes] | None:
+    def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
         """Compute the response to a request with this body.
 
         Args:
             body: the whole body, as long as the HTTP head says.
+            address: the caller's; None on a Unix socket.
 
         Returns:
             The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
@@ -264,8 +265,8 @@ class Replay:
         id_, took = request_id(self._sent_id), stages.milliseconds
         if service.records is not None:
             record = RequestRecord(
-                time.time(), id_, self._caller, "POST", self._path, prepared.plan.operator, worker.backend.name, 200,
-                None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
+                time.time(), id_, self._key_name or address or "local", "POST", self._path, prepared.plan.operator,
+                worker.backend.name, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output
@@ -292,8 +293,9 @@ def changing_field_lines(id_: str, stages: Stages) -> bytes:
 
 # ---- the ASGI extension ----------------------------------------------------------------------------------------------
 
-ReplayFunction = Callable[[bytes], tuple[bytes, bytes] | None]
-"""From a body to the header lines and the body of the response 200; None to let the application answer."""
+ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes] | None]
+"""Answers a body, from this address (None on a Unix socket), with the header lines and the body of a response 200; None
+to let the application answer."""
 
 
 class SendWhole(Protocol):
@@ -304,7 +306,7 @@ class SendWhole(Protocol):
 
         Args:
             lines: the header fields as `field_lines` writes them, Content-Length among them.
-            body: as long as Content-Length says.
+            body: the response's body, as long as Content-Length says.
             replay: answers a later request with the same HTTP head; None if there is no such function.
 
         Returns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
@@ -13,7 +12,7 @@ from typing import Any, cast
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
-from tensorpost.descriptors.operator_desc import TensorPath
+from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.onnx.schemas import is_own
@@ -31,7 +30,7 @@ from tensorpost.strict_json import read_json
 
 from .parse_call import AnnouncedTensor, Dialect, RunOptions, match_names, parse_document, parse_query, query_number
 
-__all__ = ["DIALECTS", "DirectmlParser", "OnnxParser", "takes_long"]
+__all__ = ["DIALECTS", "DirectmlParser", "OnnxParser", "served_operator", "takes_long"]
 
 _MOST_ITEMS = 256
 """Entries of one array in the query. A tensor has 8 dimensions at most; the rest is room for mistakes to be named."""
@@ -39,9 +38,7 @@ _MOST_ITEMS = 256
 _SHORT_NUMBER = re.compile(r"-?(\d+\.|\.\d+)", re.ASCII)
 """Numbers that people write and JSON does not have: `.5` and `1.`."""
 
-_ONE_TENSOR = (
-    "npy holds one tensor, but the operator takes {}; send npz (np.savez) or a frame, which is a safetensors file"
-)
+_ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a frame, which is a safetensors file"
 
 
 def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
@@ -50,6 +47,20 @@ def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
     for name, is_array in inputs:
         found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
     return found[:count]
+
+
+def served_operator(name: str) -> type[OperatorDesc]:
+    """The class of an operator.
+
+    Raises:
+        UnknownOperator: there is none of that name; with the nearest name, or where all of them are listed.
+    """
+    try:
+        return operator_class(name)
+    except UnknownOperator as error:
+        if error.extra["nearest"] is None:
+            error.detail += "; GET /v1/operators lists them"
+        raise
 
 
 class DirectmlParser:
@@ -63,7 +74,7 @@ class DirectmlParser:
     """None: a descriptor says everything."""
 
     def __init__(self, name: str) -> None:
-        self._cls = operator_class(name)
+        self._cls = served_operator(name)
 
     def npy_tensor(self, *, empty: bool) -> str | None:
         """See `CallParser.npy_tensor`."""
@@ -126,11 +137,7 @@ class DirectmlParser:
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    words = re.compile(r"\b[A-Z]\w*")
-    found = [
-        replace(violation, message=words.sub(lambda word: names.get(word[0], word[0]), violation.message)).under("desc")
-        for violation in error.violations
-    ]
+    found = [violation.under("desc") for violation in in_attribute_names(cls, error.violations)]
     return _led_by_parameter(type(error).of(found), names)
 
 

@@ -50,7 +50,7 @@ class Encoded(Protocol):
         """Decode some of the tensors.
 
         Args:
-            memory: for each of them, as many bytes as it has.
+            memory: where to: a block for each of them, as long as the tensor.
             first: index of the first of them.
 
         Raises:
@@ -74,7 +74,7 @@ class Picture:
     """A picture as the tensor 1, height, width, channels; or as `pixels` says.
 
     Attributes:
-        name: of the tensor.
+        name: the tensor's name.
         image: the picture.
         pixels: how its tensor lies.
     """
@@ -90,7 +90,7 @@ class Picture:
         Args:
             content: the body.
             media_type: what Content-Type says.
-            name: of the tensor.
+            name: the tensor's name.
             pixels: how the tensor shall lie.
             settings: the limits.
 
@@ -145,7 +145,7 @@ class Npz:
 
     Attributes:
         archive: opened for reading.
-        content_bytes: of the archive.
+        content_bytes: length of the archive, bytes.
         heads: the members and their heads.
     """
 
@@ -160,7 +160,8 @@ class Npz:
         Args:
             content: the body.
             settings: the limits.
-            names: of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file, a, b)` writes.
+            names: makes the names of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file,
+                a, b)` writes.
 
         Raises:
             InvalidFrame: it is not an archive of npy files, or broken.
@@ -220,7 +221,9 @@ def _check_directory(content: bytes) -> None:
         raise InvalidFrame("the body is empty")
     end = content[-_END_BYTES:]
     if content[:4] not in (b"PK\x03\x04", b"PK\x05\x06") or end[:4] != b"PK\x05\x06":
-        raise InvalidFrame("the body is not an npz archive, as numpy.savez writes it; it must end with its directory")
+        raise InvalidFrame(
+            "the body is not an npz archive, which is a ZIP file of npy files; it must end with its directory"
+        )
     size = int.from_bytes(end[12:16], "little")
     far = content[-_END_BYTES - _END64_BYTES : -_END_BYTES][:4] == b"PK\x06\x07"
     if far or size > MOST_TENSORS * _DIRECTORY_BYTES_PER_TENSOR:
@@ -229,7 +232,9 @@ def _check_directory(content: bytes) -> None:
 
 def _tensor_name(member: zipfile.ZipInfo) -> str:
     if not member.filename.endswith(_SUFFIX):
-        raise InvalidFrame(f"the archive has {member.filename[:60]!r}, which is not an npy file; use numpy.savez")
+        raise InvalidFrame(
+            f"the archive has {member.filename[:60]!r}, which is not an npy file; an npz archive holds nothing else"
+        )
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InvalidFrame("the npz archive is compressed in a way that NumPy does not use")
     return member.filename.removesuffix(_SUFFIX)

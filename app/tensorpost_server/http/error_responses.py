@@ -137,7 +137,7 @@ def _answer(request: Request, error: p.TensorpostError, status: int, headers: di
     if not is_inference and wants_page(request.headers.get("accept", "")):
         headers["Content-Security-Policy"] = PAGE_POLICY
         return Response(problem_page(problem, request.scope.get("root_path", "")), status, headers, "text/html")
-    body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    body = json.dumps(problem, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
     return Response(body, status, headers, media_type)
 
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from tensorpost.onnx.strings import has_string_outputs, numbers_node
 from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
 
-from ..engine import QueueSlot, Stages, Ticket, Worker
+from ..engine import QueueSlot, Stages, StartFunction, Ticket, Worker
 from ..planning import Plan, make_plan
 from ..settings import Settings
 from .call_cache import (
@@ -58,18 +58,18 @@ class Execution:
     """One request that runs an operator.
 
     Args:
-        service: of the application.
+        service: the service of the application.
         scope: the ASGI scope of the request, with its id.
         fields: the header fields in it, by name.
-        dialect: of the path.
+        dialect: the dialect of the request's path.
         operator: name in the path.
         whole: the server's extension; None if it has none, or if middleware may want to see the messages.
         observation: takes note of what becomes known.
     """
 
     __slots__ = (
-        "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_queue_slot", "_scope",
-        "_service", "_ticket", "_upload_ended", "_wait", "_whole", "sender",
+        "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_parsing", "_queue_slot",
+        "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait", "_whole", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -80,12 +80,14 @@ class Execution:
         self._dialect, self._operator = dialect, operator
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
+        self._parsing, self._slow_threads = service.parsing.of(self._caller), service.slow_threads.of(self._caller)
         self._wait = wait_seconds(fields.get(b"prefer"))
         self._limit = asyncio.timeout(self._wait)
         self._upload_ended = False  # to make room for others
         self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
+        self._start: StartFunction | None = None
         self.sender: ResponseSender | None = None
 
     @property
@@ -175,7 +177,7 @@ class Execution:
         memory = read.memory
         if read.encoded is not None:
             memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
-            await service.image_threads.run(True, read.encoded.decode_into, memory)
+            await self._slow_threads.run(True, read.encoded.decode_into, memory)
         if memory is None:
             complete = body.complete if prepared.aligned and worker.is_small(plan) else None
             memory = None if complete is None else received_tensors(complete, prepared.sizes)
@@ -215,8 +217,8 @@ class Execution:
         """The planned call, from the call cache if it is there; and what parsing it read of the body."""
         settings, format_ = self._service.settings, key.format
         assert isinstance(format_, RequestFormat)
-        threads = self._service.parsing
         slow = takes_long(self._dialect, self._operator)
+        threads = self._slow_threads if slow else self._parsing
         # Refuses an unknown operator before anything of the body is read.
         parser = await threads.run(slow, self._dialect, self._operator)
         head, prepared = await self._known_call(key, body, stages)
@@ -225,8 +227,8 @@ class Execution:
         has_long_head = not head and body.length > INLINE_TEXT_BYTES and format_.request is not MediaType.RAW
         large = slow or has_long_head or len(key.query) > INLINE_QUERY_BYTES
         read = await read_call(
-            body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads, watch,
-            head_has_arrived=bool(head), large=large,
+            body, format_, parser, key.query.decode("latin-1"), settings, self._reserve, threads,
+            self._slow_threads, watch, head_has_arrived=bool(head), large=large,
         )  # fmt: skip
         stages.done("head")
         prepared = await threads.run(large, _plan, read, format_, settings)
@@ -264,7 +266,7 @@ class Execution:
             # `check_output` has limited it, so it fits in memory.
             output = await self._whole_output(prepared, worker, inputs)
             is_text = format_.response is MediaType.JSON
-            threads = self._service.parsing if is_text else self._service.image_threads
+            threads = self._parsing if is_text else self._slow_threads
             large = not is_text or json_elements(plan) > INLINE_JSON_ELEMENTS
             if prepared.strings is not None:
                 self._reserve(JSON_BYTES_PER_TEXT_BYTE * text_bytes(prepared, output))
@@ -304,7 +306,7 @@ class Execution:
         """The outputs' bytes, computed while earlier ones are being sent."""
         trace = self._observation.trace
         timeline = None if trace is None else trace.timeline
-        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline)
+        return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline, start=self._start)
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
         """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
@@ -342,9 +344,6 @@ class Execution:
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()
-
-
-"""Forms of a body whose head the call cache knows."""
 
 
 async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]:

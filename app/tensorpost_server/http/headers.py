@@ -42,7 +42,7 @@ def header_fields(headers: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, byte
     Source: RFC 9110, sections 5.2 and 5.3.
 
     Args:
-        headers: as ASGI has them, with names in lower case.
+        headers: ASGI's list of header fields, with names in lower case.
     """
     fields = dict(headers)
     if len(fields) != len(headers):
@@ -71,7 +71,7 @@ def request_framing(fields: Mapping[bytes, bytes], http_version: str) -> Framing
     What two readers could divide in two ways is refused, although RFC 9112, section 6.3, would let some of it pass.
 
     Args:
-        fields: as `header_fields` makes them; fields sent several times are joined, and so are refused here.
+        fields: the header fields, from `header_fields`; fields sent several times are joined, and so are refused here.
         http_version: "1.0" or "1.1".
 
     Raises:
@@ -103,7 +103,7 @@ def content_length(length: int | None, limit: int) -> int:
     """The length of a body that is not chunked, in bytes; its size is judged before any of it is read.
 
     Args:
-        length: as `request_framing` has read it.
+        length: the length that `request_framing` has read; None if there is none.
         limit: the setting `max_body_bytes`.
 
     Raises:

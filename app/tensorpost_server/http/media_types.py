@@ -47,7 +47,7 @@ class MediaType(enum.Enum):
 
 
 IMAGE_TYPES = frozenset((MediaType.PNG, MediaType.JPEG, MediaType.WEBP, MediaType.AVIF))
-"""Those of pictures; their names are those of `tensorpost.images.IMAGE_FORMATS`."""
+"""The media types of pictures; their names are those of `tensorpost.images.IMAGE_FORMATS`."""
 
 _MEDIA_TYPES: Mapping[str, MediaType] = {
     **{media_type.value: media_type for media_type in MediaType},
@@ -206,6 +206,9 @@ def refuse_content_encoding(headers: Mapping[bytes, bytes]) -> None:
         )
 
 
+_FORM = "application/x-www-form-urlencoded"  # what curl says of a body unless it is told otherwise
+
+
 def _request_type(content_type: bytes | None, only: MediaType | None = None) -> MediaType:
     name = (content_type or b"").decode("latin-1").partition(";")[0].strip().lower()
     found = _MEDIA_TYPES.get(name)
@@ -213,7 +216,8 @@ def _request_type(content_type: bytes | None, only: MediaType | None = None) -> 
         return found
     what = f"Content-Type {name[:80]!r} is not read here" if name else "there is no Content-Type"
     known = _known() if only is None else only.value
-    raise UnsupportedMediaType(f"{what}; send {known}", extra={"accept": known})
+    hint = f", with curl by -H 'content-type: {known.partition(',')[0]}'" if name == _FORM else ""
+    raise UnsupportedMediaType(f"{what}; send {known}{hint}", extra={"accept": known})
 
 
 def _response_type(accept: str, request: MediaType) -> tuple[MediaType, list[str]]:

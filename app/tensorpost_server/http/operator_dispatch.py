@@ -41,7 +41,7 @@ class OperatorDispatch:
 
     Args:
         app: the application inside.
-        service: of the application.
+        service: the service of the application.
     """
 
     __slots__ = ("_app", "_browsers", "_service")

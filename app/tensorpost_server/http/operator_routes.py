@@ -8,9 +8,9 @@ from typing import Any, cast
 from fastapi import APIRouter
 from pydantic.fields import FieldInfo
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, operator_class, parse_operator
+from tensorpost.descriptors import NEWEST, OPERATORS, FeatureLevel, OperatorDesc, parse_operator
 from tensorpost.descriptors.catalogue import FieldFacts, OperatorFacts
 from tensorpost.onnx import ONNX_OPERATORS, OnnxNode, lower
 from tensorpost.operation import Operation, Slot
@@ -19,15 +19,16 @@ from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
 from .caller_watch import CallerWatch
+from .dialects import served_operator
 from .documents import examples
 from .documents.conformance import conformance_of
-from .headers import FRAMING, Framing, content_length, header_fields
+from .headers import FRAMING, Framing, caller_of, content_length, header_fields
 from .media_types import refuse_content_encoding, require_json
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
 from .request_body import RequestBody, receive_chunked
 from .responses import slices_bytes
-from .service import Service, service_of
+from .service import JsonDocument, Service, service_of
 
 __all__ = ["catalogue_entry", "router"]
 
@@ -39,14 +40,14 @@ _OPERATOR = {"name": "operator", "in": "path", "required": True, "schema": {"typ
 
 @router.get("/v1/operators/", include_in_schema=False)
 @router.get("/v1/operators", summary="List the operators", tags=["operators"])
-async def list_operators(request: Request) -> JSONResponse:
+async def list_operators(request: Request) -> JsonDocument:
     """Every DirectML operator with its fields, types and support by feature level; every ONNX operator and version.
 
     `conformance` says of each opened backend how it computes the operator's test cases, and how near the results are.
     """
     onnx = [schema.to_json() for schema in ONNX_OPERATORS]
     opened = _opened_backends(request)
-    return JSONResponse({"operators": [catalogue_entry(cls, opened) for cls in OPERATORS], "onnx": onnx})
+    return JsonDocument({"operators": [catalogue_entry(cls, opened) for cls in OPERATORS], "onnx": onnx})
 
 
 @router.get(
@@ -55,11 +56,11 @@ async def list_operators(request: Request) -> JSONResponse:
     tags=["operators"],
     openapi_extra={"parameters": [_OPERATOR]},
 )
-async def describe_operator(request: Request) -> JSONResponse:
+async def describe_operator(request: Request) -> JsonDocument:
     """One operator's fields, types and support by feature level, with the JSON schema of its descriptor."""
-    cls = operator_class(request.path_params["operator"])
+    cls = served_operator(request.path_params["operator"])
     entry = catalogue_entry(cls, _opened_backends(request))
-    return JSONResponse({**entry, "json_schema": cls.model_json_schema(by_alias=True)})
+    return JsonDocument({**entry, "json_schema": cls.model_json_schema(by_alias=True)})
 
 
 def _opened_backends(request: Request) -> Collection[str]:
@@ -125,9 +126,9 @@ async def run_operator() -> Response:
 
 @router.get("/v1/onnx/", include_in_schema=False)
 @router.get("/v1/onnx", summary="List the ONNX operators", tags=["onnx"])
-async def list_onnx_operators() -> JSONResponse:
+async def list_onnx_operators() -> JsonDocument:
     """Every version of every ONNX operator here: inputs, types and attributes with their defaults."""
-    return JSONResponse({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
+    return JsonDocument({"operators": [schema.to_json() for schema in ONNX_OPERATORS]})
 
 
 @router.post(
@@ -163,7 +164,7 @@ _VALIDATE_OPENAPI = {
 @router.post(
     "/v1/validate", summary="Validate an operator document", tags=["operators"], openapi_extra=_VALIDATE_OPENAPI
 )
-async def validate(request: Request) -> JSONResponse:
+async def validate(request: Request) -> JsonDocument:
     """The verdict, every violation, the bytes and cost of the call, the output's description, the lowest feature level.
 
     `cost` is about what the call would take on the device that would be chosen now: seconds of computing, and bytes of
@@ -195,19 +196,22 @@ async def validate(request: Request) -> JSONResponse:
             body = RequestBody(request.receive, length, settings.receive_timeout_seconds)
         text = await whole_json(body, settings, ticket.grow)
         watch.start()
-        large = length > INLINE_TEXT_BYTES
-        document = await service.parsing.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
+        large, caller = length > INLINE_TEXT_BYTES, caller_of(request.scope)
+        threads, slow_threads = service.parsing.of(caller), service.slow_threads.of(caller)
+        document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
-        verdict = _node_verdict if _is_node(document) else _descriptor_verdict
-        found, operation = await service.parsing.run(large or _is_node(document), verdict, level, document)
+        if _is_node(document):
+            found, operation = await slow_threads.run(True, _node_verdict, level, document)
+        else:
+            found, operation = await threads.run(large, _descriptor_verdict, level, document)
         plan = None
         if operation is not None and found["valid"]:
-            plan = await service.parsing.run(large, make_plan, operation, settings.slice_bytes)
-        return JSONResponse(found | {"cost": None if plan is None else _cost(service, plan)})
+            plan = await threads.run(large, make_plan, operation, settings.slice_bytes)
+        return JsonDocument(found | {"cost": None if plan is None else _cost(service, plan)})
 
 
 def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
-    """About what the plan would take on the device that would be chosen now; None if there is none for it."""
+    """Estimate of what the plan would take on the device that would be chosen now; None if there is none for it."""
     try:
         worker = service.workers().choose(plan)
     except Unavailable:

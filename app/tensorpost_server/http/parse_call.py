@@ -1,4 +1,4 @@
-"""From a request to a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
+"""Parse a request into a `ReadCall`: query, announced tensors and document, in one of the dialects (DirectML, ONNX)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ..settings import Settings
 from .caller_watch import CallerWatch
 from .encoded_bodies import Encoded, Npz, Picture
 from .media_types import IMAGE_TYPES, MediaType, RequestFormat
-from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
+from .parse_threads import INLINE_TEXT_BYTES, CallerThreads
 from .request_body import RequestBody
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
     "whole_json",
 ]
 
-Head = TypeVar("Head")
+ParsedHead = TypeVar("ParsedHead")
 
 MOST_JSON_CONTAINERS = 16_384
 """Arrays and objects in a JSON body. A thousand tensors have 3 each; the rest is for data that nests like its shape."""
@@ -139,7 +139,7 @@ class CallParser(Protocol):
 
 
 Dialect = Callable[[str], CallParser]
-"""From an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
+"""Maps an operator's name in the path to its parser; raises UnknownOperator. Each dialect has a path of its own."""
 
 
 # ---- reading a body --------------------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ class ReadBody(NamedTuple):
     """What parsing a call left of its body; both are None where the tensors' bytes are yet to be received.
 
     Attributes:
-        memory: as in `ReadCall`.
-        encoded: as in `ReadCall`.
+        memory: the bytes of the tensors, if they were read; see `ReadCall`.
+        encoded: the body whose tensors are to be decoded; see `ReadCall`.
     """
 
     memory: list[memoryview] | None = None
@@ -181,19 +181,20 @@ class ReadBody(NamedTuple):
 
 async def read_call(
     body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
-    reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch, *, head_has_arrived: bool,
-    large: bool,
+    reserve: Callable[[int], Ticket], threads: CallerThreads, slow_threads: CallerThreads, watch: CallerWatch, *,
+    head_has_arrived: bool, large: bool,
 ) -> ReadCall:  # fmt: skip
     """Read and parse a call up to its tensors' bytes; and those as well where the operation depends on them.
 
     Args:
         body: the request's body, nothing of which has been consumed.
         format_: how to read it.
-        parser: of the operator.
+        parser: the operator's parser.
         query: the query string, undecoded.
         settings: the limits.
         reserve: admits the request, or reserves more for it, in bytes.
         threads: parse what is large.
+        slow_threads: read pictures and npz.
         watch: started as soon as the whole body has been received here.
         head_has_arrived: whether the head is short and already in memory, so that nothing is reserved for it.
         large: whether the call is parsed on a thread.
@@ -207,7 +208,7 @@ async def read_call(
         watch.start()
         return await threads.run(large, _parse_json, text, parser, query)
     if media_type is MediaType.NPZ or (media_type in IMAGE_TYPES and body.length):
-        return await _read_encoded(body, format_, parser, query, settings, reserve, threads, watch)
+        return await _read_encoded(body, format_, parser, query, settings, reserve, slow_threads, watch)
     if not head_has_arrived:
         reserve(min(body.length, settings.max_head_bytes))
     if media_type is not MediaType.FRAME:
@@ -248,7 +249,7 @@ async def read_call(
     return ReadCall(*call, metadata.get("id"), tensors, memory)
 
 
-def _finished(finish: Callable[[], Head]) -> Head:
+def _finished(finish: Callable[[], ParsedHead]) -> ParsedHead:
     """What the `finish` of a reader of heads returns, or its error with what a caller of curl should change."""
     try:
         return finish()
@@ -261,7 +262,7 @@ def _finished(finish: Callable[[], Head]) -> Head:
 
 async def _read_encoded(
     body: RequestBody, format_: RequestFormat, parser: CallParser, query: str, settings: Settings,
-    reserve: Callable[[int], Ticket], threads: ParseThreads, watch: CallerWatch,
+    reserve: Callable[[int], Ticket], threads: CallerThreads, watch: CallerWatch,
 ) -> ReadCall:  # fmt: skip
     """Receive a picture or an npz archive, and parse the call from its head. Only small inputs are decoded for it."""
     name = None if format_.request is MediaType.NPZ else parser.npy_tensor(empty=False)
@@ -291,6 +292,10 @@ async def _read_encoded(
         if format_.request in IMAGE_TYPES:
             ((_, row, shape),) = encoded.tensors
             error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
+        raise
+    except InvalidFrame as error:
+        if format_.request is MediaType.NPZ:
+            error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
         raise
     return ReadCall(*call, None, tensors, None, encoded)
 

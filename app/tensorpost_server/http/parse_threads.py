@@ -1,17 +1,19 @@
-"""Threads for parsing and writing what would hold the event loop's thread for longer than a few milliseconds.
+"""A thread for parsing and writing what would hold the event loop's thread for longer than a few milliseconds.
 
-Two threads, however many requests wait: Python runs one thread at a time, so more of them would only make the event
-loop wait longer for its turn.
+One thread, however many requests wait: Python runs one thread at a time, so each more of them makes the event loop wait
+longer for its turn. Callers take turns, and the thread has a lower priority than the event loop's.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
-__all__ = ["INLINE_JSON_ELEMENTS", "INLINE_QUERY_BYTES", "INLINE_TEXT_BYTES", "ParseThreads"]
+from ..engine import WorkerThreads
+
+__all__ = ["INLINE_JSON_ELEMENTS", "INLINE_QUERY_BYTES", "INLINE_TEXT_BYTES", "CallerThreads", "ParseThreads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,14 +27,30 @@ INLINE_QUERY_BYTES = 1024
 INLINE_JSON_ELEMENTS = 1024
 """Largest output, in elements, that is written as JSON there; 1 ms."""
 
-_THREADS = 2
-
 
 class ParseThreads:
-    """Runs calls on threads of its own; the threads start with the first call."""
+    """Threads of its own for calls of callers in turn; they start with the first call.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tensorpost-parse")
+    Args:
+        count: the number of threads.
+        name: the beginning of their names.
+    """
+
+    def __init__(self, count: int = 1, name: str = "tensorpost-parse") -> None:
+        self.threads = WorkerThreads(count, name, extra_small=False, lower_priority=True)
+
+    def of(self, caller: str) -> CallerThreads:
+        """The threads, for a request of this caller."""
+        return CallerThreads(self.threads, caller)
+
+
+class CallerThreads:
+    """Runs calls for one request."""
+
+    __slots__ = ("_caller", "_threads")
+
+    def __init__(self, threads: WorkerThreads, caller: str) -> None:
+        self._threads, self._caller = threads, caller
 
     async def run(self, large: bool, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """The result of the call, which is made on a thread if it is large, and else at once.
@@ -42,4 +60,8 @@ class ParseThreads:
         """
         if not large:
             return call(*args, **options)
-        return await asyncio.wrap_future(self._threads.submit(call, *args, **options))
+        calls = self._threads.open(self._caller)
+        try:
+            return await asyncio.wrap_future(self._threads.submit(calls, 1, partial(call, *args, **options)))
+        finally:
+            self._threads.close(calls)

@@ -12,7 +12,7 @@ from tensorpost.frame import BodyWriter
 from tensorpost.problems import BodyMismatch, LimitExceeded, ReceiveTimeout
 
 from .connection.receive_into import ReceiveInto
-from .parse_threads import INLINE_TEXT_BYTES, ParseThreads
+from .parse_threads import INLINE_TEXT_BYTES, CallerThreads
 
 __all__ = ["ClientDisconnected", "RequestBody", "receive_chunked"]
 
@@ -143,7 +143,7 @@ class RequestBody:
         """All bytes that are unread, if no more will come; else None."""
         return None if self._more else self._buffered
 
-    async def feed(self, reader: HeadCollector, threads: ParseThreads) -> None:
+    async def feed(self, reader: HeadCollector, threads: CallerThreads) -> None:
         """Feed a reader until it has its head, a long one on a thread; the bytes after the head stay unread."""
         while reader.head is None and (
             part := self._buffered or await self.peek(max(_HEAD_BLOCK, min(reader.missing, _LONG_HEAD_BLOCK)))

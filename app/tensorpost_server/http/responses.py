@@ -17,7 +17,7 @@ from starlette.types import Message, Send
 
 from tensorpost import datatypes, frame
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
-from tensorpost.json_tensor import tensor_to_json_text
+from tensorpost.json_tensor import tensor_to_json
 from tensorpost.operation import Slot
 from tensorpost.problems import LimitExceeded, NotAcceptable
 
@@ -27,6 +27,7 @@ from ..settings import Settings
 from .access.browser_requests import NO_SNIFFING
 from .call_cache import PreparedCall, PreparedHead, ReplayFunction, WholeMessages, changing_field_lines, field_lines
 from .caller_watch import CallerWatch
+from .json_numbers import json_numbers
 from .media_types import IMAGE_TYPES, MediaType, RequestFormat
 from .raw_tensor import raw_tensor_fields
 from .request_body import ClientDisconnected
@@ -41,6 +42,7 @@ __all__ = [
     "json_elements",
     "response_head",
     "slices_bytes",
+    "tensor_json",
     "text_bytes",
     "whole_response",
     "whole_response_bytes",
@@ -206,8 +208,8 @@ def whole_response(
 
     Args:
         prepared: the call.
-        format_: of the response.
-        worker: that computed it.
+        format_: the media types of the call, of which the response's is used.
+        worker: the worker that computed it.
         outputs: the bytes of the outputs, one after the other.
     """
     media_type, slots = format_.response, prepared.plan.outputs
@@ -226,20 +228,33 @@ def whole_response(
 
 
 def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
-    tensors: list[str] = []
+    tensors: list[bytes] = []
     for (name, array), asked in zip(arrays.items(), prepared.operation.outputs, strict=True):
         if prepared.strings is not None and asked.layout.data_type.numpy_name == "str":
             texts = [element.decode() for element in prepared.strings.table.strings(array)]
-            text = json.dumps({"dtype": "string", "shape": list(array.shape), "data": texts}, ensure_ascii=False)
+            text = json.dumps(
+                {"dtype": "string", "shape": list(array.shape), "data": texts}, ensure_ascii=False
+            ).encode()
         else:
-            text = tensor_to_json_text(array)
-        tensors.append(f"{json.dumps(name)}: {text}")
-    document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False)
-    return f'{document[:-1]}, "tensors": {{{", ".join(tensors)}}}}}'.encode()
+            text = tensor_json(array)
+        tensors.append(b"%b: %b" % (json.dumps(name).encode(), text))
+    document = json.dumps({**metadata, "op": json.loads(metadata["op"])}, allow_nan=False).encode()
+    return b'%b, "tensors": {%b}}\n' % (document[:-1], b", ".join(tensors))
+
+
+def tensor_json(array: NDArray[Any]) -> bytes:
+    """The JSON text of `tensor_to_json`.
+
+    Raises:
+        InvalidParameter: whatever `tensor_to_json` refuses.
+    """
+    tensor = tensor_to_json(array)
+    data = json_numbers(tensor.pop("data"))
+    return b'%b, "data": [%b]}' % (json.dumps(tensor).encode()[:-1], data)
 
 
 def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """As `numpy.savez` writes it, which takes no tensor of the name `file`."""
+    """An archive as `numpy.savez` writes it, which takes no tensor of the name `file`."""
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
@@ -305,8 +320,8 @@ class ResponseSender:
 
     Args:
         send: the ASGI channel.
-        request_id: of the request.
-        stages: of the request; `compute` is added here.
+        request_id: the request's id.
+        stages: the request's stages; `compute` is added here.
         timeout: longest wait for the caller to take a part, seconds.
         whole: the server's extension; None if it has none, or middleware may want to see the messages.
         watch: cancels the request's task when its caller disconnects.
@@ -314,8 +329,8 @@ class ResponseSender:
     Attributes:
         begun: whether the response has begun; from then on its status cannot change.
         complete: whether all of it was handed to the server.
-        sent_bytes: of the body, until now.
-        slices: of the output that were sent, until now.
+        sent_bytes: length of the body as far as it was sent, bytes.
+        slices: how many slices of the output were sent.
         replay: handed to the server with a small response; None if it cannot be replayed.
     """
 

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -25,14 +26,14 @@ from .observability.traces import Traces
 from .open_inference.inference_service import InferenceService
 from .parse_threads import ParseThreads
 
-__all__ = ["Service", "router", "service_of"]
+__all__ = ["JsonDocument", "Service", "router", "service_of"]
 
 _MOST_CALLS = 512
 _NOT_LIMITS = (
     "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
     "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
     "tls_certificate", "tls_key", "tls_client_ca", "presets", "grpc_port",
-    "shared_memory", "shared_memory_prefix",
+    "shared_memory", "shared_memory_prefix", "cuda_shared_memory",
 )  # fmt: skip
 
 
@@ -42,6 +43,14 @@ _log = logging.getLogger(__name__)
 def _stop_process() -> None:
     """Ask this process to stop in order: every ASGI server handles SIGTERM."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+class JsonDocument(JSONResponse):
+    """JSON that ends with a line feed, so that a shell's prompt does not follow it on the same line."""
+
+    def render(self, content: Any) -> bytes:
+        """See starlette."""
+        return super().render(content) + b"\n"
 
 
 @dataclass(slots=True)
@@ -61,8 +70,8 @@ class Service:
         metrics: counts the requests that have ended; None if they are off.
         traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
-        parsing: threads for large JSON and heads.
-        image_threads: threads that decode and encode pictures and npz, which may take seconds.
+        parsing: the thread for large JSON and heads.
+        slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
 
@@ -81,7 +90,7 @@ class Service:
     traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
-    image_threads: ParseThreads = field(default_factory=ParseThreads)
+    slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
 
     @property
@@ -152,14 +161,14 @@ router = APIRouter()
 
 
 @router.get("/v1/devices", summary="List the devices", tags=["service"])
-async def list_devices(request: Request) -> JSONResponse:
+async def list_devices(request: Request) -> JsonDocument:
     """Every device, or why it cannot be used; how large a plan must be for `auto` to prefer it; what is in use now."""
     pool = service_of(request).opened()
-    return JSONResponse({"default": pool.default, "devices": [asdict(status) for status in pool.status()]})
+    return JsonDocument({"default": pool.default, "devices": [asdict(status) for status in pool.status()]})
 
 
 @router.get("/v1/limits", summary="List the limits", tags=["service"])
-async def list_limits(request: Request) -> JSONResponse:
+async def list_limits(request: Request) -> JsonDocument:
     """Each limit with its variable and reason; beside it, the memory in use, and each device's seconds per element."""
     service = service_of(request)
     values = service.settings.model_dump()
@@ -182,21 +191,21 @@ async def list_limits(request: Request) -> JSONResponse:
     workers = {} if service.pool is None else service.pool.workers
     rates = {key: dict(worker.costs.seconds_per_element) for key, worker in workers.items()}
     found = {"limits": limits, "in_use": in_use, "large_blocks": memory, "seconds_per_element": rates}
-    return JSONResponse(found)
+    return JsonDocument(found)
 
 
 # The paths are those of the Open Inference Protocol's health endpoints.
 @router.get("/v2/health/live", summary="Is the process alive?", tags=["health"])
-async def live(request: Request) -> JSONResponse:
+async def live(request: Request) -> JsonDocument:
     """200 as long as the event loop answers and every device works; 503 with a `reason` if only a restart helps."""
     service = service_of(request)
     fault = None if service.pool is None else service.pool.fault(service.settings.stuck_seconds)
-    return JSONResponse({"live": True} if fault is None else {"live": False, "reason": fault}, 503 if fault else 200)
+    return JsonDocument({"live": True} if fault is None else {"live": False, "reason": fault}, 503 if fault else 200)
 
 
 @router.get("/v2/health/ready", summary="Will requests be served?", tags=["health"])
-async def ready(request: Request) -> JSONResponse:
+async def ready(request: Request) -> JsonDocument:
     """200 if requests will be served; 503 while starting or draining."""
     service = service_of(request)
     is_ready, is_live = service.ready, service.pool is None or service.pool.lost is None
-    return JSONResponse({"live": is_live, "ready": is_ready}, 200 if is_ready else 503)
+    return JsonDocument({"live": is_live, "ready": is_ready}, 200 if is_ready else 503)

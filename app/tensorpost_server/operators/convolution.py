@@ -130,11 +130,11 @@ def convolve(
         x: the input.
         filters: output channels x channels of a group x taps, in the type that is multiplied in; transposed, input
             channels x output channels of a group x taps.
-        box: of the output.
+        box: the box of the output.
         made: what is added to, of that type too.
-        window: over the spatial dimensions.
-        groups: of channels.
-        widened: from `(xp, part)` of the input to the same in that type.
+        window: the window, over the spatial dimensions.
+        groups: how many groups of channels there are.
+        widened: function from `(xp, part)` of the input to the same in that type.
     """
     images, (channel, end), *spans = box
     own = (filters.shape[1] * groups if window.transposed else filters.shape[0]) // groups  # output channels of a group

@@ -9,8 +9,8 @@ from .registry import form_of_class
 
 __all__ = ["depth_space_form"]
 
-SpaceToDepth = dml.SpaceToDepthOperatorDesc | dml.SpaceToDepth1OperatorDesc
-DepthToSpace = dml.DepthToSpaceOperatorDesc | dml.DepthToSpace1OperatorDesc
+_SpaceToDepthDesc = dml.SpaceToDepthOperatorDesc | dml.SpaceToDepth1OperatorDesc
+_DepthToSpaceDesc = dml.DepthToSpaceOperatorDesc | dml.DepthToSpace1OperatorDesc
 
 
 @form_of_class(
@@ -19,9 +19,9 @@ DepthToSpace = dml.DepthToSpaceOperatorDesc | dml.DepthToSpace1OperatorDesc
     dml.DepthToSpaceOperatorDesc,
     dml.DepthToSpace1OperatorDesc,
 )
-def depth_space_form(desc: SpaceToDepth | DepthToSpace) -> Copies:
+def depth_space_form(desc: _SpaceToDepthDesc | _DepthToSpaceDesc) -> Copies:
     """Depth [n, d, y, x] and space [n, c, y * B + by, x * B + bx]; d counts c, by and bx in either order."""
-    to_depth, block = isinstance(desc, SpaceToDepth), desc.block_size
+    to_depth, block = isinstance(desc, _SpaceToDepthDesc), desc.block_size
     space, depth = desc.input_tensor.sizes, desc.output_tensor.sizes
     if not to_depth:
         space, depth = depth, space

@@ -19,7 +19,7 @@ import numpy as np
 from tensorpost import descriptors as dml
 
 from ..forms import Pointwise
-from ..forms.expression import Value, call, maximum, minimum, operand, where
+from ..forms.expression import ExpressionLike, call, maximum, minimum, operand, where
 from .activation import activated
 from .elementwise_base import binary, limited, operands, pointwise, saturated, scaling, unary, wide_integer
 from .registry import form_of_class
@@ -94,7 +94,7 @@ def divide_form(desc: dml.ElementWiseDivideOperatorDesc) -> Pointwise:
     return pointwise(desc, where(call("equal", b, 0), _by_zero(desc), call("divide_integers", a, b)))
 
 
-def _by_zero(desc: dml.ElementWiseDivideOperatorDesc | dml.ElementWiseModulusFloorOperatorDesc) -> Value:
+def _by_zero(desc: dml.ElementWiseDivideOperatorDesc | dml.ElementWiseModulusFloorOperatorDesc) -> ExpressionLike:
     """An integer divided by 0."""
     dtype = desc.a_tensor.dtype
     return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(operand(0) < 0, 1, -1)
@@ -168,7 +168,7 @@ def constant_pow_form(desc: dml.ElementWiseConstantPowOperatorDesc) -> Pointwise
 
 @form_of_class(dml.ElementWiseSignOperatorDesc)
 def sign_form(desc: dml.ElementWiseSignOperatorDesc) -> Pointwise:
-    """By comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
+    """Sign, by comparisons as on the page, so NaN and both zeros give +0; an unsigned type has no -1."""
     x = operand(0)
     return pointwise(desc, where(x > 0, 1, 0 if desc.input_tensor.dtype.kind == "u" else where(x < 0, -1, 0)))
 

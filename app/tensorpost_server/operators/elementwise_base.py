@@ -60,7 +60,7 @@ def pointwise(desc: OperatorDesc, expression: Expression, computed_in: str | Non
     """The form of an expression of the `operands`.
 
     Args:
-        desc: with or without a ScaleBias.
+        desc: the operator, with or without a ScaleBias.
         expression: what is computed.
         computed_in: NumPy name of the type that it is computed in; by default the first input's, and float32 for
             integers with a ScaleBias. From a floating-point type integers are saturated.

@@ -24,10 +24,10 @@ __all__ = ["fold_form", "unfold_form"]
 BLOCK = 1 << 15  # elements at a time, whose indices of 64 bits stay in a CPU's cache
 LEAST_WORK = 2000  # elements that are added up in the time of one window element's calls
 
-_Move = tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]
+_FoldMove = tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]
 
 
-class _Axis(NamedTuple):
+class _FoldAxis(NamedTuple):
     """A spatial dimension: `place = block * stride + tap * dilation - before` is the image's element."""
 
     size: int
@@ -58,9 +58,9 @@ class _Axis(NamedTuple):
         return [(tap, taps, low, high - low) for tap, taps, low, high in spans if high > low]
 
 
-def _axes(desc: dml.UnfoldOperatorDesc | dml.FoldOperatorDesc) -> tuple[_Axis, ...]:
+def _axes(desc: dml.UnfoldOperatorDesc | dml.FoldOperatorDesc) -> tuple[_FoldAxis, ...]:
     fields = (desc.image[2:], desc.window_sizes, desc.strides, desc.dilations, desc.start_padding, desc.windows())
-    return tuple([_Axis(*numbers) for numbers in zip(*fields, strict=True)])
+    return tuple([_FoldAxis(*numbers) for numbers in zip(*fields, strict=True)])
 
 
 @form_of_class(dml.UnfoldOperatorDesc)
@@ -88,7 +88,7 @@ def unfold_form(desc: dml.UnfoldOperatorDesc) -> Copies | BoxFunction:
     return Copies((rank,), (tuple(copies),), 0 if any(cuts) else None)
 
 
-def _unfold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_Axis, ...]) -> None:
+def _unfold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_FoldAxis, ...]) -> None:
     batch, rows, columns = slice(*box[0]), xp.arange(*box[1], dtype="int64"), xp.arange(*box[2], dtype="int64")
     inside = xp.ones((len(rows), len(columns)), bool)
     places: list[Any] = []
@@ -102,14 +102,14 @@ def _unfold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tup
 
 @form_of_class(dml.FoldOperatorDesc)
 def fold_form(desc: dml.FoldOperatorDesc) -> BoxFunction:
-    """For each element of the window, the blocks' values are added at their places."""
+    """Sums of the blocks' values at their places, for each element of the window."""
     work = 1 + -(-desc.input_tensor.element_count // desc.output_tensor.element_count)
     least = LEAST_WORK * math.prod(desc.window_sizes)
     scratch = desc.output_tensor.element_count * 4 if desc.output_tensor.item_size == 2 else 0
     return BoxFunction(_fold, 1, (("axes", _axes(desc)),), work, least, scratch)
 
 
-def _fold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_Axis, ...]) -> None:
+def _fold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple[_FoldAxis, ...]) -> None:
     batch, channels, *spans = box
     _, taps, strides, dilations, before, blocks = zip(*axes, strict=True)
     x = inputs[0].reshape(len(inputs[0]), -1, *taps, *blocks)[(slice(*batch), slice(*channels))]
@@ -122,7 +122,9 @@ def _fold(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axes: tuple
         out[...] = made
 
 
-def _moves(window: Window, sizes: Sequence[int], spans: Sequence[tuple[int, int]], axis: int = 0) -> Iterator[_Move]:
+def _moves(
+    window: Window, sizes: Sequence[int], spans: Sequence[tuple[int, int]], axis: int = 0
+) -> Iterator[_FoldMove]:
     """Window elements in row-major order, each with what it reads and where that is added; never all at once."""
     if axis == len(sizes):
         yield (), (), ()

@@ -39,7 +39,7 @@ unary(dml.ElementWiseIsNanOperatorDesc, lambda x: call("not_equal", x, x))
 
 @form_of_class(dml.ElementWiseBitShiftLeftOperatorDesc, dml.ElementWiseBitShiftRightOperatorDesc)
 def shift_form(desc: dml.ElementWiseBitShiftLeftOperatorDesc | dml.ElementWiseBitShiftRightOperatorDesc) -> Pointwise:
-    """By counts of 5 bits; a sixth one, of elements of 64 bits, is set where any of the count's bits 5 to 31 is."""
+    """Shifts by counts of 5 bits; for elements of 64 bits a sixth is set where any of the count's bits 5 to 31 is."""
     a, b = operand(0), operand(1)
     count = b & 31
     if desc.a_tensor.item_size == 8:
@@ -65,7 +65,7 @@ _BITWISE: dict[type[OperatorDesc], Expression] = {
 
 @form_of_class(*_BITWISE)
 def bitwise_form(desc: OperatorDesc) -> Pointwise:
-    """Of elements of any type as unsigned integers."""
+    """Bitwise functions, of elements of any type taken as unsigned integers of the same width."""
     bits = f"uint{8 * desc.outputs[0].layout.data_type.item_size}"
     return Pointwise(_BITWISE[type(desc)], (bits,) * len(desc.inputs), bits, of_bits=True)
 

@@ -95,7 +95,7 @@ def _parts(tensors: Sequence[BufferTensorDesc], axis: int) -> Iterator[tuple[Seq
 
 @form_of_class(dml.PaddingOperatorDesc, dml.Padding1OperatorDesc)
 def padding_form(desc: dml.PaddingOperatorDesc | dml.Padding1OperatorDesc) -> Copies | BoxFunction:
-    """Along each axis the output is a few runs of the input, forwards, backwards or of one element.
+    """Copies: the output is, along each axis, a few runs of the input, forwards, backwards or of one element.
 
     Where that makes many copies, elements are taken by their indices instead.
     """

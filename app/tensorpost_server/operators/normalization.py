@@ -4,7 +4,7 @@ Choices where the pages are silent: FLOAT16 is computed in float32 and rounded o
 squared deviations, of all elements of a line.
 
 DirectML's answers decide: LP_NORMALIZATION adds Epsilon to the square of the norm, of the sum of absolute values too;
-the neighbours of LOCAL_RESPONSE_NORMALIZATION are one more behind than before if LocalSize is even, the divisor is
+the neighbours of LOCAL_RESPONSE_NORMALIZATION are one more after than before if LocalSize is even, the divisor is
 always LocalSize, and what is outside counts as 0; MEAN_VARIANCE_NORMALIZATION2 without the mean takes the mean of the
 squares.
 """
@@ -112,10 +112,10 @@ def local_response_form(desc: dml.LocalResponseNormalizationOperatorDesc) -> Box
     """`x / (Bias + Alpha / LocalSize * sum)^Beta` (DML_LOCAL_RESPONSE_NORMALIZATION_OPERATOR_DESC)."""
     axes, sizes = (1,) if desc.cross_channel else (2, 3), desc.input_tensor.sizes
     before = (desc.local_size - 1) // 2
-    behind = desc.local_size - 1 - before
+    after = desc.local_size - 1 - before
     steps = tuple(
         [
-            range(-min(before, size - 1), min(behind, size - 1) + 1) if axis in axes else range(1)
+            range(-min(before, size - 1), min(after, size - 1) + 1) if axis in axes else range(1)
             for axis, size in enumerate(sizes)
         ]
     )

@@ -19,7 +19,7 @@ from tensorpost.datatypes import data_type
 from tensorpost.onnx import OnnxNode
 
 from ..forms import Pointwise
-from ..forms.expression import Expression, Value, call, maximum, minimum, operand, where
+from ..forms.expression import Expression, ExpressionLike, call, maximum, minimum, operand, where
 from .activation import gelu, hard_sigmoid, sigmoid, softplus
 from .elementwise_base import saturated
 from .registry import form_of_node
@@ -34,9 +34,9 @@ def expression_form(
 
     Args:
         node: the node.
-        expression: of an operand for each tensor.
+        expression: what is computed; an operand stands for each tensor.
         types: NumPy names of the types that each is converted to; default those described at the top of the file.
-        wide: of constants; default the type of the last tensor.
+        wide: type of the constants; default the type of the last tensor.
     """
     types = types or tuple([_computed(tensor.data_type) for _, tensor in node.tensors])
     input_sizes = dict(node.parameters).get("input_sizes", ())
@@ -155,7 +155,7 @@ def _is_infinity(node: OnnxNode, x: Expression) -> Expression:
     return call("equal", x, -math.inf if either == (1, 0) else math.inf)
 
 
-def _by_zero(node: OnnxNode, a: Expression) -> Value:
+def _by_zero(node: OnnxNode, a: Expression) -> ExpressionLike:
     dtype = node.input.row.dtype
     return int(np.iinfo(dtype).max) if dtype.kind == "u" else where(a < 0, 1, -1)
 
@@ -168,7 +168,7 @@ def _quotient(node: OnnxNode, a: Expression, b: Expression) -> Expression:
 
 
 def _remainder(node: OnnxNode, a: Expression, b: Expression) -> Expression:
-    """Of A's sign with fmod, else of B's, a 0 too."""
+    """Remainder with A's sign if `fmod` is set, else with B's; so has a remainder of 0."""
     rest = call("fmod", a, b)
     if node.attribute("fmod"):
         return rest
@@ -183,7 +183,7 @@ def _gelu_by_tanh(x: Expression) -> Expression:
 
 @form_of_node("Pow")
 def power_form(node: OnnxNode) -> Pointwise:
-    """In the type of the base, which is the result's; integers to floating-point powers in float64, truncated."""
+    """Power in the type of the base, which is the result's; integers to floating-point powers in float64, truncated."""
     (_, base), (_, exponent) = node.tensors
     integer, whole = _kind(node) in "iu", data_type(exponent.data_type).dtype.kind in "iu"
     if integer and whole:
@@ -201,7 +201,7 @@ def clip_form(node: OnnxNode) -> Pointwise:
     """`min(max(x, min), max)`: max wins where it is below min."""
     names = [name for name, _ in node.tensors]
 
-    def bound(name: str) -> Value | None:
+    def bound(name: str) -> ExpressionLike | None:
         if name in names:
             return operand(names.index(name))
         value = node.attribute(name)

@@ -31,7 +31,7 @@ __all__ = ["reduce_form"]
 
 @form_of_node("Softmax", "LogSoftmax", "Hardmax")
 def softmax_form(node: OnnxNode) -> Lines:
-    """Along the axes together."""
+    """Softmax, LogSoftmax or Hardmax along the axes together."""
     axes = dict(node.parameters)["axes"]
     if node.op_type == "Hardmax":
         return hardmax_lines(node.input.shape, axes)
@@ -52,7 +52,8 @@ def reduce_form(node: OnnxNode) -> Form:
     axes, function = dict(node.parameters)["axes"], _REDUCTIONS[node.op_type]
     if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
         return packed_form(node)
-    return _lines(node, _reduce, axes, (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size))
+    parameters, scratch = (("axes", axes), ("function", function)), 3 * max(4, node.input.row.item_size)
+    return _lines(node, _reduce, axes, parameters, scratch, reduction=function.name)
 
 
 def _reduce(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:
@@ -80,11 +81,13 @@ def position_form(node: OnnxNode) -> Form:
     return _lines(node, positions, found["axes"], parameters, node.input.row.item_size + 8)
 
 
-def _lines(node: OnnxNode, function: Any, axes: tuple[int, ...], parameters: tuple[Any, ...], scratch: int) -> Form:
+def _lines(
+    node: OnnxNode, function: Any, axes: tuple[int, ...], parameters: tuple[Any, ...], scratch: int, reduction: str = ""
+) -> Form:
     """Lines whose axes stay as sizes of 1, or are dropped."""
     shape = node.input.shape
     kept = tuple([1 if axis in axes else size for axis, size in enumerate(shape)])
-    lines = Lines(function, axes, shape, (kept,), (parameters,), scratch)
+    lines = Lines(function, axes, shape, (kept,), (parameters,), scratch, reduction=reduction)
     if node.output.shape == kept:
         return lines
     work = max(1, node.input.element_count // max(1, node.output.element_count))

@@ -46,7 +46,7 @@ def transpose_form(node: OnnxNode) -> Copies:
 
 @form_of_node("Expand")
 def expand_form(node: OnnxNode) -> Copies:
-    """Along axes of size 1 the element is repeated."""
+    """Copies that repeat the element along axes of size 1."""
     own, shape = dict(node.parameters)["own"], node.output.shape
     loops = [Loop(size, (axis, 1), ((axis, int(own[axis] != 1)),)) for axis, size in enumerate(shape) if size > 1]
     zeros = (0,) * len(shape)
@@ -286,7 +286,7 @@ def _one_hot(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: in
 
 @form_of_node("ReverseSequence")
 def reverse_form(node: OnnxNode) -> BoxFunction:
-    """Along the time axis the first elements of each entry of the batch are reversed, as many as its length says."""
+    """The first elements of each entry of the batch reversed along the time axis, as many as its length says."""
     return BoxFunction(_reverse, 2, node.parameters, 2, block=BLOCK)
 
 

@@ -154,7 +154,7 @@ def largest_places(xp: ModuleType, x: Any, window: Window, spans: Box, sizes: Se
     Args:
         xp: the array library.
         x: a part of the input.
-        window: over that part.
+        window: the window, over that part.
         spans: which outputs.
         sizes: the whole input's spatial sizes.
         region: where the part lies in it.

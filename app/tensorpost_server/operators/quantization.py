@@ -24,7 +24,7 @@ from tensorpost.descriptors import BufferTensorDesc, OperatorDesc
 from ..forms import Array, BoxFunction, Pointwise
 from ..forms.base import whole_box
 from ..forms.blockwise import BlockSource, blockwise, to_four_bits
-from ..forms.expression import Expression, Value, call, minimum, operand, where
+from ..forms.expression import Expression, ExpressionLike, call, minimum, operand, where
 from .registry import form_of_class
 
 __all__ = ["dequantize_form", "dynamic_form", "quantize_form", "quantized_add_form"]
@@ -35,7 +35,7 @@ LIMITS = {
 }  # fmt: skip
 
 
-def quantized(x: Expression, scale: Expression, zero_point: Value, integer: TensorDataType) -> Expression:
+def quantized(x: Expression, scale: Expression, zero_point: ExpressionLike, integer: TensorDataType) -> Expression:
     """`clamp(round(x / scale) + zero_point)`; of a quotient that is NaN the least integer."""
     low, high = LIMITS[integer]
     whole = call("rint", x / scale) + zero_point
@@ -57,7 +57,7 @@ def dequantize_form(desc: Any) -> Pointwise | BoxFunction | Array:
     return _form(desc, (x - zero_point) * scale)
 
 
-def _operands(desc: OperatorDesc, integer: TensorDataType) -> tuple[Expression, Expression, Value]:
+def _operands(desc: OperatorDesc, integer: TensorDataType) -> tuple[Expression, Expression, ExpressionLike]:
     x, scale, *zero_point = [operand(index) for index in range(len(desc.inputs))]
     middle = isinstance(desc, dml.BlockQuantization) and integer.name.startswith("U")
     return x, scale, zero_point[0] if zero_point else float(1 << integer.bits - 1 if middle else 0)

@@ -33,8 +33,8 @@ def along(xp: ModuleType, values: Any, rank: int, axis: int, span: tuple[int, in
     Args:
         xp: the array library.
         values: one value or one for each entry of the axis, of any rank; None for an absent tensor.
-        rank: of what they scale.
-        axis: along which they are.
+        rank: dimensions of the tensor that the values scale.
+        axis: index of the axis that the values belong to.
         span: the part of the axis that is wanted.
         absent: what stands for an absent tensor.
     """

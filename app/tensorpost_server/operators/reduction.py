@@ -1,8 +1,8 @@
 """Reductions and selections along lines.
 
-Choices where the pages are silent: sums of FLOAT16 and FLOAT32 are made in float32, pairwise as NumPy's are; integers
-wrap; NaN is the largest in TOP_K and TOP_K1, what ARGMIN and ARGMAX find, and passes through MAX and MIN; LOG_SUM_EXP
-subtracts the largest element first.
+Choices where the pages are silent: sums of FLOAT16 and FLOAT32 are made in float32, pairwise as NumPy's are, or no less
+exactly; integers wrap; NaN is the largest in TOP_K and TOP_K1, what ARGMIN and ARGMAX find, and passes through MAX and
+MIN; LOG_SUM_EXP subtracts the largest element first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def reduce_form(desc: dml.ReduceOperatorDesc) -> Lines:
         ReduceFunction.L1: 1, ReduceFunction.L2: 1, ReduceFunction.SUM_SQUARE: 1, ReduceFunction.LOG_SUM_EXP: 3,
     }  # fmt: skip
     scratch = max(4, item) * temporaries.get(desc.function, 0) + (4 if item == 2 or desc.function.is_index else 0)
-    return Lines(reduce_lines, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch)
+    return Lines(
+        reduce_lines, axes, desc.input_tensor.sizes, (desc.output_tensor.sizes,), (parameters,), scratch,
+        reduction=desc.function.name,
+    )  # fmt: skip
 
 
 def reduce_lines(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], function: ReduceFunction) -> None:

@@ -11,16 +11,16 @@ from ..forms import Form
 
 __all__ = ["FORMS", "NODE_FORMS", "form_of", "form_of_class", "form_of_node"]
 
-Make = TypeVar("Make", bound=Callable[[Any], Form])
+FormFactory = TypeVar("FormFactory", bound=Callable[[Any], Form])
 
 FORMS: dict[type, Callable[[Any], Form]] = {}
 """What makes the form, by class. Filled when the modules of this package are imported."""
 
 
-def form_of_class(*classes: type) -> Callable[[Make], Make]:
+def form_of_class(*classes: type) -> Callable[[FormFactory], FormFactory]:
     """Decorate the function that makes the form of the operations of these classes."""
 
-    def register(make: Make) -> Make:
+    def register(make: FormFactory) -> FormFactory:
         for cls in classes:
             assert cls not in FORMS, f"{cls.__name__} has a form already"
             FORMS[cls] = make
@@ -33,10 +33,10 @@ NODE_FORMS: dict[str, Callable[[Any], Form]] = {}
 """What makes the form of an ONNX node, by its operator."""
 
 
-def form_of_node(*op_types: str) -> Callable[[Make], Make]:
+def form_of_node(*op_types: str) -> Callable[[FormFactory], FormFactory]:
     """Decorate the function that makes the form of the nodes of these ONNX operators."""
 
-    def register(make: Make) -> Make:
+    def register(make: FormFactory) -> FormFactory:
         for op_type in op_types:
             assert op_type not in NODE_FORMS, f"{op_type} has a form already"
             NODE_FORMS[op_type] = make

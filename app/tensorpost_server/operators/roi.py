@@ -86,7 +86,7 @@ def _cells(low: int, high: int, cells: int, span: tuple[int, int], size: int) ->
 
 
 def _samplings(desc: Any, image: Sequence[int], grid: Sequence[int]) -> tuple[Sampling, Sampling]:
-    """Those of rows and of columns."""
+    """The samplings of rows and of columns."""
     offsets = (getattr(desc, "input_pixel_offset", 0.5), getattr(desc, "output_pixel_offset", -0.5))
     corners = getattr(desc, "align_regions_to_corners", False)
     least, most = desc.minimum_samples_per_output, desc.maximum_samples_per_output

@@ -86,7 +86,7 @@ def normalization_gradient_form(desc: dml.BatchNormalizationGradient) -> Array:
 def _normalize_gradient(
     xp: ModuleType, x: Any, gradient: Any, mean: Any, variance: Any, scale: Any, epsilon: float, own: bool
 ) -> tuple[Any, ...]:
-    """With `own`, mean and variance depend on the input."""
+    """Gradients of input, scale and bias; with `own`, mean and variance depend on the input."""
     dtype = x.dtype
     x, gradient, scale = [array.astype("float64") for array in (x, gradient, scale)]
     spread, count = variance.astype("float64") + epsilon, x.size // mean.size

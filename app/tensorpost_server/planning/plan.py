@@ -1,4 +1,4 @@
-"""From an operation to a plan: layouts, byte counts, slices and the form. Pure and cached."""
+"""Make the plan of an operation: layouts, byte counts, slices and the form. Pure and cached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Plan:
         inputs: tensors to receive, in binding order, as the form reads them.
         outputs: tensors to send, in binding order.
         slices: how the outputs are cut, in the order of the answer's bytes.
-        work: about how many elements are read and combined, all slices together.
+        work: estimate of the elements that are read and combined, all slices together.
         held_bytes: memory that a run holds beside its inputs and the slices: whole outputs, where they are computed
             together.
         scratch_bytes: memory that the CPU takes beside them for each slice that is being computed.
@@ -82,7 +82,7 @@ class Plan:
         return self.operation.name
 
 
-class _Key:
+class _PlanKey:
     """An operation as a key: its document, in which 0.0 and -0.0 differ, as they do in results."""
 
     __slots__ = ("document", "operation")
@@ -91,7 +91,7 @@ class _Key:
         self.operation, self.document = operation, operation.to_document_text()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.document == other.document
+        return isinstance(other, _PlanKey) and self.document == other.document
 
     def __hash__(self) -> int:
         return hash(self.document)
@@ -104,11 +104,11 @@ def make_plan(operation: Operation, slice_bytes: int) -> Plan:
         operation: a descriptor or a node; its own rules hold already.
         slice_bytes: the most bytes of output made at a time.
     """
-    return _make_plan(_Key(operation), slice_bytes)
+    return _make_plan(_PlanKey(operation), slice_bytes)
 
 
 @lru_cache(maxsize=1024)
-def _make_plan(key: _Key, slice_bytes: int) -> Plan:
+def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     operation = key.operation
     form, outputs = form_of(operation), operation.outputs
     inputs = _read_inputs(form, operation.inputs)

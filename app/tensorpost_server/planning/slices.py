@@ -47,7 +47,7 @@ class Slices:
         layout: the output's layout.
         order: its axes, largest stride first.
         split: which of them, counted in that order, is cut; those before it are one coordinate in each slice.
-        parts: into how many parts of about equal size the cut axis falls.
+        parts: how many parts of about equal size the cut axis falls into.
         output: which output it is, in binding order.
         count: how many slices there are.
         whole: the only slice, if there is just one: small outputs are asked for it again and again.
@@ -122,7 +122,7 @@ class OutputSlices:
 
     Attributes:
         outputs: the cut of each output.
-        whole: None: there is more than one slice, as in `Slices`.
+        whole: always None, since there is more than one slice; see `Slices`.
     """
 
     outputs: tuple[Slices, ...]
@@ -136,7 +136,7 @@ class OutputSlices:
 
     @property
     def has_gaps(self) -> bool:
-        """As `Slices.has_gaps`, of any output."""
+        """Whether `Slices.has_gaps` holds for any output."""
         return any(slices.has_gaps for slices in self.outputs)
 
     def piece(self, index: int) -> OutputSlice:

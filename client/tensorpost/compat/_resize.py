@@ -22,7 +22,7 @@ __all__ = [
     "ONNX_CUBIC",
     "PILLOW_CUBIC",
     "Coordinates",
-    "Rounding",
+    "NearestRounding",
     "axis_of",
     "nearest_resize",
     "packed",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Coordinates = Literal["half_pixel", "asymmetric", "align_corners"]
-Rounding = Literal["round_prefer_ceil", "round_prefer_floor", "floor"]
+NearestRounding = Literal["round_prefer_ceil", "round_prefer_floor", "floor"]
 
 _OPSET = 19
 MOST_DML_DIMENSIONS = 4
@@ -52,7 +52,7 @@ def untouched(n: int) -> ResizeAxis:
 
 
 def axis_of(
-    n: int, length: int, ratio: Fraction, coordinates: Coordinates, rounding: Rounding = "round_prefer_ceil"
+    n: int, length: int, ratio: Fraction, coordinates: Coordinates, rounding: NearestRounding = "round_prefer_ceil"
 ) -> ResizeAxis:
     """The axis in exact numbers, by ONNX's formulas."""
     if coordinates == "align_corners":
@@ -69,7 +69,7 @@ def packed(tensor: OnnxTensor) -> BufferTensorDesc:
 
 
 def nearest_resize(
-    tensor: OnnxTensor, axes: Sequence[ResizeAxis], coordinates: Coordinates, rounding: Rounding
+    tensor: OnnxTensor, axes: Sequence[ResizeAxis], coordinates: Coordinates, rounding: NearestRounding
 ) -> OperatorDesc | OnnxNode:
     """A descriptor if it picks the right element at every index, otherwise an ONNX node, which always does."""
     if tensor.data_type in DML_TYPES and len(axes) <= MOST_DML_DIMENSIONS:

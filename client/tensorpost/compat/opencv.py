@@ -13,7 +13,7 @@ from ._arguments import Described, read_constant, read_numbers, read_sizes, read
 from ._resize import (
     ONNX_CUBIC,
     Coordinates,
-    Rounding,
+    NearestRounding,
     axis_of,
     nearest_resize,
     packed,
@@ -81,7 +81,7 @@ def opencv_resize(
     if name == "INTER_NEAREST_EXACT":
         lengths = [(length, Fraction(length, n)) for n, (length, _) in zip(tensor.shape[:2], lengths, strict=True)]
     coordinates: Coordinates = "asymmetric" if name == "INTER_NEAREST" else "half_pixel"
-    rounding: Rounding = "floor" if name == "INTER_NEAREST" else "round_prefer_ceil"
+    rounding: NearestRounding = "floor" if name == "INTER_NEAREST" else "round_prefer_ceil"
     resized = [axis_of(n, *length, coordinates, rounding) for n, length in zip(tensor.shape[:2], lengths, strict=True)]
     axes = [*resized, *map(untouched, tensor.shape[2:])]
     if name.startswith("INTER_NEAREST"):

@@ -18,7 +18,7 @@ from ._resize import (
     ONNX_CUBIC,
     PILLOW_CUBIC,
     Coordinates,
-    Rounding,
+    NearestRounding,
     axis_of,
     nearest_resize,
     packed,
@@ -64,9 +64,9 @@ def torch_interpolate(
         size: elements of the result along each of them; a single number holds for all.
         scale_factor: factors along each of them; a single number holds for all.
         mode: `nearest`, `nearest-exact`, `linear`, `bilinear`, `trilinear` or `bicubic`.
-        align_corners: for the linear modes and `bicubic` only; None means False.
+        align_corners: whether the corners' centres are aligned; linear modes and `bicubic` only; None means False.
         recompute_scale_factor: take size / input size for the scale, in place of `scale_factor` itself.
-        antialias: for `bilinear` and `bicubic`.
+        antialias: whether to filter while shrinking; `bilinear` and `bicubic` only.
 
     Raises:
         InvalidParameter: PyTorch refuses the arguments, or does what cannot be expressed: mode `area`; `align_corners`
@@ -96,7 +96,7 @@ def torch_interpolate(
             "which nothing here expresses; use align_corners=False"
         )
     coordinates: Coordinates = "align_corners" if align_corners else "half_pixel"
-    rounding: Rounding = "round_prefer_ceil"
+    rounding: NearestRounding = "round_prefer_ceil"
     if mode == "nearest":
         coordinates, rounding = "asymmetric", "floor"
     lengths = _torch_lengths(tensor.shape[2:], size, scale_factor, recompute_scale_factor)

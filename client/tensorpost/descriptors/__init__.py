@@ -143,7 +143,7 @@ def operator_class(name: str) -> type[OperatorDesc]:
     """The descriptor class of `DML_OPERATOR_TILE`, `TILE` or `tile`.
 
     Raises:
-        UnknownOperator: with the operator that looks most like the name.
+        UnknownOperator: no operator has this name; the message names the one that looks most like it.
     """
     short = _short_name(name)
     for cls in OPERATORS:
@@ -155,8 +155,8 @@ def operator_class(name: str) -> type[OperatorDesc]:
         message = f"DirectML's {short} has no implementation here yet"
     else:
         message = f"there is no operator {name[:60]!r} here"
-    hint = f"did you mean {guess!r}{how}?" if guess else f"GET /v1/operators lists the {len(OPERATORS)} that there are"
-    raise UnknownOperator(f"{message}; {hint}", extra={"nearest": guess})
+    hint = f"; did you mean {guess!r}{how}?" if guess else f", nor one of a similar name among the {len(OPERATORS)}"
+    raise UnknownOperator(f"{message}{hint}", extra={"nearest": guess})
 
 
 def operator_meant(name: str) -> str | None:
@@ -213,7 +213,7 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
             names = ", ".join(field.name for field in facts.fields)
             source = f"DML_{unserved}_OPERATOR_DESC, of the fields {names}"
             violation = Violation(
-                "operator-not-served", ("type",), message, kind, "a name in GET /v1/operators", source
+                "operator-not-served", ("type",), message, kind, "the name of an operator that is implemented", source
             )
             raise InvalidDescriptor.of([*found, violation]) from None
         try:

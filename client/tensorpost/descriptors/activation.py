@@ -56,7 +56,7 @@ _FUSED_SINCE = {
     "ELEMENT_WISE_CLIP": FeatureLevel.L6_0, "ACTIVATION_SOFTMAX": FeatureLevel.L6_1,
     "ACTIVATION_SOFTMAX1": FeatureLevel.L6_1,
 }  # fmt: skip
-"""What may be fused from a later level on than it is there ("DirectML feature level history")."""
+"""Operators that may be fused only from a later level than their own ("DirectML feature level history")."""
 
 
 class Activation(UnaryWithoutScale):
@@ -174,8 +174,8 @@ class ActivationLinearOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_LINEAR`: `Alpha * x + Beta`.
 
     Attributes:
-        alpha: factor.
-        beta: summand.
+        alpha: factor of x.
+        beta: what is added to the product.
     """
 
     operator_type = "ACTIVATION_LINEAR"
@@ -188,7 +188,7 @@ class ActivationParametricSoftplusOperatorDesc(Activation):
     """`DML_OPERATOR_ACTIVATION_PARAMETRIC_SOFTPLUS`: `Alpha * ln(1 + e^(Beta * x))`.
 
     Attributes:
-        alpha: factor.
+        alpha: factor of the logarithm.
         beta: factor of the exponent.
     """
 
@@ -320,7 +320,7 @@ class ActivationParameterizedReluOperatorDesc(ElementWise):
     Attributes:
         input_tensor: tensor to read.
         slope_tensor: a factor for each element; one for a channel is broadcast by strides of 0.
-        output_tensor: of the same DataType and sizes.
+        output_tensor: result, of the same DataType and sizes.
     """
 
     operator_type = "ACTIVATION_PARAMETERIZED_RELU"

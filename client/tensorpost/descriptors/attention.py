@@ -102,7 +102,7 @@ class Attention(OperatorDesc):
     bias_tensor: BufferTensorDesc | None = None
     mask_tensor: BufferTensorDesc | None = None
 
-    if TYPE_CHECKING:  # these stand behind others that are not the same
+    if TYPE_CHECKING:  # these stand after others that are not the same
         past_key_tensor: BufferTensorDesc | None
         past_value_tensor: BufferTensorDesc | None
         scale: float

@@ -150,7 +150,7 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
 
         Args:
             update: new values by Python name.
-            deep: of no effect; descriptors are frozen all the way down.
+            deep: ignored: descriptors are frozen all the way down.
 
         Raises:
             InvalidDescriptor: the new values do not fit the rest.

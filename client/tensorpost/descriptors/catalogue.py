@@ -88,8 +88,8 @@ class SupportRow:
     Attributes:
         since: first level that the row holds for.
         dimension_counts: lowest and highest DimensionCount.
-        data_types: DataTypes.
-        functions: for REDUCE the functions that the row is for; empty if it is for all.
+        data_types: the DataTypes that the tensor may have.
+        functions: functions of REDUCE that the row holds for; empty if it holds for all.
     """
 
     since: FeatureLevel
@@ -117,7 +117,7 @@ class OperatorFacts:
         since: the feature level that brought it.
         family: the group it belongs to, in words.
         in_place: whether an output may share memory with an input in DirectML. Requests never do.
-        fields: in the order of the C struct.
+        fields: the fields of the C struct, in its order.
         fields_by_kind: the same by kind: `input`, `output` or `attribute`.
         support: rows by tensor field, oldest first; `*` stands for every tensor.
     """

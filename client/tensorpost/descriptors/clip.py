@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..datatypes import TensorDataType
 from ..problems import Violation
 from .elementwise_base import ElementWiseGradient, Unary
-from .fields import Float, Scalar
+from .fields import Float, ScalarUnion
 from .movement import DataTypeOf, scalar_fits
 from .operator_desc import Given, Inferred, OperatorDesc
 from .tensor import BufferTensorDesc
@@ -50,8 +50,8 @@ class ElementWiseClip1OperatorDesc(Unary):
     operator_type = "ELEMENT_WISE_CLIP1"
 
     min_max_data_type: DataTypeOf
-    min: Scalar
-    max: Scalar
+    min: ScalarUnion
+    max: ScalarUnion
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -103,8 +103,8 @@ class ElementWiseClipGrad1OperatorDesc(ElementWiseGradient):
     operator_type = "ELEMENT_WISE_CLIP_GRAD1"
 
     min_max_data_type: DataTypeOf
-    min: Scalar
-    max: Scalar
+    min: ScalarUnion
+    max: ScalarUnion
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:

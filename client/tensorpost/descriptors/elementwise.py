@@ -64,7 +64,7 @@ __all__ = [
 
 
 class RoundingMode(enum.IntEnum):
-    """`DML_ROUNDING_MODE`."""
+    """`DML_ROUNDING_MODE`: which neighbouring integer a number is rounded to."""
 
     HALVES_TO_NEAREST_EVEN = 0
     TOWARD_ZERO = 1
@@ -136,8 +136,8 @@ class ElementWisePowOperatorDesc(ElementWise):
 
     Attributes:
         input_tensor: the bases.
-        exponent_tensor: of any supported DataType from level 3_0 on, of the input's below.
-        output_tensor: of the input's DataType.
+        exponent_tensor: exponents; from level 3_0 on any supported DataType, below it the input's.
+        output_tensor: result, of the input's DataType.
         scale_bias: applied to the bases and, as DirectML does, to the exponents.
     """
 
@@ -150,7 +150,7 @@ class ElementWisePowOperatorDesc(ElementWise):
     scale_bias: ScaleBias | None = None
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """Below 3_0 the exponents have the input's DataType."""
+        """Below level 3_0 the exponents have the input's DataType."""
         wanted, found = self.input_tensor.data_type.name, self.exponent_tensor.data_type.name
         if level < FeatureLevel.L3_0 and wanted != found:
             message = f"ExponentTensor is {found} and InputTensor {wanted}, which needs feature level 3_0, not {level}"
@@ -341,10 +341,10 @@ class ElementWiseIfOperatorDesc(ElementWise):
     """`DML_OPERATOR_ELEMENT_WISE_IF`: the element of A where the condition is not 0, else that of B, bit for bit.
 
     Attributes:
-        condition_tensor: UINT8.
+        condition_tensor: UINT8 tensor; 0 stands for false.
         a_tensor: what is taken where the condition holds.
         b_tensor: what is taken elsewhere.
-        output_tensor: of A's DataType.
+        output_tensor: result, of A's DataType.
     """
 
     operator_type = "ELEMENT_WISE_IF"

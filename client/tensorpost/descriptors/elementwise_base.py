@@ -23,8 +23,8 @@ class ScaleBias(Descriptor):
     """`DML_SCALE_BIAS`: what is done to each input element first, `x * Scale + Bias`.
 
     Attributes:
-        scale: factor.
-        bias: summand.
+        scale: factor of the element.
+        bias: what is added to the product.
     """
 
     scale: Float

@@ -6,6 +6,7 @@ number, and no text is taken for a number. The name of a field is DirectML's in 
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ __all__ = [
     "FloatArray",
     "Int",
     "IntArray",
-    "Scalar",
+    "ScalarUnion",
     "UInt",
     "UIntArray",
     "WholeNumber",
@@ -83,7 +84,7 @@ class WholeNumber:
         """The integer that a Python or NumPy integer is.
 
         Raises:
-            PydanticCustomError: with the rule's code; `Descriptor` makes a violation of it.
+            PydanticCustomError: the value is not such an integer; `Descriptor` makes a violation of the error's code.
         """
         number = _index(value)
         if number is not None and self.lowest <= number <= self.highest:
@@ -106,8 +107,9 @@ def _index(value: object) -> int | None:
 
 
 def _shown(value: object) -> str:
-    """The value for a message, at most 60 characters."""
-    text = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else str(presentable(value))
+    """The value for a message, at most 60 characters; what is no text as in JSON, whose words the documents have."""
+    found = repr(value[: _LONGEST_SHOWN + 1]) if isinstance(value, str) else presentable(value)
+    text = found if isinstance(found, str) else json.dumps(found)
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
@@ -152,7 +154,7 @@ Int = Annotated[int, WholeNumber("INT", INT_MAX, -INT_MAX - 1), WithJsonSchema({
 IntArray = Annotated[
     tuple[Int, ...], BeforeValidator(to_list), WithJsonSchema({"type": "array", "items": {"type": "integer"}})
 ]
-Scalar = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
+ScalarUnion = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
 """`DML_SCALAR_UNION`: a number that is read as the data type that another field names."""
 UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(to_list), WithJsonSchema(_UINTS)]
 

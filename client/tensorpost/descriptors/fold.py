@@ -21,7 +21,7 @@ from .tensor import BufferTensorDesc
 __all__ = ["FoldOperatorDesc", "UnfoldOperatorDesc"]
 
 MOST = 0xFFFF
-"""Of a stride, a dilation or a padding."""
+"""The largest stride, dilation or padding."""
 
 DEFAULTS = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}
 
@@ -34,8 +34,8 @@ class _Windows(OperatorDesc):
         output_tensor: same DataType.
         dimension_count: spatial dimensions; derived.
         window_sizes: elements of a window along each spatial dimension.
-        strides: from one window to the next.
-        dilations: from one element of a window to the next.
+        strides: distance from one window to the next, elements.
+        dilations: distance from one element of a window to the next, elements.
         start_padding: elements before the image that windows cover.
         end_padding: elements after it.
         image_field: which tensor is the image; the other one has the columns.
@@ -133,7 +133,7 @@ class UnfoldOperatorDesc(_Windows):
     """`DML_OPERATOR_UNFOLD`: makes a column of every window of an image, 0 where it covers the padding.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "UNFOLD"
@@ -146,7 +146,7 @@ class FoldOperatorDesc(_Windows):
     The image's sizes do not follow from the columns'. What falls on the padding is dropped.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "FOLD"

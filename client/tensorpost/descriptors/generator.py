@@ -12,7 +12,7 @@ from typing import Annotated
 
 from ..datatypes import TensorDataType
 from ..problems import Violation
-from .fields import CEnum, Float, Int, Scalar
+from .fields import CEnum, Float, Int, ScalarUnion
 from .movement import DataTypeOf, scalar_fits, scalar_type_is
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
@@ -39,14 +39,14 @@ class FillValueConstantOperatorDesc(OperatorDesc):
     Attributes:
         output_tensor: tensor to fill.
         value_data_type: the output's DataType.
-        value: of every element.
+        value: what every element becomes.
     """
 
     operator_type = "FILL_VALUE_CONSTANT"
 
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
-    value: Scalar
+    value: ScalarUnion
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -73,8 +73,8 @@ class FillValueSequenceOperatorDesc(OperatorDesc):
 
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
-    value_start: Scalar
-    value_delta: Scalar
+    value_start: ScalarUnion
+    value_delta: ScalarUnion
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -114,7 +114,7 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: what is not filled; 0 if it is left out.
-        output_tensor: of the input's sizes and DataType; its last two dimensions are the matrices'.
+        output_tensor: result, of the input's sizes and DataType; its last two dimensions are the matrices'.
         value_data_type: the output's DataType.
         value: what the band is filled with.
         diagonal_fill_begin: column less row of the first diagonal of the band.
@@ -127,7 +127,7 @@ class DiagonalMatrix1OperatorDesc(OperatorDesc):
     input_tensor: BufferTensorDesc | None = None
     output_tensor: BufferTensorDesc
     value_data_type: DataTypeOf
-    value: Scalar
+    value: ScalarUnion
     diagonal_fill_begin: Int
     diagonal_fill_end: Int
 

@@ -104,7 +104,7 @@ class GatherElementsOperatorDesc(OperatorDesc):
     Attributes:
         input_tensor: tensor to read.
         indices_tensor: where along the axis each element is; of the input's sizes but for the axis.
-        output_tensor: of the indices' sizes and the input's DataType.
+        output_tensor: result, of the indices' sizes and the input's DataType.
         axis: the dimension that is indexed.
     """
 
@@ -137,8 +137,8 @@ class ScatterElementsOperatorDesc(OperatorDesc):
     Attributes:
         input_tensor: what is not replaced.
         indices_tensor: where along the axis each update goes; no two of a line may be equal, else one of them wins.
-        updates_tensor: of the indices' sizes and the input's DataType.
-        output_tensor: of the input's sizes and DataType.
+        updates_tensor: the new elements, of the indices' sizes and the input's DataType.
+        output_tensor: result, of the input's sizes and DataType.
         axis: the dimension that is indexed.
     """
 
@@ -215,7 +215,8 @@ class OneHotOperatorDesc(OperatorDesc):
     """`DML_OPERATOR_ONE_HOT`: makes a line of each index: one value where the index says, another one elsewhere.
 
     Attributes:
-        indices_tensor: of size 1 along the axis. An index outside the axis is nowhere: its line has one value only.
+        indices_tensor: indices, of size 1 along the axis. An index outside the axis is nowhere: its line has one value
+            only.
         values_tensor: what is elsewhere and what is at the index: its first two elements in row-major order.
         output_tensor: the indices' sizes with the axis made longer, which follows from nothing; the values' DataType.
         axis: the dimension of the lines.
@@ -251,7 +252,7 @@ class ReverseSubsequencesOperatorDesc(OperatorDesc):
         sequence_lengths_tensor: how many elements of each line are reversed; of size 1 along the axis. The page leaves
             open what a length beyond the line does; in DirectML the elements that it lacks are its last one, and of 64
             bits the lower 32 count.
-        output_tensor: of the input's sizes and DataType.
+        output_tensor: result, of the input's sizes and DataType.
         axis: the dimension of the lines.
     """
 

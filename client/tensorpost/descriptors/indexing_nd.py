@@ -81,7 +81,7 @@ class ScatterNdOperatorDesc(OperatorDesc):
         indices_tensor: each line along the last dimension is the first coordinates of a part; no two lines may be
             equal, else one of the updates wins.
         updates_tensor: the indices' sizes without the last, then those of a part, aligned to the right.
-        output_tensor: of the input's sizes and DataType.
+        output_tensor: result, of the input's sizes and DataType.
         input_dimension_count: how many of the last dimensions of the input count; those before are 1.
         indices_dimension_count: how many of the last dimensions of the indices count; those before are 1.
     """

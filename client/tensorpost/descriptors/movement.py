@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..problems import Violation, counted
 from .catalogue import pascal_case
 from .feature_levels import FeatureLevel
-from .fields import CEnum, Float, IntArray, Scalar, UInt, UIntArray, count_of
+from .fields import CEnum, Float, IntArray, ScalarUnion, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
 from .tensor import MOST_TENSORS, BufferTensorDesc, TensorArray
 
@@ -50,7 +50,7 @@ class SliceOperatorDesc(OperatorDesc):
         input_tensor: tensor to read.
         output_tensor: same DataType and rank, with `sizes` as its sizes.
         offsets: the first element along each dimension.
-        dimension_count: derived.
+        dimension_count: number of entries of `offsets`; derived.
         sizes: elements to take along each dimension.
         strides: steps, at least 1.
     """
@@ -88,7 +88,7 @@ class Slice1OperatorDesc(OperatorDesc):
     Attributes:
         input_tensor: tensor to read.
         output_tensor: same DataType and rank; as many elements as the steps reach, or fewer.
-        dimension_count: derived.
+        dimension_count: number of entries of `input_window_offsets`; derived.
         input_window_offsets: the first element of the window along each dimension.
         input_window_sizes: elements of the window along each dimension, at least 1.
         input_window_strides: steps, not 0.
@@ -121,7 +121,7 @@ class SliceGradOperatorDesc(OperatorDesc):
     Attributes:
         input_gradient_tensor: tensor to read, of the sizes of SLICE1's output.
         output_gradient_tensor: same DataType and rank, of the sizes of SLICE1's input, which do not follow from others.
-        dimension_count: derived.
+        dimension_count: number of entries of `input_window_offsets`; derived.
         input_window_offsets: the first element of SLICE1's window along each dimension.
         input_window_sizes: elements of the window along each dimension, at least 1.
         input_window_strides: steps, not 0; a negative one starts at the window's last element.
@@ -156,13 +156,16 @@ def _window_rules(
     for axis, (length, count, offset, size, step) in enumerate(windows):
         most = _reached(size, step)
         if size < 1 or offset + size > length:
-            message = f"the window of {size} elements from {offset} on is not inside the {role}'s {length} elements"
+            message = (
+                f"the window of {counted(size, 'element')} from {offset} on is not inside the {role}'s "
+                f"{counted(length, 'element')}"
+            )
             yield desc.broken("window", ("InputWindowSizes", axis), message, size, f"1 to {max(1, length - offset)}")
         elif step == 0:
             message = "a step of 0 stays where it is"
             yield desc.broken("stride-zero", ("InputWindowStrides", axis), message, step, "not 0")
         elif count > most:
-            message = f"the steps reach {most} elements of the window, not {count}"
+            message = f"the steps reach {counted(most, 'element')} of the window, not {count}"
             yield desc.broken("output-sizes", (pascal_case(part), "Sizes", axis), message, count, f"1 to {most}")
 
 
@@ -175,9 +178,9 @@ class JoinOperatorDesc(OperatorDesc):
     """`DML_OPERATOR_JOIN`: lays tensors one after the other along an axis.
 
     Attributes:
-        input_count: derived.
+        input_count: number of entries of `input_tensors`; derived.
         input_tensors: tensors to read, equal in DataType and in all sizes but that of the axis.
-        output_tensor: as long along the axis as all inputs together.
+        output_tensor: result, as long along the axis as all inputs together.
         axis: a dimension.
     """
 
@@ -208,7 +211,7 @@ class SplitOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read.
-        output_count: derived.
+        output_count: number of entries of `output_tensors`; derived.
         output_tensors: the parts in order, equal in DataType and in all sizes but that of the axis.
         axis: a dimension.
     """
@@ -256,8 +259,8 @@ def _parts_fill_whole(desc: OperatorDesc, whole: str, parts: str, axis: int) -> 
         field = "OutputTensor" if whole == "output_tensor" else "InputTensor"
         yield desc.broken(
             "sizes-do-not-add-up", (field, "Sizes"),
-            f"along axis {axis} the parts have {total} elements together, the whole has {sizes[axis]}",
-            sizes, f"{total} elements along axis {axis}",
+            f"along axis {axis} the parts have {counted(total, 'element')} together, the whole has {sizes[axis]}",
+            sizes, f"{counted(total, 'element')} along axis {axis}",
         )  # fmt: skip
 
 
@@ -267,10 +270,10 @@ class PaddingOperatorDesc(OperatorDesc):
     Attributes:
         input_tensor: tensor to read.
         output_tensor: same DataType and rank; as large as the input and both paddings.
-        padding_mode: as in PADDING1; SYMMETRIC needs 3_0, WRAP 6_4.
+        padding_mode: what the elements around the tensor are, see PADDING1; SYMMETRIC needs 3_0, WRAP 6_4.
         padding_value: the constant, cast to the tensors' type: truncated for integers, of which the low bits are kept
             where they do not fit; without effect in other modes.
-        dimension_count: derived.
+        dimension_count: number of entries of `start_padding`; derived.
         start_padding: elements before the input along each dimension.
         end_padding: elements after it.
     """
@@ -309,7 +312,7 @@ class Padding1OperatorDesc(OperatorDesc):
             (mirrored after it), WRAP (from the other side; needs 6_4).
         padding_value_data_type: the tensors' DataType.
         padding_value: the constant; without effect in other modes.
-        dimension_count: derived.
+        dimension_count: number of entries of `start_padding`; derived.
         start_padding: elements before the input along each dimension.
         end_padding: elements after it.
     """
@@ -320,7 +323,7 @@ class Padding1OperatorDesc(OperatorDesc):
     output_tensor: BufferTensorDesc
     padding_mode: Annotated[PaddingMode, CEnum("DML_PADDING_MODE_")]
     padding_value_data_type: DataTypeOf
-    padding_value: Scalar = 0
+    padding_value: ScalarUnion = 0
     start_padding: UIntArray
     dimension_count: UInt = count_of("start_padding")
     end_padding: UIntArray

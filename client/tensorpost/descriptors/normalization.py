@@ -65,7 +65,7 @@ class MeanVarianceNormalization(Normalization):
         input_tensor: tensor to read.
         scale_tensor: factors; absent for 1.
         bias_tensor: summands; absent for 0.
-        output_tensor: of the input's sizes.
+        output_tensor: result, of the input's sizes.
     """
 
     input_tensor: BufferTensorDesc
@@ -123,7 +123,7 @@ class MeanVarianceNormalization1OperatorDesc(AxesNormalization):
 
     Attributes:
         axes: dimensions; one that is there twice counts once.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
         normalize_variance: whether to divide by the square root of the variance and Epsilon.
         epsilon: usually 1e-5.
         fused_activation: applied to the result; absent for none.
@@ -152,7 +152,7 @@ class MeanVarianceNormalization2OperatorDesc(AxesNormalization):
 
     Attributes:
         axes: dimensions; one that is there twice counts once.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
         use_mean: whether to subtract the mean; without it the variance is the mean of the squares.
         use_variance: whether to divide by the square root of the variance and Epsilon.
         epsilon: usually 1e-5.
@@ -173,11 +173,11 @@ class BatchNormalizationOperatorDesc(Normalization):
     Attributes:
         input_tensor: tensor to read.
         mean_tensor: the input's sizes, or 1 instead of some; usually 1 x C x 1 x 1.
-        variance_tensor: likewise, as the next two.
-        scale_tensor: factors.
-        bias_tensor: summands.
-        output_tensor: of the input's sizes.
-        spatial: of no effect from level 4_0 on.
+        variance_tensor: 1 or the input's size along each dimension, as for the next two.
+        scale_tensor: factors of the normalized elements.
+        bias_tensor: what is added to the products.
+        output_tensor: result, of the input's sizes.
+        spatial: whether mean and variance are one value per channel; ignored from level 4_0 on.
         epsilon: usually 1e-5.
         fused_activation: applied to the result; absent for none.
     """

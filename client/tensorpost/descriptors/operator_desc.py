@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,12 +30,15 @@ __all__ = [
     "NotGiven",
     "OperatorDesc",
     "TensorPath",
+    "in_attribute_names",
     "packed",
     "with_size",
 ]
 
 D = TypeVar("D", bound=Descriptor)
 E = TypeVar("E", bound=IntEnum)
+
+_FIELD_NAME = re.compile(r"\b[A-Z]\w*")
 
 TensorPath = tuple[str] | tuple[str, int]
 """Where a tensor stands in its operator: the attribute's name, with an index if it is an array of tensors."""
@@ -178,7 +182,8 @@ class OperatorDesc(Descriptor):
         What was given is not replaced. The base version infers nothing.
 
         Raises:
-            NotGiven: by the methods of `given`, for a field that cannot be read; what was yielded before it counts.
+            NotGiven: raised by the methods of `given` for a field that cannot be read; what was yielded before it
+                counts.
         """
         del given
         yield from ()
@@ -197,8 +202,8 @@ class OperatorDesc(Descriptor):
         """Read a descriptor that may leave out what follows from the rest; what is there is never changed.
 
         Raises:
-            InvalidDescriptor: with the violations of what was sent. What was filled in is blamed only where nothing
-                else is wrong, for instance an output of more than 2^32 - 1 elements.
+            InvalidDescriptor: the given fields break rules. What was filled in is blamed only where nothing else is
+                wrong, for instance an output of more than 2^32 - 1 elements.
         """
         given = Given(desc)
         missing = cls._missing(given)
@@ -532,6 +537,14 @@ def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
 def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
     """The sizes with another one along an axis."""
     return [*sizes[:axis], size, *sizes[axis + 1 :]]
+
+
+def in_attribute_names(cls: type[OperatorDesc], violations: Sequence[Violation]) -> list[Violation]:
+    """The violations with messages that say `scale_size` instead of `ScaleSize`, for callers who sent no document."""
+    names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
+    return [
+        replace(v, message=_FIELD_NAME.sub(lambda word: names.get(word[0], word[0]), v.message)) for v in violations
+    ]
 
 
 def _of_output(message: str) -> str:

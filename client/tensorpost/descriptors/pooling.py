@@ -213,9 +213,9 @@ class QuantizedPooled(Quantized):
     Attributes:
         input_tensor: N x C x spatial, INT8 or UINT8.
         input_scale_tensor: one value or one for each channel.
-        input_zero_point_tensor: as its scales, of the input's DataType; absent for 0.
+        input_zero_point_tensor: zero points, one for each scale, of the input's DataType; absent for 0.
         output_scale_tensor: one value or one for each channel.
-        output_zero_point_tensor: as its scales, of the output's DataType; absent for 0.
+        output_zero_point_tensor: zero points, one for each scale, of the output's DataType; absent for 0.
         output_tensor: N x C x spatial, of the input's DataType.
     """
 
@@ -259,8 +259,8 @@ class AveragePoolingGradients(OperatorDesc):
     """The tensors of AVERAGE_POOLING's gradient.
 
     Attributes:
-        input_gradient_tensor: of the sizes of AVERAGE_POOLING's output.
-        output_gradient_tensor: of the sizes of its input, and the same DataType.
+        input_gradient_tensor: gradient of AVERAGE_POOLING's output, of its sizes.
+        output_gradient_tensor: gradient of its input, of the input's sizes and the same DataType.
     """
 
     input_gradient_tensor: BufferTensorDesc
@@ -272,8 +272,8 @@ class MaxPoolingGradients(OperatorDesc):
 
     Attributes:
         input_tensor: MAX_POOLING2's input.
-        input_gradient_tensor: of the sizes of its output.
-        output_gradient_tensor: of the sizes of its input; all three have one DataType.
+        input_gradient_tensor: gradient of its output, of the output's sizes.
+        output_gradient_tensor: gradient of its input, of the input's sizes; all three have one DataType.
     """
 
     input_tensor: BufferTensorDesc
@@ -321,7 +321,7 @@ class MaxUnpoolingOperatorDesc(OperatorDesc):
         input_tensor: N x C x H x W.
         indices_tensor: UINT32 or UINT64, of the input's sizes: places in the output, in row-major order over all
             dimensions, batch and channels included. One beyond the output writes nothing; of equal ones, one writes.
-        output_tensor: of any sizes and the input's DataType.
+        output_tensor: result, of any sizes and the input's DataType.
     """
 
     operator_type = "MAX_UNPOOLING"

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class MatrixTransform(enum.IntEnum):
-    """`DML_MATRIX_TRANSFORM`."""
+    """`DML_MATRIX_TRANSFORM`: whether a matrix is transposed before it is multiplied."""
 
     NONE = 0
     TRANSPOSE = 1
@@ -106,7 +106,7 @@ class GemmOperatorDesc(MatrixProduct, WithFusedActivation):
     Attributes:
         a_tensor: M x K matrices, or K x M if `trans_a` is TRANSPOSE; equal leading dimensions in all tensors.
         b_tensor: K x N matrices, or N x K.
-        c_tensor: of the output's sizes, or absent; broadcast by strides of 0.
+        c_tensor: summand of the output's sizes, or absent; broadcast by strides of 0.
         output_tensor: M x N matrices.
         trans_a: NONE or TRANSPOSE.
         trans_b: NONE or TRANSPOSE.
@@ -187,12 +187,12 @@ class QuantizedLinearMatrixMultiplyOperatorDesc(IntegerProduct):
     Attributes:
         a_tensor: M x K matrices, INT8 or UINT8; equal leading dimensions in all tensors.
         a_scale_tensor: one value or one for each row.
-        a_zero_point_tensor: as its scales, of A's DataType; absent for 0.
+        a_zero_point_tensor: zero points, one for each scale, of A's DataType; absent for 0.
         b_tensor: K x N matrices, INT8 or UINT8.
         b_scale_tensor: one value or one for each column.
-        b_zero_point_tensor: as its scales, of B's DataType; absent for 0.
+        b_zero_point_tensor: zero points, one for each scale, of B's DataType; absent for 0.
         output_scale_tensor: one value or one for each row.
-        output_zero_point_tensor: as its scales, of the output's DataType; absent for 0.
+        output_zero_point_tensor: zero points, one for each scale, of the output's DataType; absent for 0.
         output_tensor: M x N matrices, INT8 or UINT8.
     """
 
@@ -223,10 +223,10 @@ class MatrixMultiplyIntegerToFloatOperatorDesc(IntegerProduct):
     Attributes:
         a_tensor: M x K matrices of integers of 8 to 32 bits; equal leading dimensions in all tensors.
         a_scale_tensor: one value or one for each row, of the output's DataType.
-        a_zero_point_tensor: as its scales, of A's DataType; absent for 0.
+        a_zero_point_tensor: zero points, one for each scale, of A's DataType; absent for 0.
         b_tensor: K x N matrices, of A's DataType.
         b_scale_tensor: one value or one for each column, of the output's DataType.
-        b_zero_point_tensor: as its scales, of B's DataType; absent for 0.
+        b_zero_point_tensor: zero points, one for each scale, of B's DataType; absent for 0.
         bias_tensor: added to the product, of its sizes and DataType; or absent.
         output_tensor: M x N matrices, FLOAT32 or FLOAT16.
     """

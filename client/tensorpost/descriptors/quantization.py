@@ -46,7 +46,7 @@ class LinearQuantization(ElementWise):
     Attributes:
         integers: the tensors of integers, which agree in DataType.
         input_tensor: what is converted.
-        scale_tensor: of no zeros, which divide by zero.
+        scale_tensor: scales; a scale of 0 divides by zero.
         zero_point_tensor: the integer that stands for 0; absent for 0, from level 6_2 on.
         output_tensor: the result.
     """
@@ -65,7 +65,7 @@ class LinearQuantization(ElementWise):
         yield from self.sizes_are(self.input_tensor.sizes, "the sizes of every other tensor", *fields)
 
     def level_rules(self, level: FeatureLevel) -> Iterator[Violation]:
-        """Below 6_2 there is a zero point."""
+        """A zero point is required below 6_2."""
         if self.zero_point_tensor is None and level < FeatureLevel.L6_2:
             message = f"a call without ZeroPointTensor needs feature level 6_2, not {level}"
             yield self.broken("tensor-missing", ("ZeroPointTensor",), message, None, "a tensor, or level 6_2")
@@ -195,11 +195,11 @@ class BlockQuantization(OperatorDesc):
         number_tensor: the tensor of floating-point numbers.
         input_tensor: what is converted.
         quantization_type: SCALE or SCALE_ZERO_POINT.
-        quantization_tensor_count: derived.
+        quantization_tensor_count: number of entries of `quantization_tensors`; derived.
         quantization_tensors: the scale, of the numbers' DataType, then the zero point, of the integers' and of the
             scale's sizes. Each size divides the input's: an element is that of so many neighbours. An absent zero point
             is 0 for signed integers, 8 for UINT4, 128 for UINT8, as DirectML has it.
-        output_tensor: of the input's sizes.
+        output_tensor: result, of the input's sizes.
     """
 
     integer_tensor: ClassVar[str]

@@ -15,11 +15,11 @@ class Quantized(OperatorDesc):
     """Base of operators with scales and zero points, which may have fewer dimensions than what they scale."""
 
     def one_value_or(self, count: int, axis: int, each: str, *fields: str, flat: bool = False) -> Iterator[Violation]:
-        """Parameters must be one value, or one for each entry along an axis; those that have it not are one value.
+        """Parameters must be one value, or one for each entry along an axis; those without that axis have one value.
 
         Args:
             count: entries along the axis.
-            axis: from the first dimension on, or from the last one if it is negative.
+            axis: index of the dimension, counted from the first one, or from the last one if it is negative.
             each: what an entry is, for the message.
             fields: the parameters; those that are absent are passed over.
             flat: whether a parameter of one dimension has it along the axis.

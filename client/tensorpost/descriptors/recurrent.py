@@ -57,7 +57,7 @@ def _to_activations(value: object) -> object:
     return list(activations)
 
 
-Direction = Annotated[RecurrentNetworkDirection, CEnum(_PREFIX)]
+NetworkDirectionField = Annotated[RecurrentNetworkDirection, CEnum(_PREFIX)]
 Activations = Annotated[tuple[FusedActivation, ...], BeforeValidator(_to_activations)]
 """`const DML_OPERATOR_DESC*` with a count: activations without tensors of their own."""
 
@@ -99,7 +99,7 @@ class Recurrent(OperatorDesc):
     bias_tensor: BufferTensorDesc | None = None
     hidden_init_tensor: BufferTensorDesc | None = None
 
-    if TYPE_CHECKING:  # these stand behind others in the struct of LSTM
+    if TYPE_CHECKING:  # these stand after others in the struct of LSTM
         activation_descs: tuple[Activation, ...]
         direction: RecurrentNetworkDirection
 
@@ -161,7 +161,7 @@ class _OneState(Recurrent):
     output_single_tensor: BufferTensorDesc | None = None
     activation_descs: Activations
     activation_desc_count: UInt = count_of("activation_descs")
-    direction: Direction = RecurrentNetworkDirection.FORWARD
+    direction: NetworkDirectionField = RecurrentNetworkDirection.FORWARD
 
 
 class RnnOperatorDesc(_OneState):
@@ -171,7 +171,7 @@ class RnnOperatorDesc(_OneState):
         sequence_lengths_tensor: UINT32 {1, 1, 1, B}, steps of each row of the batch, at most S; absent for S.
         output_sequence_tensor: {S, D, B, H}, the hidden state of every step, 0 beyond a row's length; or absent.
         output_single_tensor: {1, D, B, H}, the hidden state of the last step computed; or absent.
-        activation_desc_count: derived.
+        activation_desc_count: number of entries of `activation_descs`; derived.
         activation_descs: f of the forward direction, then of the backward one; TANH where they are left out.
         direction: FORWARD, BACKWARD or BIDIRECTIONAL.
     """
@@ -187,10 +187,10 @@ class GruOperatorDesc(_OneState):
     `z = f(X Wz' + H Rz' + Wbz + Rbz)`, r alike, `h = g(X Wh' + (r * H) Rh' + Wbh + Rbh)`, `H_t = (1 - z) * h + z * H`.
 
     Attributes:
-        sequence_lengths_tensor: as RNN's.
-        output_sequence_tensor: as RNN's.
-        output_single_tensor: as RNN's.
-        activation_desc_count: derived.
+        sequence_lengths_tensor: steps of each row of the batch; see `RnnOperatorDesc`.
+        output_sequence_tensor: the hidden state of every step; see `RnnOperatorDesc`.
+        output_single_tensor: the hidden state of the last step computed; see `RnnOperatorDesc`.
+        activation_desc_count: number of entries of `activation_descs`; derived.
         activation_descs: f and g of each direction; SIGMOID and TANH where they are left out.
         direction: FORWARD, BACKWARD or BIDIRECTIONAL.
         linear_before_reset: `h = g(X Wh' + r * (H Rh' + Rbh) + Wbh)` instead.
@@ -211,12 +211,12 @@ class LstmOperatorDesc(Recurrent):
 
     Attributes:
         cell_mem_init_tensor: {1, D, B, H}, the cell before the first step; absent for zeros.
-        sequence_lengths_tensor: as RNN's.
+        sequence_lengths_tensor: steps of each row of the batch; see `RnnOperatorDesc`.
         peephole_tensor: {1, 1, D, 3*H}, Pi, Po and Pf; absent for zeros.
-        output_sequence_tensor: as RNN's.
-        output_single_tensor: as RNN's.
+        output_sequence_tensor: the hidden state of every step; see `RnnOperatorDesc`.
+        output_single_tensor: the hidden state of the last step computed; see `RnnOperatorDesc`.
         output_cell_single_tensor: {1, D, B, H}, the cell after the last step computed; or absent.
-        activation_desc_count: derived.
+        activation_desc_count: number of entries of `activation_descs`; derived.
         activation_descs: f, g and h of each direction; SIGMOID, TANH and TANH where they are left out.
         direction: FORWARD, BACKWARD or BIDIRECTIONAL.
         clip_threshold: what f and g are applied to is limited to this magnitude.
@@ -236,7 +236,7 @@ class LstmOperatorDesc(Recurrent):
     output_cell_single_tensor: BufferTensorDesc | None = None
     activation_descs: Activations
     activation_desc_count: UInt = count_of("activation_descs")
-    direction: Direction = RecurrentNetworkDirection.FORWARD
+    direction: NetworkDirectionField = RecurrentNetworkDirection.FORWARD
     clip_threshold: Float = 0.0
     use_clip_threshold: Bool = False
     couple_input_forget: Bool = False

@@ -13,7 +13,7 @@ from ..datatypes import TensorDataType
 from ..problems import Violation
 from .fields import CEnum, UInt, UIntArray, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed, with_size
-from .resample import AxisDirection, Direction
+from .resample import AxisDirection, AxisDirectionField
 from .tensor import BufferTensorDesc
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class ReduceFunction(enum.IntEnum):
-    """`DML_REDUCE_FUNCTION`."""
+    """`DML_REDUCE_FUNCTION`: what one value is made of the elements."""
 
     ARGMAX = 0
     ARGMIN = 1
@@ -57,7 +57,7 @@ class ReduceOperatorDesc(OperatorDesc):
         function: the value; ARGMAX and ARGMIN give the first position in row-major order of the axes.
         input_tensor: tensor to read.
         output_tensor: the input's sizes with 1 for each axis; the input's DataType, or that of an index.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
         axes: dimensions; one that is there twice counts once.
     """
 
@@ -105,16 +105,16 @@ class Positions(OperatorDesc):
     Attributes:
         input_tensor: tensor to read.
         output_tensor: positions in row-major order of the axes; the input's sizes with 1 for each axis.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
         axes: dimensions; one that is there twice counts once.
-        axis_direction: of equal elements the first (INCREASING) or the last one (DECREASING).
+        axis_direction: which one of equal elements is found: the first (INCREASING) or the last (DECREASING).
     """
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
     axes: UIntArray
     axis_count: UInt = count_of("axes")
-    axis_direction: Direction = AxisDirection.INCREASING
+    axis_direction: AxisDirectionField = AxisDirection.INCREASING
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -193,4 +193,4 @@ class TopK1OperatorDesc(Selection):
 
     operator_type = "TOP_K1"
 
-    axis_direction: Direction = AxisDirection.DECREASING
+    axis_direction: AxisDirectionField = AxisDirection.DECREASING

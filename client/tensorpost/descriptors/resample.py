@@ -36,8 +36,8 @@ from .tensor import BufferTensorDesc
 
 __all__ = [
     "AxisDirection",
+    "AxisDirectionField",
     "DirectedRounding",
-    "Direction",
     "ForwardResample",
     "Interpolation",
     "InterpolationMode",
@@ -70,15 +70,15 @@ class AxisDirection(enum.IntEnum):
 
 
 Interpolation = Annotated[InterpolationMode, CEnum("DML_INTERPOLATION_MODE_")]
-Direction = Annotated[AxisDirection, CEnum("DML_AXIS_DIRECTION_")]
+AxisDirectionField = Annotated[AxisDirection, CEnum("DML_AXIS_DIRECTION_")]
 
 
 class Size2D(Descriptor):
     """`DML_SIZE_2D`.
 
     Attributes:
-        width: along the last dimension.
-        height: along the last dimension but one.
+        width: elements along the last dimension.
+        height: elements along the last dimension but one.
     """
 
     width: UInt
@@ -95,7 +95,7 @@ class ResampleFamily(OperatorDesc):
     forward_tensors: ClassVar[tuple[str, str]] = ("input_tensor", "output_tensor")
 
     if TYPE_CHECKING:
-        scales: FloatArray  # stands behind the tensors in each struct
+        scales: FloatArray  # stands after the tensors in each struct
 
     @classmethod
     def inferred(cls, given: Given) -> Inferred:
@@ -186,7 +186,7 @@ class DirectedRounding(ResampleFamily):
         rounding_direction: INCREASING (ceil) or DECREASING (floor); LINEAR ignores it. Required, as in the C struct.
     """
 
-    rounding_direction: Direction
+    rounding_direction: AxisDirectionField
 
 
 class Upsample2DOperatorDesc(OperatorDesc):
@@ -199,7 +199,7 @@ class Upsample2DOperatorDesc(OperatorDesc):
         interpolation_mode: NEAREST_NEIGHBOR or LINEAR, which is bilinear in H and W.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "UPSAMPLE_2D"
@@ -264,7 +264,7 @@ class ResampleOperatorDesc(ForwardResample):
         scale_count: derived; must agree with `scales` if given.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "RESAMPLE"
@@ -278,7 +278,7 @@ class Resample1OperatorDesc(PixelOffsets, ForwardResample):
     """`DML_OPERATOR_RESAMPLE1`: RESAMPLE with the pixel offsets chosen by the caller; nearest rounds halves up.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "RESAMPLE1"
@@ -292,7 +292,7 @@ class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     lower OutputPixelOffsets; that shifts by 0.5 / Scale and gives other pixels for most scales.)
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "RESAMPLE2"
@@ -311,7 +311,7 @@ class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
         antialiased: default FALSE; NEAREST_NEIGHBOR ignores it.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "RESAMPLE3"

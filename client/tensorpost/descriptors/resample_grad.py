@@ -42,7 +42,7 @@ class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
     Every weight of the forward operator is applied in the opposite direction, and what reaches one element is summed.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "RESAMPLE_GRAD"
@@ -53,7 +53,7 @@ class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient
     """`DML_OPERATOR_RESAMPLE_GRAD1`: the adjoint of RESAMPLE2 with the two offsets exchanged.
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "RESAMPLE_GRAD1"

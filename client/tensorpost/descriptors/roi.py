@@ -163,7 +163,8 @@ class RoiAlignOperatorDesc(RoiAlignTensors):
     Attributes:
         out_of_bounds_input_value: what a sample outside the image reads.
         minimum_samples_per_output: samples along each axis of a cell, at least.
-        maximum_samples_per_output: at most; between them as many as a cell has elements, rounded up.
+        maximum_samples_per_output: samples along each axis of a cell, at most; between the two bounds as many as a cell
+            has elements, rounded up.
     """
 
     operator_type = "ROI_ALIGN"
@@ -181,7 +182,8 @@ class RoiAlign1OperatorDesc(RoiAlignTensors):
         output_pixel_offset: usually -0.5.
         out_of_bounds_input_value: what a sample outside the image reads.
         minimum_samples_per_output: samples along each axis of a cell, at least.
-        maximum_samples_per_output: at most; between them as many as a cell has elements, rounded up.
+        maximum_samples_per_output: samples along each axis of a cell, at most; between the two bounds as many as a cell
+            has elements, rounded up.
         align_regions_to_corners: whether the first and the last sample lie on the corners of the region.
     """
 
@@ -203,8 +205,8 @@ class RoiAlignGradOperatorDesc(RoiAligning):
         input_gradient_tensor: R x C x grid.
         roi_tensor: R x 4, with or without leading ones: x1, y1, x2 and y2.
         batch_indices_tensor: R, with or without leading ones.
-        output_gradient_tensor: of the image's sizes; absent if it is not wanted.
-        output_roi_gradient_tensor: of the sizes of the regions; absent if it is not wanted.
+        output_gradient_tensor: gradient of the image, of its sizes; absent if it is not wanted.
+        output_roi_gradient_tensor: gradient of the regions, of their sizes; absent if it is not wanted.
         reduction_function: AVERAGE, or MAX of a cell's samples.
         interpolation_mode: NEAREST_NEIGHBOR or LINEAR.
         spatial_scale_x: factor of x1 and x2.
@@ -212,7 +214,7 @@ class RoiAlignGradOperatorDesc(RoiAligning):
         input_pixel_offset: usually 0.5.
         output_pixel_offset: usually -0.5.
         minimum_samples_per_output: samples along each axis of a cell, at least.
-        maximum_samples_per_output: at most.
+        maximum_samples_per_output: samples along each axis of a cell, at most.
         align_regions_to_corners: whether the first and the last sample lie on the corners of the region.
     """
 
@@ -245,7 +247,7 @@ class RoiAlignGradOperatorDesc(RoiAligning):
             yield "output_gradient_tensor", packed(source.data_type, source.sizes)
 
     def operator_rules(self) -> Iterator[Violation]:
-        """See `RoiAligning`; what is wanted can be computed from what is there."""
+        """See `RoiAligning`; each requested gradient needs the tensors it is computed from."""
         yield from super().operator_rules()
         if self.output_gradient_tensor is None and self.output_roi_gradient_tensor is None:
             message = "OutputGradientTensor and OutputROIGradientTensor are both absent; ask for one at least"

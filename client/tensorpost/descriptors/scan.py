@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..problems import Violation
 from .elementwise_base import UnaryWithoutScale
 from .fields import Bool, UInt
-from .resample import AxisDirection, Direction
+from .resample import AxisDirection, AxisDirectionField
 
 __all__ = ["CumulativeProductOperatorDesc", "CumulativeSummationOperatorDesc", "Scan"]
 
@@ -17,11 +17,12 @@ class Scan(UnaryWithoutScale):
 
     Attributes:
         axis: the dimension that the lines run along.
-        axis_direction: from the first element on (INCREASING) or from the last one back (DECREASING).
+        axis_direction: direction of the running result: from the first element on (INCREASING) or from the last one
+            back (DECREASING).
     """
 
     axis: UInt
-    axis_direction: Direction = AxisDirection.INCREASING
+    axis_direction: AxisDirectionField = AxisDirection.INCREASING
 
     def operator_rules(self) -> Iterator[Violation]:
         """See `ElementWise`; the axis is a dimension."""

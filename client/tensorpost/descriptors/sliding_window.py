@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial dimensions, those behind batch and channels, in convolution and pooling."""
+"""Windows that slide over the spatial dimensions, those after batch and channels, in convolution and pooling."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AxesActivation(UnaryWithoutScale):
     Attributes:
         axes: dimensions; one that is there twice counts once. Elements that differ in these alone are one line,
             row-major.
-        axis_count: derived.
+        axis_count: number of entries of `axes`; derived.
     """
 
     axes: UIntArray

@@ -101,7 +101,8 @@ class BufferTensorDesc(Descriptor):
         32
 
     Raises:
-        InvalidDescriptor: with every rule that is broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it).
+        InvalidDescriptor: rules are broken (DML_BUFFER_TENSOR_DESC page, and the limits beside it); all violations are
+            in it.
     """
 
     data_type: Annotated[TensorDataType, CEnum("DML_TENSOR_DATA_TYPE_", first=_from_dtype)]
@@ -204,7 +205,7 @@ class BufferTensorDesc(Descriptor):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the bytes are the plain row-major array, with nothing but the rounding to 4 behind it."""
+        """Whether the bytes are the plain row-major array, with nothing but the rounding to 4 after it."""
         if self.strides is not None:
             steps = zip(self.sizes, self.strides, packed_strides(self.sizes), strict=True)
             if any(size > 1 and stride != row_major for size, stride, row_major in steps):

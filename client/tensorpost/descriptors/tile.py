@@ -34,7 +34,7 @@ class TileOperatorDesc(OperatorDesc):
         (1, 1, 6, 9)
 
     Raises:
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     operator_type = "TILE"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..datatypes import TensorDataType
-from ..problems import Violation
+from ..problems import Violation, counted
 from .activation import FusedActivation, WithFusedActivation
 from .elementwise_base import ElementWiseGradient
 from .fields import Bool, Float, UInt
@@ -33,10 +33,10 @@ class AdamOptimizerOperatorDesc(OperatorDesc):
     `X' = X - LearningRate * sqrt(1 - Beta2^T) / (1 - Beta1^T) * M' / (sqrt(V') + Epsilon)`.
 
     Attributes:
-        input_parameters_tensor: X.
+        input_parameters_tensor: the parameters X.
         input_first_moment_tensor: M, of the same DataType and sizes, as all but the step.
-        input_second_moment_tensor: V.
-        gradient_tensor: G.
+        input_second_moment_tensor: V, the second moment, of X's DataType and sizes.
+        gradient_tensor: G, the gradient, of X's DataType and sizes.
         training_step_tensor: T, one UINT32; the first step is 1, and 0 leaves the correction by the betas out.
         output_parameters_tensor: X'.
         output_first_moment_tensor: M'.
@@ -92,11 +92,11 @@ class BatchNormalizationTrainingOperatorDesc(WithFusedActivation):
     Attributes:
         input_tensor: tensor to normalize.
         scale_tensor: the input's sizes, or 1 along the dimensions that mean and variance are taken over.
-        bias_tensor: of the scale's sizes.
-        fused_add_tensor: of the input's sizes, or absent.
-        output_tensor: of the input's sizes.
-        output_mean_tensor: of the scale's sizes.
-        output_variance_tensor: of the scale's sizes; that of the whole population.
+        bias_tensor: biases, of the scale's sizes.
+        fused_add_tensor: what is added before the activation, of the input's sizes; or absent.
+        output_tensor: result, of the input's sizes.
+        output_mean_tensor: mean, of the scale's sizes.
+        output_variance_tensor: variance of the whole population, of the scale's sizes.
         epsilon: added to the variance.
         fused_activation: applied to the result; absent for none.
     """
@@ -137,7 +137,7 @@ def _normalized(
     yield from desc.sizes_are(sizes, f"{name}.Sizes", *like_parameter)
     for axis, (size, whole) in enumerate(zip(sizes, source.sizes, strict=False)):
         if size not in (1, whole) and len(sizes) == len(source.sizes):
-            message = f"{name} has {size} elements along dimension {axis}, and the input {whole}"
+            message = f"{name} has {counted(size, 'element')} along dimension {axis}, and the input {whole}"
             yield desc.broken("parameter-sizes", (name, "Sizes", axis), message, size, f"1 or {whole}")
 
 
@@ -148,11 +148,11 @@ class BatchNormalizationGradient(OperatorDesc):
         input_tensor: the forward operator's input.
         input_gradient_tensor: the gradient of its output; of the same sizes.
         mean_tensor: 1 or the input's size along each dimension.
-        variance_tensor: of the mean's sizes.
-        scale_tensor: of the mean's sizes.
-        output_gradient_tensor: of the input's sizes.
-        output_scale_gradient_tensor: of the mean's sizes.
-        output_bias_gradient_tensor: of the mean's sizes.
+        variance_tensor: variance, of the mean's sizes.
+        scale_tensor: scale, of the mean's sizes.
+        output_gradient_tensor: gradient of the input, of its sizes.
+        output_scale_gradient_tensor: gradient of the scale, of the mean's sizes.
+        output_bias_gradient_tensor: gradient of the bias, of the mean's sizes.
         epsilon: the forward operator's.
     """
 

@@ -20,7 +20,7 @@ class ValueScale2DOperatorDesc(OperatorDesc):
 
     Attributes:
         input_tensor: tensor to read, of 4 dimensions.
-        output_tensor: of the input's sizes and DataType.
+        output_tensor: result, of the input's sizes and DataType.
         scale: factor of every element.
         channel_count: derived; 1 or 3.
         bias: what is added to the elements of each channel.

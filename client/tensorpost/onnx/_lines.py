@@ -25,7 +25,7 @@ def floors(slope: Fraction, start: Fraction, count: int) -> NDArray[np.int64]:
     are small.
 
     Args:
-        slope: from one i to the next.
+        slope: increment from one i to the next.
         start: the line at i = 0.
         count: 1 to `MOST_COUNT`. All results must be well within int64.
     """

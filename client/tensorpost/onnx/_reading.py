@@ -22,6 +22,8 @@ from .schemas import (
     ONNX_OPERATORS,
     WRITTEN_BY_HAND,
     AttributeType,
+    AttributeValue,
+    InputValues,
     OnnxAttribute,
     OnnxInput,
     OnnxSchema,
@@ -32,8 +34,6 @@ from .tensor import MAX_RANK, OnnxTensor
 __all__ = [
     "INTEGER",
     "TYPE_ATTRIBUTES",
-    "Attribute",
-    "Values",
     "kind_of",
     "numbered",
     "numbers_of",
@@ -49,8 +49,6 @@ __all__ = [
 Number = int | float
 MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimension
 
-Values = tuple[Number, ...]
-Attribute = str | int | float | tuple[int, ...] | tuple[float, ...] | tuple[str, int | float]
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 """Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
 Kind = Literal["int", "float", "either"]
@@ -210,7 +208,7 @@ def _elsewhere(schema: OnnxSchema, has: Callable[[OnnxSchema], object]) -> str:
 
 def read_values(
     schema: OnnxSchema, inputs: Mapping[str, Any], tensors: Mapping[str, OnnxTensor], report: Report
-) -> dict[str, Values]:
+) -> dict[str, InputValues]:
     """The small inputs that were given and can be read, by name."""
     names = [entry.name for entry in schema.inputs]
     variadic = [entry.name for entry in schema.inputs if entry.variadic]
@@ -219,7 +217,7 @@ def read_values(
             message = f"{schema.name} has no input {str(name)[:60]!r}"
             message += _elsewhere(schema, operator.methodcaller("input", name)) or did_you_mean(name, names)
             report.add("input-unknown", ("inputs", str(name)), message, None, ", ".join(names))
-    values: dict[str, Values] = {}
+    values: dict[str, InputValues] = {}
     tensor = tensors.get(schema.inputs[0].name) if schema.inputs else None
     for slot in schema.value_inputs:
         if inputs.get(slot.name) is not None:
@@ -241,7 +239,9 @@ def kind_of(slot: OnnxInput) -> Kind:
     return "int" if {*slot.types} <= {"int64", "int32"} else "either"
 
 
-def _read_value(schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTensor | None, report: Report) -> Values:
+def _read_value(
+    schema: OnnxSchema, slot: OnnxInput, given: Any, tensor: OnnxTensor | None, report: Report
+) -> InputValues:
     path = ("inputs", slot.name)
     is_number = schema.name == "Tile-1"
     if isinstance(given, Mapping):
@@ -318,7 +318,7 @@ def _is_real(item: object) -> bool:
     return isinstance(item, (float, np.floating))
 
 
-def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: Report) -> dict[str, Attribute]:
+def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: Report) -> dict[str, AttributeValue]:
     """Every attribute that has a value, defaults filled in, by name."""
     names = [entry.name for entry in schema.attributes]
     for name in attributes:
@@ -327,7 +327,7 @@ def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: R
             message += _elsewhere(schema, operator.methodcaller("attribute", name)) or did_you_mean(name, names)
             expected = ", ".join(names) or "no attributes"
             report.add("attribute-unknown", ("attributes", str(name)), message, attributes[name], expected)
-    filled: dict[str, Attribute] = {}
+    filled: dict[str, AttributeValue] = {}
     for entry in schema.attributes:
         given = attributes.get(entry.name)
         value = None
@@ -343,9 +343,9 @@ def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: R
     return filled
 
 
-def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report: Report) -> Attribute | None:
+def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report: Report) -> AttributeValue | None:
     path = ("attributes", entry.name)
-    value: Attribute | None
+    value: AttributeValue | None
     if entry.type == "STRING":
         value = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
         if not isinstance(value, str):
@@ -390,7 +390,7 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
     return value
 
 
-def _read_constant(entry: OnnxAttribute, given: Any, report: Report) -> Attribute | None:
+def _read_constant(entry: OnnxAttribute, given: Any, report: Report) -> AttributeValue | None:
     """A tensor of one element, as its type and the number."""
     if isinstance(given, Mapping):
         content = cast("Mapping[str, Any]", given)
@@ -416,9 +416,11 @@ def _offers(schema: OnnxSchema, name: str, value: object) -> bool:
 
 
 def numbers_of(text: str, path: Path, kind: Kind, report: Report) -> list[Number]:
-    """The numbers of a list separated by commas; an empty text is an empty list."""
+    """The numbers of a list separated by commas, with or without brackets; an empty text is an empty list."""
     numbers: list[Number] = []
-    for index, item in enumerate(text.split(",") if text.strip() else []):
+    listed = text.strip()
+    listed = listed[1:-1].strip() if listed[:1] == "[" and listed[-1:] == "]" else listed
+    for index, item in enumerate(listed.split(",") if listed else []):
         word = item.strip().lower()
         if INTEGER.fullmatch(word) and kind != "float":
             numbers.append(int(word))

@@ -10,7 +10,7 @@ from ._report import Path, Report
 from .schemas import OnnxSchema
 from .tensor import OnnxTensor
 
-__all__ = ["Broken", "GivenNode", "Inferred", "Meaning", "Shape"]
+__all__ = ["Broken", "GivenNode", "InferredOutputs", "Meaning", "Shape"]
 
 Shape = tuple[int, ...]
 Meaning = tuple[tuple[str, Any], ...]
@@ -21,11 +21,11 @@ class Broken(Exception):
     """A rule is broken; the report says which."""
 
 
-class Inferred(NamedTuple):
+class InferredOutputs(NamedTuple):
     """What a rule found.
 
     Attributes:
-        shapes: of the outputs, in the signature's order; those that are not wanted may be among them.
+        shapes: shapes of the outputs, in the signature's order; those that are not wanted may be among them.
         meaning: parameters of what is computed.
         types: NumPy names of the outputs' types, where their type variables do not say them.
     """
@@ -43,7 +43,7 @@ class GivenNode:
         schema: the version of the operator.
         tensors: type and shape of the tensors that are worked on, by name.
         values: the small inputs, by name.
-        attributes: those that have a value.
+        attributes: values by attribute name, for the attributes that have one.
         types: what the type variables stand for.
         outputs: how many outputs the node has; None for those that every node of this kind has. Split before opset 18
             makes so many equal parts.
@@ -77,7 +77,7 @@ class GivenNode:
         """Note a broken rule and end.
 
         Raises:
-            Broken: always.
+            Broken: every call ends with it.
         """
         self.report.add(code, path, message, value, expected)
         raise Broken
@@ -106,8 +106,8 @@ class GivenNode:
         """An axis counted from the front; negative ones count from the end in every version, our choice.
 
         Args:
-            name: of the attribute or small input.
-            rank: dimensions.
+            name: name of the attribute or small input.
+            rank: how many dimensions the tensor has.
             default: if it is left out.
             end: whether the axis after the last one is legal.
         """

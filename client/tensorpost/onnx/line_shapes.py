@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from .given_node import GivenNode, Inferred, Meaning, Shape
+from .given_node import GivenNode, InferredOutputs, Meaning, Shape
 from .movement_shapes import type_of_code
 
 __all__ = ["LINES"]
@@ -17,27 +17,27 @@ def _without(shape: Shape, axes: tuple[int, ...], *, keep: bool) -> Shape:
     return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
-def _reduced(given: GivenNode) -> Inferred:
-    """Without axes along all of them, or along none with `noop_with_empty_axes`."""
+def _reduced(given: GivenNode) -> InferredOutputs:
+    """Shape of a reduction; without axes along all of them, or along none with `noop_with_empty_axes`."""
     shape = given.first.shape
     axes = given.axes("axes", len(shape)) or ()
     if not axes and not given.attributes.get("noop_with_empty_axes"):
         axes = tuple(range(len(shape)))
     output = _without(shape, axes, keep=bool(given.attributes["keepdims"]))
-    return Inferred([output], (("axes", tuple(sorted(axes))),))
+    return InferredOutputs([output], (("axes", tuple(sorted(axes))),))
 
 
-def _position(given: GivenNode) -> Inferred:
+def _position(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 0)
     if shape[axis] == 0:
         given.refuse("shape", ("inputs", "data"), f"axis {axis} has no element", list(shape), "at least one")
     last = bool(given.attributes.get("select_last_index"))
     output = _without(shape, (axis,), keep=bool(given.attributes["keepdims"]))
-    return Inferred([output], (("axes", (axis,)), ("last", last)))
+    return InferredOutputs([output], (("axes", (axis,)), ("last", last)))
 
 
-def _top_k(given: GivenNode) -> Inferred:
+def _top_k(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     axis = given.axis("axis", len(shape), -1)
     name = "k" if given.since == 1 else "K"
@@ -47,17 +47,17 @@ def _top_k(given: GivenNode) -> Inferred:
         given.refuse("value", given.place(name), message, k, f"0 to {shape[axis]}")
     output = (*shape[:axis], k, *shape[axis + 1 :])
     largest = bool(given.attributes.get("largest", 1))
-    return Inferred([output, output], (("axis", axis), ("k", k), ("largest", largest)))
+    return InferredOutputs([output, output], (("axis", axis), ("k", k), ("largest", largest)))
 
 
-def _scanned(given: GivenNode) -> Inferred:
+def _scanned(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     backward, exclusive = (bool(given.attributes[name]) for name in ("reverse", "exclusive"))
     axis = given.axis("axis", len(shape))
-    return Inferred([shape], (("axis", axis), ("backward", backward), ("exclusive", exclusive)))
+    return InferredOutputs([shape], (("axis", axis), ("backward", backward), ("exclusive", exclusive)))
 
 
-def _gemm(given: GivenNode) -> Inferred:
+def _gemm(given: GivenNode) -> InferredOutputs:
     a, b, *c = given.shapes
     if len(a) != 2 or len(b) != 2:
         given.refuse("rank", ("inputs",), "A and B must be matrices", [list(a), list(b)], "2 dimensions")
@@ -75,10 +75,10 @@ def _gemm(given: GivenNode) -> Inferred:
         if not broadcasts and shape != output:
             given.refuse("shapes-differ", ("inputs", "C"), "set broadcast=1", list(shape), str(list(output)))
     alpha, beta = given.attributes["alpha"], given.attributes["beta"]
-    return Inferred([output], (("turned", turned), ("alpha", alpha), ("beta", beta), ("inner", inner)))
+    return InferredOutputs([output], (("turned", turned), ("alpha", alpha), ("beta", beta), ("inner", inner)))
 
 
-def _matmul(given: GivenNode) -> Inferred:
+def _matmul(given: GivenNode) -> InferredOutputs:
     """NumPy's matmul."""
     a, b = given.shapes[:2]
     if not a or not b:
@@ -93,10 +93,10 @@ def _matmul(given: GivenNode) -> Inferred:
         given.refuse("shapes-differ", ("inputs",), message, None, "an equal inner size, batches that broadcast")
     whole = (*batch, left[-2], right[-1])
     output = (*batch, *((left[-2],) if len(a) > 1 else ()), *((right[-1],) if len(b) > 1 else ()))
-    return Inferred([output], (("whole", whole), ("inner", left[-1])))
+    return InferredOutputs([output], (("whole", whole), ("inner", left[-1])))
 
 
-def _matmul_integer(given: GivenNode) -> Inferred:
+def _matmul_integer(given: GivenNode) -> InferredOutputs:
     found = _matmul(given)
     for name, axis in (("a_zero_point", -2), ("b_zero_point", -1)):
         zero = given.tensors.get(name)
@@ -132,28 +132,28 @@ def _scales(given: GivenNode) -> Meaning:
     return (("input_sizes", tuple(input_sizes)),)
 
 
-def _quantized(given: GivenNode) -> Inferred:
+def _quantized(given: GivenNode) -> InferredOutputs:
     zero, output = given.tensors.get("y_zero_point"), given.schema.outputs[0]
     default = type_of_code(given, "output_dtype", "uint8", output.types)
     kind = zero.data_type if zero is not None else default
     if zero is not None and given.attributes.get("output_dtype") and default != kind:
         message = "y_zero_point is of another type than output_dtype"
         given.refuse("data-types-differ", ("attributes", "output_dtype"), message, default, kind)
-    return Inferred([given.first.shape], _scales(given), {output.variable: kind})
+    return InferredOutputs([given.first.shape], _scales(given), {output.variable: kind})
 
 
-def _dequantized(given: GivenNode) -> Inferred:
+def _dequantized(given: GivenNode) -> InferredOutputs:
     output = given.schema.outputs[0]
     default = given.tensors["x_scale"].data_type
     kind = type_of_code(given, "output_dtype", default, output.types)
-    return Inferred([given.first.shape], _scales(given), {output.variable: kind})
+    return InferredOutputs([given.first.shape], _scales(given), {output.variable: kind})
 
 
-def _quantized_dynamically(given: GivenNode) -> Inferred:
-    return Inferred([given.first.shape, (), ()])
+def _quantized_dynamically(given: GivenNode) -> InferredOutputs:
+    return InferredOutputs([given.first.shape, (), ()])
 
 
-LINES: Mapping[str, Callable[[GivenNode], Inferred]] = {
+LINES: Mapping[str, Callable[[GivenNode], InferredOutputs]] = {
     "ArgMax": _position,
     "ArgMin": _position,
     "CumProd": _scanned,

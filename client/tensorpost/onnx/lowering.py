@@ -172,7 +172,7 @@ def _fitted(sizes: list[int], repeats: list[int], level: FeatureLevel) -> tuple[
 
 
 def _merged(sizes: Sequence[int], repeats: Sequence[int]) -> tuple[list[int], list[int]]:
-    """As few dimensions as possible: one is merged with the next if that repeats once, or if it has size 1 itself."""
+    """The fewest dimensions: one is merged with the next if that repeats once, or if it has size 1 itself."""
     groups: list[tuple[int, int]] = []  # innermost first
     for size, repeat in zip(reversed(sizes), reversed(repeats), strict=True):
         if groups and (groups[-1][1] == 1 or size == 1):
@@ -237,7 +237,7 @@ def _resize_type(name: str, meaning: Resizing, level: FeatureLevel) -> TensorDat
 
 
 def _merged_axes(axes: Sequence[ResizeAxis], level: FeatureLevel) -> list[ResizeAxis]:
-    """At most 4 axes: copied ones that stand side by side become one. Below 5_1 exactly 4, padded in front."""
+    """The axes, 4 at most: copied ones that stand side by side become one. Below 5_1 exactly 4, padded in front."""
     if not axes:
         raise _NotExpressible("a tensor of rank 0 has no axis to resample")
     merged: list[ResizeAxis] = list(axes)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ..datatypes import DATA_TYPES
 from ..problems import entry_count
-from .given_node import GivenNode, Inferred, Shape
+from .given_node import GivenNode, InferredOutputs, Shape
 
 __all__ = ["MOVEMENT", "type_of_code"]
 
@@ -31,7 +31,7 @@ def type_of_code(given: GivenNode, name: str, default: str, allowed: tuple[str, 
     return found
 
 
-def _reshaped(given: GivenNode) -> Inferred:
+def _reshaped(given: GivenNode) -> InferredOutputs:
     """0 keeps a size, unless `allowzero`; one -1 takes what is left."""
     shape, count = given.first.shape, given.first.element_count
     wanted = list(given.integers("shape") or ())
@@ -50,16 +50,16 @@ def _reshaped(given: GivenNode) -> Inferred:
     if math.prod(wanted) != count:
         message = f"{count:,} elements cannot have the shape {wanted}"
         given.refuse("shape", path, message, wanted, f"{count:,} elements")
-    return Inferred([tuple(wanted)])
+    return InferredOutputs([tuple(wanted)])
 
 
-def _flattened(given: GivenNode) -> Inferred:
+def _flattened(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 1, end=True)
-    return Inferred([(math.prod(shape[:axis]), math.prod(shape[axis:]))])
+    return InferredOutputs([(math.prod(shape[:axis]), math.prod(shape[axis:]))])
 
 
-def _squeezed(given: GivenNode) -> Inferred:
+def _squeezed(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     axes = given.axes("axes", len(shape))
     if axes is None:
@@ -68,27 +68,27 @@ def _squeezed(given: GivenNode) -> Inferred:
         if shape[axis] != 1:
             message = f"axis {axis} has {shape[axis]} elements; only sizes of 1 can be left out"
             given.refuse("shape", given.place("axes"), message, axis, "axes of size 1")
-    return Inferred([tuple(size for axis, size in enumerate(shape) if axis not in axes)])
+    return InferredOutputs([tuple(size for axis, size in enumerate(shape) if axis not in axes)])
 
 
-def _unsqueezed(given: GivenNode) -> Inferred:
+def _unsqueezed(given: GivenNode) -> InferredOutputs:
     added = given.integers("axes") or ()
     rank = len(given.first.shape) + len(added)
     axes, sizes = given.axes("axes", rank) or (), iter(given.first.shape)
-    return Inferred([tuple(1 if axis in axes else next(sizes) for axis in range(rank))])
+    return InferredOutputs([tuple(1 if axis in axes else next(sizes) for axis in range(rank))])
 
 
-def _transposed(given: GivenNode) -> Inferred:
+def _transposed(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     perm = given.integers("perm")
     perm = tuple(reversed(range(len(shape)))) if perm is None else perm
     if sorted(perm) != list(range(len(shape))):
         message = f"perm must list each of {len(shape)} axes once, not {list(perm)}"
         given.refuse("axis", ("attributes", "perm"), message, list(perm), f"each of 0 to {len(shape) - 1} once")
-    return Inferred([tuple(shape[axis] for axis in perm)], (("perm", perm),))
+    return InferredOutputs([tuple(shape[axis] for axis in perm)], (("perm", perm),))
 
 
-def _expanded(given: GivenNode) -> Inferred:
+def _expanded(given: GivenNode) -> InferredOutputs:
     shape, wanted = given.first.shape, given.integers("shape") or ()
     rank = max(len(shape), len(wanted))
     own, target = ((1,) * (rank - len(sizes)) + tuple(sizes) for sizes in (shape, wanted))
@@ -96,10 +96,10 @@ def _expanded(given: GivenNode) -> Inferred:
     if any(b not in (1, size) or b < 0 for b, size in zip(target, output, strict=True)):
         message = f"shape {list(shape)} cannot be broadcast to {list(wanted)}"
         given.refuse("shapes-differ", ("inputs", "shape"), message, list(wanted), "equal sizes, or 1 in either")
-    return Inferred([output], (("own", own),))
+    return InferredOutputs([output], (("own", own),))
 
 
-def _sliced(given: GivenNode) -> Inferred:
+def _sliced(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     starts, ends = given.integers("starts") or (), given.integers("ends") or ()
     axes = given.axes("axes", len(shape))
@@ -115,10 +115,10 @@ def _sliced(given: GivenNode) -> Inferred:
         # Python's slices clamp as ONNX's do.
         found = range(*slice(start, end, step).indices(shape[axis]))
         output[axis], first[axis], every[axis] = len(found), found.start if len(found) else 0, step
-    return Inferred([tuple(output)], (("start", tuple(first)), ("steps", tuple(every))))
+    return InferredOutputs([tuple(output)], (("start", tuple(first)), ("steps", tuple(every))))
 
 
-def _concatenated(given: GivenNode) -> Inferred:
+def _concatenated(given: GivenNode) -> InferredOutputs:
     first, *others = given.shapes
     axis = given.axis("axis", len(first), 1 if given.since < 4 else None)
     for shape in others:
@@ -126,11 +126,11 @@ def _concatenated(given: GivenNode) -> Inferred:
             message = f"shapes {list(first)} and {list(shape)} differ in another axis than {axis}"
             given.refuse("shapes-differ", ("inputs",), message, list(shape), "equal sizes along all other axes")
     total = sum(shape[axis] for shape in given.shapes)
-    return Inferred([(*first[:axis], total, *first[axis + 1 :])], (("axis", axis),))
+    return InferredOutputs([(*first[:axis], total, *first[axis + 1 :])], (("axis", axis),))
 
 
-def _split(given: GivenNode) -> Inferred:
-    """By sizes, or into equal parts, of which from opset 18 on the last may be smaller."""
+def _split(given: GivenNode) -> InferredOutputs:
+    """Shapes of the parts, by sizes or equal; from opset 18 on the last equal part may be smaller."""
     shape = given.first.shape
     axis = given.axis("axis", len(shape), 0)
     sizes = given.integers("split")
@@ -147,10 +147,10 @@ def _split(given: GivenNode) -> Inferred:
     if min(sizes, default=0) < 0 or sum(sizes) != shape[axis] or not sizes:
         message = f"parts of {list(sizes)} do not make the {shape[axis]} elements of axis {axis}"
         given.refuse("output-sizes", given.place("split"), message, list(sizes), f"a sum of {shape[axis]}")
-    return Inferred([(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes], (("axis", axis),))
+    return InferredOutputs([(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes], (("axis", axis),))
 
 
-def _padded(given: GivenNode) -> Inferred:
+def _padded(given: GivenNode) -> InferredOutputs:
     """Negative pads cut elements off."""
     shape = given.first.shape
     name = "paddings" if given.since == 1 else "pads"
@@ -173,7 +173,7 @@ def _padded(given: GivenNode) -> Inferred:
     value = given.values.get("constant_value", (given.attributes.get("value", 0),))
     if len(value) > 1:
         given.refuse("array-length", ("inputs", "constant_value"), "constant_value must be one number", None, "one")
-    return Inferred([output], (("before", tuple(before)), ("mode", mode), ("value", value[0] if value else 0)))
+    return InferredOutputs([output], (("before", tuple(before)), ("mode", mode), ("value", value[0] if value else 0)))
 
 
 def _blocks(given: GivenNode) -> tuple[Shape, int, str]:
@@ -184,31 +184,31 @@ def _blocks(given: GivenNode) -> tuple[Shape, int, str]:
     return shape, block, given.attributes.get("mode", "DCR")
 
 
-def _depth_to_space(given: GivenNode) -> Inferred:
+def _depth_to_space(given: GivenNode) -> InferredOutputs:
     (n, c, h, w), block, mode = _blocks(given)
     if c % block**2:
         message = f"{c} channels are not {block} x {block} blocks"
         given.refuse("shape", ("attributes", "blocksize"), message, block, "blocksize^2 must divide the channels")
-    return Inferred([(n, c // block**2, h * block, w * block)], (("block", block), ("mode", mode)))
+    return InferredOutputs([(n, c // block**2, h * block, w * block)], (("block", block), ("mode", mode)))
 
 
-def _space_to_depth(given: GivenNode) -> Inferred:
+def _space_to_depth(given: GivenNode) -> InferredOutputs:
     (n, c, h, w), block, mode = _blocks(given)
     if h % block or w % block:
         message = f"{h} x {w} elements are not blocks of {block} x {block}"
         given.refuse("shape", ("attributes", "blocksize"), message, block, "a divisor of height and width")
-    return Inferred([(n, c * block**2, h // block, w // block)], (("block", block), ("mode", mode)))
+    return InferredOutputs([(n, c * block**2, h // block, w // block)], (("block", block), ("mode", mode)))
 
 
-def _shape_of(given: GivenNode) -> Inferred:
-    """From opset 15 on of the axes from `start` to `end`, which are clamped; negative ones count from the end."""
+def _shape_of(given: GivenNode) -> InferredOutputs:
+    """Sizes of the axes `start` to `end` (opset 15 on), which are clamped; negative ones count from the end."""
     shape = given.first.shape
     span = slice(given.integer("start", 0), given.integer("end", len(shape)))
-    return Inferred([(len(shape[span]),)], (("values", shape[span]),))
+    return InferredOutputs([(len(shape[span]),)], (("values", shape[span]),))
 
 
-def _size_of(given: GivenNode) -> Inferred:
-    return Inferred([()], (("value", given.first.element_count),))
+def _size_of(given: GivenNode) -> InferredOutputs:
+    return InferredOutputs([()], (("value", given.first.element_count),))
 
 
 # ---- by index --------------------------------------------------------------------------------------------------------
@@ -219,15 +219,15 @@ def _not_empty(given: GivenNode, length: int, output: Shape) -> None:
         given.refuse("shape", ("inputs",), "there is no element that an index could name", None, "a tensor with some")
 
 
-def _gathered(given: GivenNode) -> Inferred:
+def _gathered(given: GivenNode) -> InferredOutputs:
     data, indices = given.shapes
     axis = given.axis("axis", len(data), 0)
     output = (*data[:axis], *indices, *data[axis + 1 :])
     _not_empty(given, data[axis], output)
-    return Inferred([output], (("axis", axis),))
+    return InferredOutputs([output], (("axis", axis),))
 
 
-def _gathered_elements(given: GivenNode) -> Inferred:
+def _gathered_elements(given: GivenNode) -> InferredOutputs:
     data, indices = given.shapes
     axis = given.axis("axis", len(data), 0)
     fits = len(data) == len(indices) and all(
@@ -237,7 +237,7 @@ def _gathered_elements(given: GivenNode) -> Inferred:
         message = f"indices of shape {list(indices)} do not fit into {list(data)} beside axis {axis}"
         given.refuse("shapes-differ", ("inputs", "indices"), message, list(indices), "no larger sizes, equal ranks")
     _not_empty(given, data[axis], indices)
-    return Inferred([indices], (("axis", axis),))
+    return InferredOutputs([indices], (("axis", axis),))
 
 
 def _index_tuples(given: GivenNode, data: Shape, indices: Shape, batch: int) -> int:
@@ -251,16 +251,16 @@ def _index_tuples(given: GivenNode, data: Shape, indices: Shape, batch: int) -> 
     return indices[-1]
 
 
-def _gathered_nd(given: GivenNode) -> Inferred:
+def _gathered_nd(given: GivenNode) -> InferredOutputs:
     data, indices = given.shapes
     batch = given.integer("batch_dims", 0)
     count = _index_tuples(given, data, indices, batch)
     output = (*indices[:-1], *data[batch + count :])
     _not_empty(given, math.prod(data), output)
-    return Inferred([output], (("batch", batch),))
+    return InferredOutputs([output], (("batch", batch),))
 
 
-def _scattered(given: GivenNode) -> Inferred:
+def _scattered(given: GivenNode) -> InferredOutputs:
     data, indices, updates = given.shapes
     axis = given.axis("axis", len(data), 0)
     fits = len(data) == len(indices) and all(
@@ -269,42 +269,42 @@ def _scattered(given: GivenNode) -> Inferred:
     if indices != updates or not fits:
         message = f"indices {list(indices)} and updates {list(updates)} do not fit into {list(data)}"
         given.refuse("shapes-differ", ("inputs", "indices"), message, list(indices), "equal shapes, equal ranks")
-    return Inferred([data], (("axis", axis), ("reduction", given.attributes.get("reduction", "none"))))
+    return InferredOutputs([data], (("axis", axis), ("reduction", given.attributes.get("reduction", "none"))))
 
 
-def _scattered_nd(given: GivenNode) -> Inferred:
+def _scattered_nd(given: GivenNode) -> InferredOutputs:
     data, indices, updates = given.shapes
     count = _index_tuples(given, data, indices, 0)
     if updates != (*indices[:-1], *data[count:]):
         message = f"updates have the shape {list(updates)}"
         expected = str([*indices[:-1], *data[count:]])
         given.refuse("shapes-differ", ("inputs", "updates"), message, list(updates), expected)
-    return Inferred([data], (("reduction", given.attributes.get("reduction", "none")),))
+    return InferredOutputs([data], (("reduction", given.attributes.get("reduction", "none")),))
 
 
-def _one_hot(given: GivenNode) -> Inferred:
+def _one_hot(given: GivenNode) -> InferredOutputs:
     indices, values = given.shapes
     depth = given.integer("depth")
     axis = given.axis("axis", len(indices) + 1)
     if depth < 0 or values != (2,):
         message = "OneHot needs a depth of 0 or more, and values of shape [2]: off, on"
         given.refuse("shape", ("inputs", "values"), message, [depth, list(values)], "depth, [2]")
-    return Inferred([(*indices[:axis], depth, *indices[axis:])], (("axis", axis), ("depth", depth)))
+    return InferredOutputs([(*indices[:axis], depth, *indices[axis:])], (("axis", axis), ("depth", depth)))
 
 
-def _reversed(given: GivenNode) -> Inferred:
+def _reversed(given: GivenNode) -> InferredOutputs:
     shape, lengths = given.shapes
     batch, time = given.integer("batch_axis", 1), given.integer("time_axis", 0)
     if {batch, time} != {0, 1} or len(shape) < 2 or lengths != (shape[batch],):
         message = "ReverseSequence needs a batch and a time axis, 0 and 1, and a length for each entry of the batch"
         given.refuse("shapes-differ", ("inputs", "sequence_lens"), message, list(lengths), "[batch size]")
-    return Inferred([shape], (("time", time),))
+    return InferredOutputs([shape], (("time", time),))
 
 
 # ---- made of numbers -------------------------------------------------------------------------------------------------
 
 
-def _filled(given: GivenNode) -> Inferred:
+def _filled(given: GivenNode) -> InferredOutputs:
     shape = given.integers("input") or ()
     if min(shape, default=0) < 0:
         given.refuse("shape", ("inputs", "input"), f"{list(shape)} is not a shape", list(shape), "sizes of 0 or more")
@@ -312,10 +312,10 @@ def _filled(given: GivenNode) -> Inferred:
     if kind not in given.schema.outputs[0].types:
         message = f"{given.schema.name} makes no tensor of {kind}"
         given.refuse("data-type-unsupported", ("attributes", "value"), message, kind, "a type of T2")
-    return Inferred([shape], (("value", value),), {"T2": kind})
+    return InferredOutputs([shape], (("value", value),), {"T2": kind})
 
 
-def _range(given: GivenNode) -> Inferred:
+def _range(given: GivenNode) -> InferredOutputs:
     numbers = [given.values[name] for name in ("start", "limit", "delta")]
     if any(len(number) != 1 for number in numbers):
         given.refuse("array-length", ("inputs",), "start, limit and delta must be one number each", None, "scalars")
@@ -331,26 +331,26 @@ def _range(given: GivenNode) -> Inferred:
                 "value", ("inputs", "delta"), "a range of so many elements fits no array", delta, "a larger delta"
             )
         count = max(0, math.ceil(ratio))
-    return Inferred([(int(count),)], (("start", start), ("delta", delta)))
+    return InferredOutputs([(int(count),)], (("start", start), ("delta", delta)))
 
 
-def _eye(given: GivenNode) -> Inferred:
+def _eye(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     if len(shape) != 2:
         given.refuse("rank", ("inputs", "input"), "EyeLike takes a matrix", list(shape), "2 dimensions")
     types = given.schema.outputs[0].types
     kind = type_of_code(given, "dtype", given.first.data_type, types)
-    return Inferred([shape], (("k", given.integer("k", 0)),), {"T2": kind})
+    return InferredOutputs([shape], (("k", given.integer("k", 0)),), {"T2": kind})
 
 
-def _triangle(given: GivenNode) -> Inferred:
+def _triangle(given: GivenNode) -> InferredOutputs:
     shape = given.first.shape
     if len(shape) < 2:
         given.refuse("rank", ("inputs", "input"), "Trilu takes matrices", list(shape), "at least 2 dimensions")
-    return Inferred([shape], (("k", given.integer("k", 0)), ("upper", bool(given.attributes["upper"]))))
+    return InferredOutputs([shape], (("k", given.integer("k", 0)), ("upper", bool(given.attributes["upper"]))))
 
 
-MOVEMENT: Mapping[str, Callable[[GivenNode], Inferred]] = {
+MOVEMENT: Mapping[str, Callable[[GivenNode], InferredOutputs]] = {
     "Concat": _concatenated,
     "ConstantOfShape": _filled,
     "DepthToSpace": _depth_to_space,

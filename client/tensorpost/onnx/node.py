@@ -25,8 +25,6 @@ from ..problems import InvalidDescriptor
 from ._reading import (
     INTEGER,
     TYPE_ATTRIBUTES,
-    Attribute,
-    Values,
     kind_of,
     numbers_of,
     proto_value,
@@ -40,7 +38,7 @@ from ._reading import (
 from ._report import Report, did_you_mean
 from .given_node import GivenNode, Meaning
 from .resize import Resizing
-from .schemas import OnnxSchema, is_own
+from .schemas import AttributeValue, InputValues, OnnxSchema, is_own
 from .shapes import infer
 from .tensor import OnnxTensor
 from .tile import Tiling
@@ -102,14 +100,14 @@ class OnnxNode:
 
     Raises:
         UnknownOperator: no such operator.
-        InvalidDescriptor: with every rule that is broken.
+        InvalidDescriptor: rules are broken; it lists every violation.
     """
 
     op_type: str
     opset: int
     tensors: tuple[tuple[str, OnnxTensor], ...]
-    values: tuple[tuple[str, Values], ...]
-    attributes: tuple[tuple[str, Attribute], ...]
+    values: tuple[tuple[str, InputValues], ...]
+    attributes: tuple[tuple[str, AttributeValue], ...]
     results: tuple[tuple[str, OnnxTensor], ...]
     # What follows from the fields above costs nothing to compare, but much to hash.
     schema: OnnxSchema = field(hash=False, repr=False)
@@ -197,16 +195,16 @@ class OnnxNode:
 
         Args:
             op_type: the operator, as in `Resize`.
-            inputs: by formal name. Tensors as `OnnxTensor`s or arrays, of which only type and shape are kept, a
+            inputs: values by formal name. Tensors as `OnnxTensor`s or arrays, of which only type and shape are kept, a
                 sequence of them for a variadic input; small inputs as arrays, sequences or numbers; None for one that
                 is left out.
             opset: the default-domain opset.
             outputs: how many outputs the node has, where that does not follow; see `GivenNode`.
-            attributes: by name.
+            attributes: attribute values by name.
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         return cls(op_type, inputs, attributes, opset=opset, outputs=outputs)
 
@@ -216,7 +214,7 @@ class OnnxNode:
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         report = Report(_JSON_FORM)
         members: Mapping[str, Any] = {}
@@ -257,8 +255,8 @@ class OnnxNode:
             op_type: the operator, as in `Resize`.
             opset: a number, or its text.
             params: the other parameters, `outputs` among them; an empty text is an empty list.
-            inputs: by formal name, type and shape of the tensors in the body, and small inputs that came in another
-                way, as arrays.
+            inputs: values by formal name: type and shape of the tensors in the body, and small inputs that came in
+                another way, as arrays.
 
         Examples:
             >>> x = OnnxTensor("int8", (2, 3))
@@ -267,7 +265,7 @@ class OnnxNode:
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         number: Any = int(opset) if isinstance(opset, str) and INTEGER.fullmatch(opset) else opset
         schema = schema_of(op_type, number)
@@ -304,11 +302,11 @@ class OnnxNode:
         Args:
             node: the node. Its inputs are read by position; an empty name is an input left out.
             opset: the model's opset of the default domain.
-            inputs: by the graph's value names: arrays, or an `OnnxTensor` for the tensor that is worked on.
+            inputs: values by the names in the graph: arrays, or an `OnnxTensor` for the tensor that is worked on.
 
         Raises:
             UnknownOperator: no such operator.
-            InvalidDescriptor: with every rule that is broken.
+            InvalidDescriptor: rules are broken; it lists every violation.
         """
         schema = schema_of(node.op_type, opset)
         report = Report(f"ONNX {schema.name}")
@@ -336,11 +334,11 @@ class OnnxNode:
             raise InvalidDescriptor.of(report.found)
         return cls(schema.op_type, given, attributes, opset=opset, outputs=len(node.output))
 
-    def value(self, name: str) -> Values | None:
+    def value(self, name: str) -> InputValues | None:
         """The entries of a small input; None if it was left out."""
         return dict(self.values).get(name)
 
-    def attribute(self, name: str) -> Attribute | None:
+    def attribute(self, name: str) -> AttributeValue | None:
         """An attribute's value, its default included; None if it has neither."""
         return dict(self.attributes).get(name)
 

@@ -47,8 +47,8 @@ def lower_operator(node: OnnxNode, level: FeatureLevel) -> OperatorDesc | str:
     return found
 
 
-Fields = Mapping[str, Any]
-Make = Callable[[OnnxNode, int], OperatorDesc]
+DescriptorFields = Mapping[str, Any]
+DescriptorFactory = Callable[[OnnxNode, int], OperatorDesc]
 
 
 def _type(tensor: OnnxTensor) -> TensorDataType:
@@ -77,14 +77,14 @@ def _broadcast(tensor: OnnxTensor, aligned: Sequence[int], output: Sequence[int]
 
 
 def _element_wise(
-    name: str, *fields: str, types: Sequence[str] = (), attributes: Callable[[OnnxNode], Fields] | None = None
-) -> Make:
+    name: str, *fields: str, types: Sequence[str] = (), attributes: Callable[[OnnxNode], DescriptorFields] | None = None
+) -> DescriptorFactory:
     """A function of elements.
 
     Args:
         name: DirectML's operator.
-        fields: of the inputs, in the node's order.
-        types: of the first tensor for which the function is the same; default all.
+        fields: DirectML's fields of the inputs, in the node's order.
+        types: types of the first tensor for which the function is the same; default all.
         attributes: the other fields.
     """
     fields = fields or ("input_tensor",)
@@ -113,16 +113,16 @@ def _made(name: str, **fields: Any) -> OperatorDesc:
     return operator_class(name)(**fields)
 
 
-def _unary(name: str, types: Sequence[str] = _FLOATS) -> Make:
+def _unary(name: str, types: Sequence[str] = _FLOATS) -> DescriptorFactory:
     return _element_wise(f"ELEMENT_WISE_{name}", types=types)
 
 
-def _binary(name: str, types: Sequence[str] = ()) -> Make:
+def _binary(name: str, types: Sequence[str] = ()) -> DescriptorFactory:
     return _element_wise(f"ELEMENT_WISE_{name}", "a_tensor", "b_tensor", types=types)
 
 
-def _activation(name: str, **attributes: str) -> Make:
-    """With DirectML's fields from the node's attributes of these names."""
+def _activation(name: str, **attributes: str) -> DescriptorFactory:
+    """An activation; `attributes` gives, for each of DirectML's fields, the node's attribute that it is taken from."""
     return _element_wise(
         f"ACTIVATION_{name}",
         types=_FLOATS,
@@ -130,14 +130,14 @@ def _activation(name: str, **attributes: str) -> Make:
     )
 
 
-def _is_infinity(node: OnnxNode) -> Fields:
+def _is_infinity(node: OnnxNode) -> DescriptorFields:
     found = node.attribute("detect_negative"), node.attribute("detect_positive")
     if found == (0, 0):
         raise NotLowered("DirectML looks for one kind of infinity at least")
     return {"infinity_mode": {(1, 1): "EITHER", (1, 0): "NEGATIVE", (0, 1): "POSITIVE"}[found]}  # pyright: ignore[reportArgumentType] # 0 or 1
 
 
-def _gelu(node: OnnxNode) -> Fields:
+def _gelu(node: OnnxNode) -> DescriptorFields:
     if node.attribute("approximate") != "none":
         raise NotLowered("DirectML's GELU is the exact one")
     return {}
@@ -214,7 +214,7 @@ def _sliced(node: OnnxNode, least: int) -> OperatorDesc:
     )  # fmt: skip
 
 
-def _blocks(name: str) -> Make:
+def _blocks(name: str) -> DescriptorFactory:
     def make(node: OnnxNode, least: int) -> OperatorDesc:
         found = dict(node.parameters)
         order = {"DCR": "DEPTH_COLUMN_ROW", "CRD": "COLUMN_ROW_DEPTH"}[found["mode"]]
@@ -224,7 +224,7 @@ def _blocks(name: str) -> Make:
     return make
 
 
-def _lines(name: str) -> Make:
+def _lines(name: str) -> DescriptorFactory:
     """A function of lines along axes, with an output of the same shape."""
 
     def make(node: OnnxNode, least: int) -> OperatorDesc:
@@ -237,7 +237,7 @@ def _lines(name: str) -> Make:
     return make
 
 
-def _reduced(function: str) -> Make:
+def _reduced(function: str) -> DescriptorFactory:
     def make(node: OnnxNode, least: int) -> OperatorDesc:
         if node.input.data_type not in _FLOATS and function not in ("MAX", "MIN"):
             raise NotLowered("integers wrap here as in NumPy, which DirectML leaves open")
@@ -254,7 +254,7 @@ def _reduced(function: str) -> Make:
     return make
 
 
-def _position(name: str) -> Make:
+def _position(name: str) -> DescriptorFactory:
     def make(node: OnnxNode, least: int) -> OperatorDesc:
         found, shape = dict(node.parameters), node.input.shape
         kept = tuple([1 if axis in found["axes"] else size for axis, size in enumerate(shape)])
@@ -314,7 +314,7 @@ def _matmul(node: OnnxNode, least: int) -> OperatorDesc:
     )  # fmt: skip
 
 
-LOWERED: Mapping[str, Make] = {
+LOWERED: Mapping[str, DescriptorFactory] = {
     **{name: _unary(name.upper()) for name in (
         "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Log",
         "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..datatypes import DATA_TYPES, data_type
 from ..extras import install_command
-from .given_node import GivenNode, Inferred
+from .given_node import GivenNode, InferredOutputs
 
 __all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
@@ -89,7 +89,7 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
     return schema.since_version, row
 
 
-def infer_by_package(given: GivenNode) -> Inferred:
+def infer_by_package(given: GivenNode) -> InferredOutputs:
     """Check a node and infer its outputs; its meaning is the model."""
     onnx: Any = importlib.import_module("onnx")
     helper: Any = onnx.helper
@@ -137,7 +137,7 @@ def infer_by_package(given: GivenNode) -> Inferred:
             given.refuse("onnx", (), f"{found.name} has a type that travels nowhere here", None, "another type")
         types[entry.variable or entry.name] = kind[0]
         shapes.append(tuple(sizes))
-    return Inferred(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
+    return InferredOutputs(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
 
 
 def _attribute(value: Any, onnx: Any) -> Any:

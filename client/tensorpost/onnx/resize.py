@@ -27,15 +27,13 @@ from numpy.typing import NDArray
 from ..problems import counted, entry_count
 from ._lines import floors
 from ._report import Report
-from .schemas import OnnxSchema
+from .schemas import AttributeValue, InputValues, OnnxSchema
 from .tensor import OnnxTensor, too_large
 
-__all__ = ["Mode", "NearestMode", "ResizeAxis", "Resizing", "resizing"]
+__all__ = ["NearestMode", "ResizeAxis", "ResizeMode", "Resizing", "resizing"]
 
-Mode = Literal["nearest", "linear", "cubic"]
+ResizeMode = Literal["nearest", "linear", "cubic"]
 NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
-Values = tuple[int | float, ...]
-Attribute = str | int | float | tuple[int, ...] | tuple[float, ...]
 
 MOST_STRETCH = 1 << 18  # of an antialiasing filter: its weights for one output take about 50 MB
 _CROP = "tf_crop_and_resize"
@@ -181,7 +179,7 @@ class Resizing:
             rule holds (all modes but tf_crop_and_resize) or no element is outside.
     """
 
-    mode: Mode
+    mode: ResizeMode
     axes: tuple[ResizeAxis, ...]
     coordinates: str
     cubic_coeff_a: float = -0.75
@@ -193,8 +191,8 @@ class Resizing:
 def resizing(
     schema: OnnxSchema,
     tensor: OnnxTensor,
-    values: Mapping[str, Values],
-    attributes: Mapping[str, Attribute],
+    values: Mapping[str, InputValues],
+    attributes: Mapping[str, AttributeValue],
     report: Report,
 ) -> tuple[Resizing, tuple[int, ...]] | None:
     """The meaning and the output's shape; None if anything is wrong, which is then in the report."""
@@ -205,12 +203,12 @@ def resizing(
 class _Reader:
     schema: OnnxSchema
     tensor: OnnxTensor
-    values: Mapping[str, Values]
-    attributes: Mapping[str, Attribute]
+    values: Mapping[str, InputValues]
+    attributes: Mapping[str, AttributeValue]
     report: Report
 
     def read(self) -> tuple[Resizing, tuple[int, ...]] | None:
-        mode = cast("Mode", self.attributes.get("mode", "nearest"))
+        mode = cast("ResizeMode", self.attributes.get("mode", "nearest"))
         self._attribute_rules(mode)
         axes = self._axes()
         if axes is None:
@@ -273,16 +271,16 @@ class _Reader:
         """Where the value stands: Upsample-7 has its scales as an attribute."""
         return ("inputs" if self.schema.input(name) else "attributes", name)
 
-    def _given(self, name: str) -> Values | None:
+    def _given(self, name: str) -> InputValues | None:
         """A small input's entries, or Upsample-7's attribute; None if it was left out or is empty."""
         if self.schema.input(name):
             return self.values.get(name) or None
         attribute = self.attributes.get(name)
-        return (attribute or None) if isinstance(attribute, tuple) else None
+        return cast("InputValues", attribute) or None if isinstance(attribute, tuple) else None  # numbers: its scales
 
     # -- rules of attributes and small inputs --
 
-    def _attribute_rules(self, mode: Mode) -> None:
+    def _attribute_rules(self, mode: ResizeMode) -> None:
         if self.attributes.get("antialias") == 1 and mode == "nearest":
             self.report.add(
                 "antialias-nearest", ("attributes", "antialias"),
@@ -416,7 +414,7 @@ class _Reader:
             if shape[axis] == 0 and (size or policy != "stretch"):
                 self.report.add(
                     "empty-axis", ("inputs", "sizes", index),
-                    f"axis {axis} of the input is empty; it cannot become {size} elements long", size,
+                    f"axis {axis} of the input is empty; it cannot become {counted(size, 'element')} long", size,
                     "0, and no aspect ratio to keep",
                 )  # fmt: skip
             elif policy == "stretch":
@@ -433,7 +431,7 @@ class _Reader:
         return resized
 
     def _by_scales(
-        self, axes: tuple[int, ...], scales: Values, roi: Mapping[int, tuple[Fraction, Fraction]]
+        self, axes: tuple[int, ...], scales: InputValues, roi: Mapping[int, tuple[Fraction, Fraction]]
     ) -> list[ResizeAxis]:
         resized = [_unchanged(length) for length in self.tensor.shape]
         for index, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
@@ -455,9 +453,9 @@ class _Reader:
                 self._warn_of_float32(f"scales[{index}]", axis, output, _in_float32(length, scale))
             elif output != (uncropped := math.floor(length * float(scale))):
                 self.report.warnings.append(
-                    f"axis {axis}: {output} elements, since the text of {self.schema.name} multiplies by the roi's "
-                    f"extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send sizes to "
-                    "have one answer everywhere"
+                    f"axis {axis}: {counted(output, 'element')}, since the text of {self.schema.name} multiplies by "
+                    f"the roi's extent too; ONNX's shape inference and ONNX Runtime do not, and give {uncropped}; send "
+                    "sizes to have one answer everywhere"
                 )
             resized[axis] = ResizeAxis(length, output, Fraction(float(scale)))
         return resized
@@ -465,9 +463,9 @@ class _Reader:
     def _warn_of_float32(self, what: str, axis: int, length: int, in_float32: int | None) -> None:
         if in_float32 not in (None, length):
             self.report.warnings.append(
-                f"axis {axis}: {what} gives {length} elements here and in ONNX's shape inference, which use double "
-                f"precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy stretch to "
-                "have one answer everywhere"
+                f"axis {axis}: {what} gives {counted(length, 'element')} here and in ONNX's shape inference, which use "
+                f"double precision, but {in_float32} in float32, as in ONNX Runtime; send sizes with the policy "
+                "stretch to have one answer everywhere"
             )
 
     # -- coordinates --

@@ -22,6 +22,8 @@ __all__ = [
     "ONNX_OPERATORS",
     "WRITTEN_BY_HAND",
     "AttributeType",
+    "AttributeValue",
+    "InputValues",
     "OnnxAttribute",
     "OnnxInput",
     "OnnxOutput",
@@ -34,9 +36,12 @@ NEWEST_OPSET = 28
 """The newest default-domain opset whose Tile and Resize we have read: that of onnx 1.23."""
 
 AttributeType = Literal["FLOAT", "INT", "STRING", "TENSOR", "FLOATS", "INTS"]
-_DataType = str  # NumPy's name, the key of `DATA_TYPES`
+InputValues = tuple[int | float, ...]
+"""The numbers of a small input."""
+AttributeValue = str | int | float | tuple[int, ...] | tuple[float, ...] | tuple[str, int | float]
+_NumpyName = str  # NumPy's name, the key of `DATA_TYPES`
 
-_ALL_16: tuple[_DataType, ...] = tuple(row.numpy_name for row in DATA_TYPES)
+_ALL_16: tuple[_NumpyName, ...] = tuple(row.numpy_name for row in DATA_TYPES)
 _ALL_15 = tuple(name for name in _ALL_16 if name != "bfloat16")
 _FLOATS = ("float16", "float32", "float64")
 
@@ -56,7 +61,7 @@ class OnnxInput:
     """
 
     name: str
-    types: tuple[_DataType, ...]
+    types: tuple[_NumpyName, ...]
     optional: bool = False
     data: bool = False
     variable: str = ""
@@ -70,13 +75,13 @@ class OnnxOutput:
     Attributes:
         name: its formal name.
         types: NumPy names of the element types it may have.
-        variable: as of an input.
+        variable: the type that it shares with inputs and other outputs; see `OnnxInput`.
         optional: whether a node may leave it out.
         variadic: whether there is any number of them.
     """
 
     name: str
-    types: tuple[_DataType, ...]
+    types: tuple[_NumpyName, ...]
     variable: str = ""
     optional: bool = False
     variadic: bool = False
@@ -109,10 +114,10 @@ class OnnxSchema:
         op_type: its name, as in `Resize`.
         since_version: the opset that brought this version; also the version's number.
         last_opset: the last opset that means this version; None if it is the newest.
-        inputs: in order.
-        attributes: by their place in the document.
+        inputs: what it takes, in order.
+        attributes: the attributes that a node may have.
         summary: what it does, in a sentence; empty where ONNX's page says it.
-        outputs: in order.
+        outputs: what it makes, in order.
     """
 
     op_type: str
@@ -125,7 +130,7 @@ class OnnxSchema:
 
     @property
     def name(self) -> str:
-        """`Resize-19`."""
+        """Operator and version, as in `Resize-19`."""
         return f"{self.op_type}-{self.since_version}"
 
     @property
@@ -181,7 +186,7 @@ class OnnxSchema:
         }
 
 
-def _x(types: tuple[_DataType, ...], name: str = "X") -> OnnxInput:
+def _x(types: tuple[_NumpyName, ...], name: str = "X") -> OnnxInput:
     return OnnxInput(name, types, data=True)
 
 

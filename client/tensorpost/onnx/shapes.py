@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..datatypes import DATA_TYPES, data_type
-from .given_node import Broken, GivenNode, Inferred, Meaning, Shape
+from .given_node import Broken, GivenNode, InferredOutputs, Meaning, Shape
 from .line_shapes import LINES
 from .movement_shapes import MOVEMENT
 from .package import infer_by_package
@@ -23,7 +23,7 @@ from .tile import Tiling, tiling
 
 __all__ = ["RULES", "infer"]
 
-Rule = Callable[[GivenNode], Inferred]
+Rule = Callable[[GivenNode], InferredOutputs]
 
 
 def infer(given: GivenNode) -> tuple[Tiling | Resizing | Meaning, list[tuple[str, OnnxTensor]]] | None:
@@ -74,7 +74,7 @@ def _results(given: GivenNode, shapes: Sequence[Shape], types: Mapping[str, str]
 # ---- element-wise ----------------------------------------------------------------------------------------------------
 
 
-def _broadcast(given: GivenNode) -> Inferred:
+def _broadcast(given: GivenNode) -> InferredOutputs:
     """NumPy's broadcasting; before opset 7 one of `broadcast` and `axis`, before 8 none for any number of tensors."""
     shapes = given.shapes
     legacy = given.schema.attribute("broadcast") is not None
@@ -92,7 +92,7 @@ def _broadcast(given: GivenNode) -> Inferred:
     return _aligned(given, shapes)
 
 
-def _aligned(given: GivenNode, shapes: Sequence[Shape], to_first: bool = False) -> Inferred:
+def _aligned(given: GivenNode, shapes: Sequence[Shape], to_first: bool = False) -> InferredOutputs:
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     output = tuple([_common(sizes) for sizes in zip(*aligned, strict=True)])
@@ -101,7 +101,7 @@ def _aligned(given: GivenNode, shapes: Sequence[Shape], to_first: bool = False) 
         message += " to the first one" if to_first else " to one shape"
         given.refuse("shapes-differ", ("inputs",), message, None, "sizes that are equal or 1, aligned to the right")
     equal = all(shape == output for shape in aligned)
-    return Inferred([output], () if equal else (("input_sizes", tuple(aligned)),))
+    return InferredOutputs([output], () if equal else (("input_sizes", tuple(aligned)),))
 
 
 def _common(sizes: Iterable[int]) -> int:
@@ -110,7 +110,7 @@ def _common(sizes: Iterable[int]) -> int:
     return 1 if not found else found.pop() if len(found) == 1 else -1
 
 
-def _clip(given: GivenNode) -> Inferred:
+def _clip(given: GivenNode) -> InferredOutputs:
     for name, tensor in given.tensors.items():
         if name != "input" and tensor.shape:
             given.refuse("input-shape", ("inputs", name), f"{name} must be a scalar", list(tensor.shape), "rank 0")
@@ -118,14 +118,14 @@ def _clip(given: GivenNode) -> Inferred:
     return result._replace(meaning=(*result.meaning, ("bounds", tuple([n for n in given.tensors if n != "input"]))))
 
 
-def _prelu(given: GivenNode) -> Inferred:
+def _prelu(given: GivenNode) -> InferredOutputs:
     x, slope = given.shapes
     if given.since < 7 and len(slope) == 1 < len(x):  # of channels
         slope = slope + (1,) * (len(x) - 2)
     return _aligned(given, [x, slope], to_first=True)
 
 
-def _mod(given: GivenNode) -> Inferred:
+def _mod(given: GivenNode) -> InferredOutputs:
     integer = data_type(given.types["T"]).dtype.kind in "iu"
     if given.since < 28 and not integer and not given.attributes["fmod"]:
         message = "before opset 28 the remainder of floating-point numbers is C's fmod; set fmod=1"
@@ -133,7 +133,7 @@ def _mod(given: GivenNode) -> Inferred:
     return _broadcast(given)
 
 
-def _cast(given: GivenNode) -> Inferred:
+def _cast(given: GivenNode) -> InferredOutputs:
     target = given.attributes["to"]
     found = [
         row.numpy_name
@@ -145,19 +145,19 @@ def _cast(given: GivenNode) -> Inferred:
         names = ", ".join(f"{data_type(name).onnx_code} ({data_type(name).onnx})" for name in allowed)
         message = f"{given.schema.name} casts to no type {target!r} here: float8, and fewer than 8 bits, do not travel"
         given.refuse("data-type-unsupported", ("attributes", "to"), message, target, f"one of {names}")
-    return Inferred([given.first.shape], types={"T2": found[0]})
+    return InferredOutputs([given.first.shape], types={"T2": found[0]})
 
 
-def _cast_like(given: GivenNode) -> Inferred:
+def _cast_like(given: GivenNode) -> InferredOutputs:
     """The second tensor only says its type, and is not read."""
-    return Inferred([given.first.shape], (("input_sizes", (given.first.shape,)),))
+    return InferredOutputs([given.first.shape], (("input_sizes", (given.first.shape,)),))
 
 
-def _softmax(given: GivenNode) -> Inferred:
-    """From opset 13 on along one axis; before, along all from `axis` on."""
+def _softmax(given: GivenNode) -> InferredOutputs:
+    """Axes of the softmax: from opset 13 on one axis; before, all from `axis` on."""
     shape = given.first.shape
     axis = given.axis("axis", len(shape), end=given.since < 13)
-    return Inferred([shape], (("axes", tuple(range(axis, len(shape))) if given.since < 13 else (axis,)),))
+    return InferredOutputs([shape], (("axes", tuple(range(axis, len(shape))) if given.since < 13 else (axis,)),))
 
 
 _ELEMENTWISE = (

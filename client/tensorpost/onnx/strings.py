@@ -75,8 +75,8 @@ class StringCall(NamedTuple):
     """A node that works on strings, and the numbers that stand for them.
 
     Attributes:
-        node: as it was asked for.
-        table: of the strings in its inputs.
+        node: the node as the caller gave it.
+        table: the strings in its inputs, each by its number.
     """
 
     node: OnnxNode

@@ -80,7 +80,7 @@ class OnnxTensor:
         """Read `{"data_type": "float", "shape": [1, 2]}`.
 
         Raises:
-            InvalidDescriptor: with every violation; paths start at this object.
+            InvalidDescriptor: rules are broken; it lists every violation, with paths from this object.
         """
         if not isinstance(document, Mapping):
             raise InvalidDescriptor.of(

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 from ..problems import counted, entry_count
 from ._report import Report
-from .schemas import OnnxSchema
+from .schemas import InputValues, OnnxSchema
 from .tensor import OnnxTensor, too_large
 
 __all__ = ["Tiling", "tiling"]
-
-Values = tuple[int | float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Tiling:
 
 
 def tiling(
-    schema: OnnxSchema, tensor: OnnxTensor, values: Mapping[str, Values], report: Report
+    schema: OnnxSchema, tensor: OnnxTensor, values: Mapping[str, InputValues], report: Report
 ) -> tuple[Tiling, tuple[int, ...]] | None:
     """The meaning and the output's shape; None if anything is wrong, which is then in the report."""
     meaning = (_tile_1 if schema.since_version == 1 else _tile_6)(tensor, values, report)
@@ -53,7 +51,7 @@ def tiling(
     return meaning, shape
 
 
-def _tile_6(tensor: OnnxTensor, values: Mapping[str, Values], report: Report) -> Tiling | None:
+def _tile_6(tensor: OnnxTensor, values: Mapping[str, InputValues], report: Report) -> Tiling | None:
     if "repeats" not in values:
         return None
     repeats, rank = values["repeats"], len(tensor.shape)
@@ -73,7 +71,7 @@ def _tile_6(tensor: OnnxTensor, values: Mapping[str, Values], report: Report) ->
     return Tiling(tuple(int(repeat) for repeat in repeats))
 
 
-def _tile_1(tensor: OnnxTensor, values: Mapping[str, Values], report: Report) -> Tiling | None:
+def _tile_1(tensor: OnnxTensor, values: Mapping[str, InputValues], report: Report) -> Tiling | None:
     rank = len(tensor.shape)
     numbers: dict[str, int] = {}
     forms: dict[str, str] = {}

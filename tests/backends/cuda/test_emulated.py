@@ -40,7 +40,9 @@ from tests.support.cuda_emulation import COMPILER, Emulator, address
 
 from tensorpost_server.backends.cuda import (
     copy_kernels,
+    direct_resample,
     geometry,
+    interleave_kernels,
     pointwise_kernels,
     resample_kernels,
     row_kernels,
@@ -54,7 +56,7 @@ from tensorpost_server.backends.cuda.launches import ArrayLayout, NestStart
 from tensorpost_server.backends.cuda.tap_tables import array_of
 from tensorpost_server.forms import Copies, Copy, Loop, Pointwise
 from tensorpost_server.forms.expression import operand
-from tensorpost_server.forms.resample_axes import LinearAxis
+from tensorpost_server.forms.resample_axes import LinearAxis, linear_axis
 from tensorpost_server.forms.separable import Rounding, Separable
 from tensorpost_server.operators.tile import tile
 
@@ -170,7 +172,21 @@ def every_copy() -> Iterator[Call]:
             )
         yield copied(Copies((2,), ((Copy.of_box((1, 1)),),), 7), at((1, 1), dtype), (4, vector * 4))
         yield copied(Copies((2,), ((),), 7), at((1, 1), dtype), (3, 5), skip=1 if item < 16 else 0)
-        for rows, columns in ((40, 40), (44, 44), (42, 42), (37, 37), (3, 88), (88, 3), (6, 88), (90, 6), (3, 5000)):
+        for rows, columns in (
+            (40, 40),
+            (44, 44),
+            (42, 42),
+            (37, 37),
+            (3, 88),
+            (88, 3),
+            (6, 88),
+            (90, 6),
+            (3, 5000),
+            (2, 48),
+            (48, 2),
+            (4, 48),
+            (48, 4),
+        ):
             loops = (Loop(columns, (1, 1), ((0, 1),)), Loop(rows, (0, 1), ((1, 1),)))
             form = Copies((2,), ((Copy(0, (0, 0), (0, 0), loops),),))
             yield copied(form, at((columns, rows), dtype), (rows, columns))
@@ -251,7 +267,7 @@ def test_transposes_of_any_sizes_and_alignment(emulator: Emulator, dtype: str, s
         case = copied(form, x, (rows, columns), skip)
         agree(replace(case, want=x.view.T), run(emulator, case, used), exactly=True)
 
-    assert {variant.kernel for variant in used} == {"transpose"}
+    assert {variant.kernel for variant in used} - {"copy_interleaved"} == {"transpose"}
 
 
 @pytest.mark.parametrize("item", [1, 2, 4, 8, 16])
@@ -388,6 +404,40 @@ def test_halves_of_half_the_size(emulator: Emulator, sizes: tuple[int, ...]):
     agree(call, run(emulator, call), exactly=False)
 
 
+@pytest.mark.parametrize("scale", [2.0, 1.7, 1.2, 1.0, 0.75, 0.5], ids=str)
+def test_bytes_read_where_they_are_have_the_bits_of_staged_ones(emulator: Emulator, scale: float):
+    x = np.random.default_rng(5).integers(0, 256, (3, 45, 52), np.uint8)
+    sizes = [int(size * scale) for size in x.shape[1:]]
+    offset = -0.5 if scale != 1 else -0.375  # what is not scaled would be copied
+    pairs = zip(x.shape[1:], sizes, strict=True)
+    axes = (None, *(LinearAxis(size, out, float(np.float32(out / size)), 0.5, offset) for size, out in pairs))
+    form = Separable(axes, rounding=Rounding.TRUNCATE)
+    rows, columns = sizes
+    for box in (
+        ((0, 3), (0, rows), (0, columns)),
+        ((1, 3), (2, rows - 1), (1, columns - 4)),
+        ((2, 3), (3, 9), (5, 13)),
+    ):
+        call = Call(form, (packed(x),), box, packed(np.ones([stop - start for start, stop in box], np.uint8)))
+        kernels = [set[variants.Variant](), set[variants.Variant]()]
+        direct = run(emulator, call, kernels[0])
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(resample_kernels, "plan_bytes", lambda *_: None)
+            staged = run(emulator, call, kernels[1])
+
+        assert [one.kernel for used in kernels for one in used] == ["resample_bytes", "resample_staged"]
+        assert direct.tobytes() == staged.tobytes()
+
+
+def test_bytes_with_weights_beyond_0_and_1_are_staged():
+    x, out = (ArrayLayout(np.dtype(np.uint8), (48 * 64 * n * n, 64 * n, 1), 0) for n in (1, 2))
+    for offset, kernel in ((0.5, "resample_bytes"), (-0.5, "resample_staged")):
+        axes = (None, *(linear_axis(size, 2 * size, 2.0, offset, -0.5) for size in (48, 64)))
+        steps = plan(Separable(axes, rounding=Rounding.TRUNCATE), [x], ((0, 3), (0, 96), (0, 128)), out)
+        assert steps is not None
+        assert [step.launch.variant.kernel for step in steps] == [kernel]
+
+
 @given(call=resample_calls(("float32",), ("linear", "linear gradient")))
 @EXAMPLES
 def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Call):
@@ -403,10 +453,12 @@ def test_resample_with_tables_of_a_part_of_an_axis(emulator: Emulator, call: Cal
     [
         (variants.copy_variant(16, 16, splat=False, wide=False), "Copy", copy_kernels.COPY),
         (variants.units_variant(4, wide=False), "Unit", copy_kernels.UNIT),
+        (variants.interleave_variant(4, 2), "Interleave", interleave_kernels.INTERLEAVE),
         (variants.rows_variant(4, 1), "Rows", row_kernels.ROWS[1]),
         (variants.rows_variant(4, 4), "Rows", row_kernels.ROWS[4]),
         (variants.transpose_variant(4, wide=False), "Transpose", transpose_kernels.TRANSPOSE),
-        (variants.gather_variant(4), "Gather", resample_kernels.GATHER),
+        (variants.gather_variant(4), "Gather", direct_resample.GATHER),
+        (variants.bytes_variant(4, whole=True), "Bytes", direct_resample.BYTES),
         (variants.blend_variant("float32", 2, 2, 1), "Tiles", staged_resample.TILES),
         (variants.pass_variant("float32", "float32"), "Pass", resample_kernels.PASS),
         (variants.gather_variant(4), "Axis", geometry.AXIS),

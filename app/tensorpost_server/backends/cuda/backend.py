@@ -26,8 +26,10 @@ from tensorpost.problems import DeviceLost, OutOfDeviceMemory
 from ...forms import Array, BoxFunction, Lines
 from ...forms.base import Box, extents
 from ...planning import Plan, cut
-from ..base import CannotOpen, DeviceOptions, plain_memory
+from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
 from ..timeline import is_timed, next_phase
+from . import kernel_files
+from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
 __all__ = ["CudaBackend", "CudaRun"]
@@ -39,7 +41,7 @@ SMALLEST_PART = 64 * 1024
 """Bytes: if not even so little of an output fits on the device, smaller parts will not help."""
 
 SHARE_OF_FREE = 0.75
-"""Of a device's memory: the rest is for CuPy's kernels, for the context, and for whoever else uses the card."""
+"""The share of a device's memory that is used; the rest is for CuPy's kernels, the context, and other processes."""
 
 INSTALL = (
     f"{install_command('cuda13')} (drivers from 580 on), or with cuda12 (drivers from 525 on); "
@@ -108,6 +110,7 @@ class CudaBackend:
         self.device = f"cuda:{index}"
         self._lost: str | None = None
         self._lanes = threading.local()
+        self._shared = SharedAllocations(cupy)
         try:
             properties = cupy.cuda.runtime.getDeviceProperties(index)
             raw: Any = properties["name"]
@@ -179,6 +182,12 @@ class CudaBackend:
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> CudaRun:
         """Begin to copy the inputs to the device; the copies may still be under way when it returns."""
+        return self.start_shared(plan, inputs, None)
+
+    def start_shared(
+        self, plan: Plan, inputs: Sequence[memoryview | DeviceMemory], targets: Sequence[DeviceMemory | None] | None
+    ) -> CudaRun:
+        """See `SharingBackend.start_shared`."""
         with self.working(self._uploads):
             blocks = [self.room(memory.nbytes) for memory in inputs]
             uploaded = self.cupy.cuda.Event(disable_timing=True)
@@ -193,7 +202,7 @@ class CudaBackend:
             except BaseException:
                 self._uploads.synchronize()  # the caller's memory must not be read once it is told
                 raise
-            return CudaRun(self, plan, arrays, uploaded)
+            return CudaRun(self, plan, arrays, uploaded, targets)
 
     def gauges(self) -> Mapping[str, int]:
         """Bytes of device memory and of page-locked host memory; how often the latter had no room."""
@@ -224,7 +233,36 @@ class CudaBackend:
         if self._lost is None:
             with suppress(*_cuda_errors(self.cupy)), self.cupy.cuda.Device(self.index):
                 self._uploads.synchronize()
+                self._shared.close_all()
                 self._pool.free_all_blocks()
+
+    # ---- memory of other processes -----------------------------------------------------------------------------------
+
+    def open_memory(self, handle: bytes) -> DeviceMemory:
+        """See `SharingBackend.open_memory`."""
+        with self.working(self._uploads):
+            return self._shared.open(handle, self.device)
+
+    def close_memory(self, memory: DeviceMemory) -> None:
+        """See `SharingBackend.close_memory`."""
+        with self.working(self._uploads):
+            self._shared.close(memory)
+
+    def download(self, source: DeviceMemory, target: memoryview) -> None:
+        """See `SharingBackend.download`."""
+        self._move(_host_address(target), source.address, target.nbytes, self.cupy.cuda.runtime.memcpyDeviceToHost)
+
+    def upload(self, source: memoryview, target: DeviceMemory) -> None:
+        """See `SharingBackend.upload`."""
+        self._move(target.address, _host_address(source), source.nbytes, self.cupy.cuda.runtime.memcpyHostToDevice)
+
+    def _move(self, target: int, source: int, size_in_bytes: int, kind: int) -> None:
+        stream = self.lane()
+        with self.working(stream):
+            try:
+                self.cupy.cuda.runtime.memcpyAsync(target, source, size_in_bytes, kind, stream.ptr)
+            finally:
+                stream.synchronize()
 
     # ---- for the runs ------------------------------------------------------------------------------------------------
 
@@ -240,8 +278,8 @@ class CudaBackend:
         """This device, stream and memory for everything that CuPy does inside; its errors become ours.
 
         Raises:
-            OutOfDeviceMemory: for the device's want of memory, after the kept memory was freed.
-            DeviceLost: for errors after which the device answers nothing any more.
+            OutOfDeviceMemory: the device has too little memory, even after the kept memory was freed.
+            DeviceLost: the device answers nothing any more after an error.
         """
         if self._lost is not None:
             raise DeviceLost(self._lost)
@@ -250,10 +288,10 @@ class CudaBackend:
             with cuda.Device(self.index), stream, cuda.using_allocator(self._take):
                 yield
         except cuda.memory.OutOfMemoryError as error:
-            raise self._out_of_memory() from error
+            raise self._out_of_memory() from _without_frames(error)
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             if error.status == NO_MEMORY:
-                raise self._out_of_memory() from error
+                raise self._out_of_memory() from _without_frames(error)
             if error.status in LOST:
                 self._lost = f"{self.device} failed for good: {LOST[error.status]} ({error})"
                 raise DeviceLost(self._lost) from error
@@ -271,18 +309,19 @@ class CudaBackend:
             self._pool.free_all_blocks()
             return self._pool.malloc(size_in_bytes)
 
-    def copy(self, block: Any, memory: memoryview, *, up: bool, stream: Any) -> None:
-        """Copy between host memory and an array of as many bytes on the device, behind what the stream does.
+    def copy(self, block: Any, memory: memoryview | DeviceMemory, *, up: bool, stream: Any) -> None:
+        """Copy between a caller's memory and an array of as many bytes on the device, after what the stream does.
 
         Page-locked memory is copied without the processor; it must not be touched until the stream is through.
         """
         if memory.nbytes:
             runtime = self.cupy.cuda.runtime
-            at = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-            if up:
-                runtime.memcpyAsync(block.data.ptr, at, memory.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+            if isinstance(memory, DeviceMemory):
+                at, kind = memory.address, runtime.memcpyDeviceToDevice
             else:
-                runtime.memcpyAsync(at, block.data.ptr, memory.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+                at, kind = _host_address(memory), runtime.memcpyHostToDevice if up else runtime.memcpyDeviceToHost
+            target, source = (block.data.ptr, at) if up else (at, block.data.ptr)
+            runtime.memcpyAsync(target, source, memory.nbytes, kind, stream.ptr)
 
     def _out_of_memory(self) -> OutOfDeviceMemory:
         return OutOfDeviceMemory(
@@ -319,22 +358,28 @@ class CudaRun:
         backend: the device.
         plan: what is computed.
         inputs: an array for each input of the plan.
-        uploaded: the event behind the last upload.
+        uploaded: the event after the last upload.
+        targets: memory for the bytes of each output; see `SharingBackend.start_shared`.
     """
 
     backend: CudaBackend
     plan: Plan
     inputs: list[Any]
     uploaded: Any
+    targets: Sequence[DeviceMemory | None] | None = None
     _outputs: list[Any] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compute(self, index: int) -> memoryview:
         """See `Run.compute`."""
         piece = self.plan.slices.piece(index)
-        memory = self.backend.host_memory(piece.computed)
-        if memory is None:
-            memory = plain_memory(piece.computed)
+        if self.targets is None:
+            result = memory = self.backend.host_memory(piece.computed) or plain_memory(piece.computed)
+        else:
+            result, target = memoryview(b""), self.targets[piece.output]
+            if target is None:
+                return result
+            memory = target.part(piece.begin, piece.computed)
         stream = self.backend.lane()
         with self.backend.working(stream):
             stream.wait_event(self.uploaded)
@@ -342,7 +387,7 @@ class CudaRun:
         whole = self.plan.outputs[piece.output].layout
         part = Layout(whole.data_type, tuple(extents(piece.box)), whole.strides, piece.computed, whole.packed)
         self._make(part, piece.box, memory, lambda box, out: fill(box, out, piece.output))
-        return memory
+        return result
 
     def _fill(self, box: Box, out: Any, output: int) -> None:
         self.backend.fill(self.plan.form, self.inputs, box, out, output)
@@ -368,13 +413,15 @@ class CudaRun:
                     stream.synchronize()  # other streams read the outputs, and temporaries are used again when freed
             return self._outputs
 
-    def _make(self, part: Layout, box: Box, memory: memoryview, fill: Callable[[Box, Any], None]) -> None:
-        """Compute a part of an output into host memory; in halves, and halves of those, if it finds no room.
+    def _make(
+        self, part: Layout, box: Box, memory: memoryview | DeviceMemory, fill: Callable[[Box, Any], None]
+    ) -> None:
+        """Compute a part of an output into a caller's memory; in halves, and halves of those, if it finds no room.
 
         Args:
             part: its layout.
             box: which part of the output.
-            memory: as long as the part.
+            memory: where to, as long as the part.
             fill: computes a box of the output into an array on the device.
         """
         backend, gaps = self.backend, self.plan.slices.has_gaps
@@ -395,17 +442,17 @@ class CudaRun:
                     stream.synchronize()  # `block` is used again when it is freed, and `memory` is the caller's
             return
         except OutOfDeviceMemory:
-            half = part.data_size_in_bytes // 2  # without the padding behind it, which cannot be halved
+            half = part.data_size_in_bytes // 2  # without the padding after it, which cannot be halved
             smaller = cut(part, half)
             if half < SMALLEST_PART or len(smaller) < 2:
                 raise
-        if gaps:
+        if gaps and isinstance(memory, memoryview):
             np.frombuffer(memory, np.uint8)[:] = 0
         for piece in smaller:
             begins = [start for start, _ in box]
             within = tuple([(at + start, at + stop) for at, (start, stop) in zip(begins, piece.box, strict=True)])
             layout = Layout(part.data_type, tuple(extents(piece.box)), part.strides, piece.computed, part.packed)
-            self._make(layout, within, memory[piece.begin : piece.begin + piece.computed], fill)
+            self._make(layout, within, _part(memory, piece.begin, piece.computed), fill)
 
     def close(self) -> None:
         """Wait until the inputs have been read, then forget them."""
@@ -413,6 +460,15 @@ class CudaRun:
         if arrays:
             with self.backend.working(self.backend.lane()):
                 self.uploaded.synchronize()
+
+
+def _host_address(memory: memoryview) -> int:
+    return np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+
+
+def _part(memory: memoryview | DeviceMemory, begin: int, size_in_bytes: int) -> memoryview | DeviceMemory:
+    is_shared = isinstance(memory, DeviceMemory)
+    return memory.part(begin, size_in_bytes) if is_shared else memory[begin : begin + size_in_bytes]
 
 
 def _view(cupy: Any, layout: Layout, block: Any) -> Any:
@@ -431,19 +487,32 @@ def _cupy() -> Any:
     """CuPy, able to compile.
 
     Raises:
-        CannotOpen: it is not here, or lacks the compiler.
+        CannotOpen: it is not here, lacks the compiler, or a folder to write to.
     """
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         what = "is not installed" if getattr(error, "name", None) == "cupy" else f"cannot be imported ({error})"
         raise CannotOpen(f"CuPy {what}: {INSTALL}") from error
+    except OSError:  # it makes its folder when it is imported
+        kernel_files.check_writable()
+        raise
+    kernel_files.check_writable()
     try:
         cupy.cuda.nvrtc.getVersion()
     except Exception as error:
         # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
         raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
     return cupy
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """The error without its traceback.
+
+    Frames there hold the device memory of what has failed, and from Python 3.12 on they are in a reference cycle with
+    the error, through `contextlib`, so that the memory would be free only when the garbage collector runs.
+    """
+    return error.with_traceback(None)
 
 
 def _cuda_errors(cupy: Any) -> tuple[type[Exception], ...]:

@@ -2,7 +2,7 @@
 
 The rule for what runs in our kernels and what in CuPy's array operations stands in launch_plan.py. Kernels are compiled
 by NVRTC when they are first launched, unless `kernel_files.py` has them; CuPy keeps the binaries of all but expressions
-in its own cache on disk (`CUPY_CACHE_DIR`), so that a new process finds them.
+in its own cache on disk (`CUPY_CACHE_DIR`), so that a new process finds them, unless `CUPY_CACHE_IN_MEMORY=1`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import kernel_files
 from .dimensions import Step
 from .launch_plan import plan
 from .launches import ArrayLayout
-from .tap_tables import ByteCache, TapTable, array_of
+from .tap_tables import ByteCache, KernelTable, array_of
 from .variants import Variant
 
 __all__ = ["clear_caches", "fill"]
@@ -36,7 +36,7 @@ CALL_BYTES = 2 << 10  # about what a plan takes on the host
 KEPT_FORMS = 4096  # that have a number
 KEPT_FUNCTIONS = 1024  # compiled kernels; the variants of files are fewer than half of them
 
-_Layout = tuple[Any, tuple[int, ...], int]  # the fields of ArrayLayout, which takes longer to make
+_LayoutFields = tuple[Any, tuple[int, ...], int]  # the fields of ArrayLayout, which takes longer to make
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _BoundLaunch:
         grid: blocks, as CuPy wants them.
         block: threads of a block.
         shared: bytes of shared memory.
-        sources: for each array that is read, which input it is and bytes from its first element.
+        sources: index of the input of each array that is read, and bytes from the input's first element.
         target: bytes from the output's first element.
         parameters: the kernel's structure, with the addresses of tables.
         made: bytes of the array to write instead of the output, which the next call reads as its input; 0 for none.
@@ -76,7 +76,7 @@ class _Numbers:
         self._lock = threading.Lock()
 
     def number(self, form: Form) -> int:
-        """Its number."""
+        """The number of this form; equal forms have the same one."""
         found = self._by_identity.get(id(form))
         if found is not None:
             return found[1]
@@ -119,7 +119,7 @@ def fill(form: Form, inputs: Sequence[Any], box: Box, out: Any, output: int = 0)
     if calls is None:
         form.fill(cupy, inputs, box, out, output)
         return
-    made: list[Any] = []  # freed behind the last launch, in the stream's order
+    made: list[Any] = []  # freed after the last launch, in the stream's order
     for call in calls:
         places = [addresses[number] + start for number, start in call.sources]
         if call.made:
@@ -141,16 +141,15 @@ def clear_caches() -> None:
 
 @functools.lru_cache(maxsize=KEPT_FUNCTIONS)
 def _function(device: int, variant: Variant) -> Any:
-    if not variant.prelude:
-        compiled = kernel_files.find(variant, cupy.cuda.Device(device).compute_capability)
-        if compiled is not None:
-            return _loaded(compiled, variant)
-        return cupy.RawKernel(variant.source, variant.kernel, options=variant.options)
-    # RawKernel would add -ftz=true, which flushes subnormal numbers to zero, and keep every kernel there ever was.
-    # Products are not contracted with sums, so that every operation is rounded as in NumPy.
-    options = (*variant.options, "-fmad=false")
-    binary, _ = cupy.cuda.compiler.compile_using_nvrtc(variant.source, options, filename=variant.file)
-    return _loaded(binary, variant)
+    compiled = kernel_files.find(variant, cupy.cuda.Device(device).compute_capability)
+    if compiled is None:
+        if not variant.prelude:
+            return cupy.RawKernel(variant.source, variant.kernel, options=variant.options)
+        # RawKernel would keep every kernel there ever was. In memory: this needs no folder that can be written to.
+        compiled, _ = cupy.cuda.compiler.compile_using_nvrtc(
+            variant.source, kernel_files.options_of(variant), filename=variant.file, cache_in_memory=True
+        )
+    return _loaded(compiled, variant)
 
 
 def _loaded(binary: Any, variant: Variant) -> Any:
@@ -172,7 +171,7 @@ def _calls(device: int) -> ByteCache[tuple[_BoundLaunch, ...] | None]:
 
 
 def _make_calls(
-    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_Layout], out: _Layout
+    device: int, stream: int, form: Form, box: Box, output: int, inputs: Sequence[_LayoutFields], out: _LayoutFields
 ) -> tuple[int, tuple[_BoundLaunch, ...] | None]:
     if any(start == stop for start, stop in box):
         return CALL_BYTES, ()
@@ -197,7 +196,7 @@ def _call(device: int, stream: int, step: Step) -> _BoundLaunch:
     )
 
 
-def _on_device(device: int, stream: int, table: TapTable) -> Any:
+def _on_device(device: int, stream: int, table: KernelTable) -> Any:
     """The table's array on the current device, copied there in the stream's order."""
 
     def make() -> tuple[int, Any]:

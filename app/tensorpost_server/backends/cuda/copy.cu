@@ -106,10 +106,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // itself, or several copies of it end to end. Runs begin at any address, so vectors are shifted together out of two.
 
 #define THREADS 256
+#define MOST_TOGETHER 8
 
 struct Unit {
   u32 last_items;   // of the last unit along moving axis 0, where that one is shorter
   u32 filled;       // items laid for any other unit: the period, and what a vector reads beyond its end
+  int together;     // items that a thread lays next to each other: a short innermost loop, which is not in `axis`
+  int step;         // bytes between these in the input
   u32 run;          // bytes
   u32 last_run;     // bytes of that last unit's run
   u32 last;         // its index along moving axis 0; 0xffffffff where all units are alike
@@ -150,16 +153,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     unit = quotient;
   }
 
-#pragma unroll 4
-  for (u32 i = threadIdx.x; i < filled; i += THREADS) {
-    u32 rest = i;
+  const auto source_of = [&](u32 number) {
     offset from = source;
     for (u32 a = 0; a < p.inner; ++a) {
-      const u32 quotient = divide(rest, p.axis[a].magic, p.axis[a].shift);
-      from += (offset)(rest - quotient * p.axis[a].extent) * (offset)p.axis[a].source;
-      rest = quotient;
+      const u32 quotient = divide(number, p.axis[a].magic, p.axis[a].shift);
+      from += (offset)(number - quotient * p.axis[a].extent) * (offset)p.axis[a].source;
+      number = quotient;
     }
-    items[i] = read<Item>(input + from);
+    return from;
+  };
+  if (p.together == 1) {
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < filled; i += THREADS) items[i] = read<Item>(input + source_of(i));
+  } else {
+    for (u32 i = threadIdx.x; i * p.together < filled; i += THREADS) {
+      const u8 *const from = input + source_of(i);
+      Item held[MOST_TOGETHER];
+#pragma unroll
+      for (int k = 0; k < MOST_TOGETHER; ++k)
+        if (k < p.together) held[k] = read<Item>(from + k * p.step);
+#pragma unroll
+      for (int k = 0; k < MOST_TOGETHER; ++k)
+        if (k < p.together) items[i * p.together + k] = held[k];
+    }
   }
   __syncthreads();
 
@@ -175,15 +191,84 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     u8 *const start = output + at;
     const u32 skew = (u32)(reinterpret_cast<u64>(start) & 15);
-    const u32 stop = min((segment + 1) * p.segment, (skew + run + 15) / 16);
-    for (u32 vector = segment * p.segment + threadIdx.x; vector < stop; vector += THREADS) {
-      const int byte = (int)(vector * 16 - skew);  // of the run
-      if (byte >= 0 && byte + 16 <= (int)run) {
-        write(start + byte, gather(shared, modulo((u32)byte, p.period)));
-      } else {
-        for (int i = max(byte, 0); i < min(byte + 16, (int)run); i += ITEM)
-          write(start + i, items[modulo((u32)i, p.period) / ITEM]);
+    const u32 whole = (skew + run) / 16, stop = min((segment + 1) * p.segment, whole);
+    for (u32 vector = max(segment * p.segment, (skew + 15) / 16) + threadIdx.x; vector < stop; vector += THREADS) {
+      const u32 byte = vector * 16 - skew;  // of the run
+      write(start + byte, gather(shared, modulo(byte, p.period)));
+    }
+    // The first and the last items, which are no whole vector, each by its own thread.
+    const bool last = threadIdx.x & 16;
+    const u32 at_end = whole * 16 - skew, i = (threadIdx.x & 15) * ITEM + (last ? at_end : 0);
+    if (threadIdx.x < 32 && segment == (last ? p.segments.value - 1 : 0) && i < (last ? run : (16 - skew) % 16))
+      write(start + i, items[modulo(i, p.period) / ITEM]);
+  }
+}
+#endif
+
+#ifdef LINES
+// Interleaves the items of LINES lines into one line of words of 16 bytes, or splits such a line, as pixel shuffles do.
+// Each word is a short one of every line, so a warp's accesses are contiguous on both sides. Offsets have 64 bits.
+
+#define THREADS 128
+#define WORDS 2
+
+struct Interleave {
+  u32 count;  // words
+  u32 axes;   // loops, innermost first
+  u32 splits;
+  i64 apart;  // bytes from line to line
+  Axis axis[MOST_AXES];
+};
+
+typedef WordOf<ITEM>::type Item;
+typedef WordOf<16 / LINES>::type Part;
+union Line {
+  uint4 word;
+  Part part[LINES];
+  Item item[16 / ITEM];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    copy_interleaved(const u8 *__restrict__ input, u8 *__restrict__ output, const Interleave p) {
+  const int each = 16 / ITEM / LINES;  // items of a short word
+  const u32 first = blockIdx.x * (THREADS * WORDS) + threadIdx.x;
+  i64 target[WORDS];
+  Line word[WORDS];
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) {
+    u32 rest = first + i * THREADS;
+    if (rest >= p.count) continue;
+    i64 source = target[i] = 0;
+    for (u32 a = 0; a < p.axes; ++a) {
+      const u32 quotient = divide(rest, p.axis[a].magic, p.axis[a].shift);
+      source += (i64)(rest - quotient * p.axis[a].extent) * p.axis[a].source;
+      target[i] += (i64)(rest - quotient * p.axis[a].extent) * p.axis[a].target;
+      rest = quotient;
+    }
+    if (p.splits) {
+      word[i].word = read<uint4>(input + source);
+    } else {
+#pragma unroll
+      for (int k = 0; k < LINES; ++k) word[i].part[k] = read<Part>(input + source + k * p.apart);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) {
+    if (first + i * THREADS >= p.count) continue;
+    Line turned;
+#pragma unroll
+    for (int k = 0; k < LINES; ++k) {
+#pragma unroll
+      for (int e = 0; e < each; ++e) {
+        if (p.splits) turned.item[k * each + e] = word[i].item[e * LINES + k];
+        else turned.item[e * LINES + k] = word[i].item[k * each + e];
       }
+    }
+    if (p.splits) {
+#pragma unroll
+      for (int k = 0; k < LINES; ++k) write(output + target[i] + k * p.apart, turned.part[k]);
+    } else {
+      write(output + target[i], turned.word);
     }
   }
 }

@@ -5,6 +5,7 @@ A nest is one launch, of the first of these that fits it:
 * words of 16 bytes, where the output can be written in them and each is within one input row or repeats one element;
 * rows of at least some hundred bytes that are contiguous on both sides but aligned differently (row_kernels.py);
 * short and odd rows that follow each other in the output: laid in shared memory, and written from there in words;
+* lines that are interleaved or taken apart, as pixel shuffles do (interleave_kernels.py);
 * a transpose, where another axis is contiguous in the input than in the output (transpose_kernels.py);
 * element by element.
 """
@@ -22,6 +23,7 @@ from ...forms import Box, Copies
 from ...forms.base import extents
 from ...forms.copy_loops import byte_loops, uncovered
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, fits_in_32_bits, merged
+from .interleave_kernels import plan_interleave
 from .launches import ENOUGH_BLOCKS, MOST_LOOPS, VECTOR, ArrayLayout, Launch, NestStart, nest_launch, structure
 from .row_kernels import plan_parts, plan_row_nest
 from .transpose_kernels import plan_transpose
@@ -36,6 +38,7 @@ MOST_UNIT = 16 << 10  # bytes; 8 blocks of one multiprocessor have room for them
 LEAST_PERIOD = 1 << 10  # bytes; a shorter unit is laid several times, as what is written from it wraps around
 LEAST_RUN = 512  # bytes; below it most of a run's vectors would be at its ends
 SEGMENT = 4096  # vectors of a run that a block writes before it looks for the next job
+MOST_TOGETHER = 8  # items that a thread of copy_units lays after working out where the first one is
 REUSE = 16  # bytes that a block writes for each byte of the unit that it lays, if there is so much work
 COPY = np.dtype(
     [
@@ -47,9 +50,10 @@ COPY = np.dtype(
 """`Copy` of copy.cu."""
 UNIT = np.dtype(
     [
-        ("last_items", "<u4"), ("filled", "<u4"), ("run", "<u4"), ("last_run", "<u4"),
-        ("last", "<u4"), ("period", DIVISOR), ("segments", DIVISOR), ("segment", "<u4"), ("jobs", "<u4"),
-        ("share", "<u4"), ("blocks", DIVISOR), ("inner", "<u4"), ("moving", "<u4"), ("repeating", "<u4"),
+        ("last_items", "<u4"), ("filled", "<u4"), ("together", "<i4"), ("step", "<i4"), ("run", "<u4"),
+        ("last_run", "<u4"), ("last", "<u4"), ("period", DIVISOR), ("segments", DIVISOR), ("segment", "<u4"),
+        ("jobs", "<u4"), ("share", "<u4"), ("blocks", DIVISOR), ("inner", "<u4"), ("moving", "<u4"),
+        ("repeating", "<u4"),
         ("axis", AXIS, (MOST_LOOPS + 2,)),
     ],
     align=True,
@@ -135,7 +139,8 @@ def _plan_nest(nest: list[ByteLoop], item: int, start: NestStart) -> Iterator[La
     innermost = nest[-1] if nest else ByteLoop(1, item, item)
     outer = nest[:-1]
     if innermost.target != item or innermost.source not in (0, item):
-        yield plan_transpose(nest, item, start) or _words(nest, item, item, False, start)
+        launch = plan_interleave(nest, item, start) or plan_transpose(nest, item, start)
+        yield launch or _words(nest, item, item, False, start)
         return
     row = innermost.extent * item
     word = alignment([row, start.target_at, *(loop.target for loop in outer)])
@@ -234,11 +239,16 @@ def _units(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
     reuse, enough = (REUSE, ENOUGH_BLOCKS) if item >= 4 else (2 * REUSE, 3 * ENOUGH_BLOCKS // 4)
     share = min(jobs, max(1, min(reuse * period * segments // run, units * jobs // enough)))
     blocks = -(-jobs // share)
+    together = ByteLoop(1, item, 0)
+    if inner and inner[0].extent <= MOST_TOGETHER:
+        together = inner.pop(0)
     loops = [*inner, *moving, *repeating]
     parameters = structure(
         UNIT,
         last_items=last_run // item if chunk else size // item,
         filled=filled,
+        together=together.extent,
+        step=together.source,
         run=run,
         last_run=last_run,
         last=chunk.extent - 1 if chunk else 0xFFFFFFFF,
@@ -254,5 +264,5 @@ def _units(nest: list[ByteLoop], item: int, start: NestStart) -> Launch | None:
         axis=[axis_row(loop) for loop in loops],
     )
     variant = units_variant(item, wide=not fits_in_32_bits(nest))
-    shared = -(-(max(period, filled * item) + 2 * VECTOR) // VECTOR) * VECTOR
+    shared = -(-(max(period, (filled + together.extent) * item) + 2 * VECTOR) // VECTOR) * VECTOR
     return nest_launch(variant, units * blocks, UNIT_THREADS, parameters, start, shared)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .geometry import ByteLoop, alignment, axis_row
 from .launches import Launch
-from .tap_tables import Reach, Span, Taps, TapTable, reach_of
+from .tap_tables import KernelTable, Reach, Span, SpanTaps, reach_of
 from .variants import Variant
 
 __all__ = ["MOST_OUTER", "THREADS", "Dimension", "Planes", "Step", "TablePart", "columns_of", "outputs_of"]
@@ -28,7 +28,7 @@ class TablePart:
         first: bytes from its start.
     """
 
-    table: TapTable
+    table: KernelTable
     first: int = 0
 
 
@@ -37,7 +37,7 @@ class Step:
     """One launch of a resampling.
 
     Attributes:
-        launch: with offsets into its own input and output.
+        launch: the kernel launch, with offsets into its own input and output.
         tables: what the structure's fields of these names point to; other table fields stay 0.
         made: bytes of an array that the step writes and the next one reads; 0 where the step writes the output.
     """
@@ -52,12 +52,12 @@ class Dimension:
     """One dimension of the box.
 
     Attributes:
-        extent: outputs.
+        extent: how many outputs there are.
         target: bytes between them in the output.
         source: bytes between the input's elements.
         start: first output, counted in the span's table.
         span: its table's; None where the dimension is copied, or its one index is already in the input's offset.
-        taps: of the span.
+        taps: taps of the span, if it has a table.
         repeat: elements that move together; extent and start count elements.
     """
 
@@ -66,7 +66,7 @@ class Dimension:
     source: int
     start: int = 0
     span: Span | None = None
-    taps: Taps | None = None
+    taps: SpanTaps | None = None
     repeat: int = 1
 
     @property
@@ -83,7 +83,7 @@ class Dimension:
         """The table of so many taps for each output, from its first output on; None where an index is the output's."""
         if self.span is None:
             return None
-        table = TapTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
+        table = KernelTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)
         return TablePart(table, self.start * table.item)
 
     def reach(self) -> Reach | None:
@@ -145,7 +145,7 @@ def planes_of(dimensions: list[Dimension]) -> Planes | None:
             spans.append(dimension.span)
             length += outputs_of(dimension.span)
     loops = [ByteLoop(dimension.extent, dimension.target, dimension.source) for dimension in reversed(dimensions)]
-    return Planes(loops, first, TablePart(TapTable(tuple(spans), "indices")) if spans else None)
+    return Planes(loops, first, TablePart(KernelTable(tuple(spans), "indices")) if spans else None)
 
 
 def columns_of(variant: Variant) -> int:

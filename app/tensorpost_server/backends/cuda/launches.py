@@ -27,8 +27,8 @@ class ArrayLayout:
 
     Attributes:
         dtype: its elements.
-        strides: in bytes.
-        address: of its first element, modulo 16.
+        strides: distance between entries along each axis, bytes.
+        address: address of its first element, modulo 16.
     """
 
     dtype: np.dtype[Any]
@@ -42,10 +42,10 @@ class Launch:
 
     Attributes:
         variant: which kernel.
-        grid: blocks.
+        grid: how many blocks are launched.
         block: threads of a block.
         parameters: the kernel's structure, as an array without dimensions.
-        sources: for each array that is read, which input it is and how many bytes after the input's first element the
+        sources: index of the input of each array that is read, and how many bytes after the input's first element the
             launch's offsets count from.
         target: bytes after the output's first element where offsets count from.
         shared: bytes of shared memory, beyond what the kernel declares.
@@ -80,8 +80,8 @@ class NestStart:
         input: which input.
         source: bytes from the input's first element.
         target: bytes from the output's first element.
-        source_address: of the input's first element, modulo 16.
-        target_address: of the output's.
+        source_address: address of the input's first element, modulo 16.
+        target_address: address of the output's first element, modulo 16.
     """
 
     input: int

@@ -43,7 +43,7 @@ del COMPUTED["bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Formula:
+class _FormulaText:
     """An expression as C++.
 
     Attributes:
@@ -56,7 +56,7 @@ class _Formula:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loop:
+class _OperandLoop:
     """One loop over coordinates: how often, and bytes between the elements of each input and of the output."""
 
     extent: int
@@ -92,7 +92,7 @@ def plan_pointwise(form: Pointwise, inputs: Sequence[ArrayLayout], box: Box, out
         return None
     starts = [sum(low * s for (low, _), s in zip(box, one.strides, strict=True)) for one in inputs] + [0]
     sizes = extents(box)
-    axes = [_Loop(size, tuple([one.strides[axis] for one in operands])) for axis, size in enumerate(sizes)]
+    axes = [_OperandLoop(size, tuple([one.strides[axis] for one in operands])) for axis, size in enumerate(sizes)]
     loops = _merged(axes)
     unaligned = any(alignment([one.dtype.itemsize, one.address, *one.strides]) < one.dtype.itemsize for one in operands)
     if unaligned or len(loops) > MOST_LOOPS:
@@ -115,22 +115,26 @@ def _only_moves(form: Pointwise) -> bool:
     return moves(form.expression)
 
 
-def _merged(axes: Sequence[_Loop]) -> list[_Loop]:
+def _merged(axes: Sequence[_OperandLoop]) -> list[_OperandLoop]:
     """The same coordinates by as few loops as possible, in the order of the output's memory, innermost last."""
-    found: list[_Loop] = []
+    found: list[_OperandLoop] = []
     for loop in sorted((loop for loop in axes if loop.extent != 1), key=lambda loop: -abs(loop.strides[-1])):
         if found and found[-1].strides == tuple([loop.extent * stride for stride in loop.strides]):
-            found[-1] = _Loop(found[-1].extent * loop.extent, loop.strides)
+            found[-1] = _OperandLoop(found[-1].extent * loop.extent, loop.strides)
         else:
             found.append(loop)
     return found
 
 
 def _plan(
-    form: Pointwise, formula: _Formula, operands: Sequence[ArrayLayout], loops: list[_Loop], starts: Sequence[int]
+    form: Pointwise,
+    formula: _FormulaText,
+    operands: Sequence[ArrayLayout],
+    loops: list[_OperandLoop],
+    starts: Sequence[int],
 ) -> list[Launch]:
     items = [one.dtype.itemsize for one in operands]
-    inner, outer = (loops[-1], loops[:-1]) if loops else (_Loop(1, tuple(items)), [])
+    inner, outer = (loops[-1], loops[:-1]) if loops else (_OperandLoop(1, tuple(items)), [])
     elements = _elements_per_word(operands, inner, outer, starts)
     words = SINGLES if elements == 1 else WORDS
     at = low = 0
@@ -142,7 +146,7 @@ def _plan(
     if low:
         found: list[Launch] = []
         for first, extent in ((0, low), (low, loops[at].extent - low)):
-            part = _merged([*loops[:at], _Loop(extent, loops[at].strides), *loops[at + 1 :]])
+            part = _merged([*loops[:at], _OperandLoop(extent, loops[at].strides), *loops[at + 1 :]])
             moved = [start + first * stride for start, stride in zip(starts, loops[at].strides, strict=True)]
             found += _plan(form, formula, operands, part, moved)
         return found
@@ -172,9 +176,9 @@ def _plan(
 
 
 def _elements_per_word(
-    operands: Sequence[ArrayLayout], inner: _Loop, outer: Sequence[_Loop], starts: Sequence[int]
+    operands: Sequence[ArrayLayout], inner: _OperandLoop, outer: Sequence[_OperandLoop], starts: Sequence[int]
 ) -> int:
-    """As many as make 16 bytes of the widest type, if every operand whose elements are neighbours is aligned so."""
+    """Elements of a word: 16 bytes of the widest type, or fewer where an operand of neighbours is not aligned so."""
     widest = max(one.dtype.itemsize for one in operands)
     elements = VECTOR // widest
     if inner.strides[-1] != operands[-1].dtype.itemsize:
@@ -193,7 +197,7 @@ def _access(stride: int, item: int) -> str:
     return "PACKED" if stride == item else "ONE" if stride == 0 else "APART"
 
 
-def _largest_offset(loops: Sequence[_Loop]) -> int:
+def _largest_offset(loops: Sequence[_OperandLoop]) -> int:
     """The largest distance in bytes between an operand's first element and any other."""
     if not loops:
         return 0
@@ -220,7 +224,7 @@ def structure_type(operands: int, constant_type: str, constants: int) -> np.dtyp
 
 
 def pointwise_variant(
-    formula: _Formula,
+    formula: _FormulaText,
     types: Sequence[str],
     computed_in: str,
     stored: Sequence[str],
@@ -234,7 +238,7 @@ def pointwise_variant(
 
     Args:
         formula: the expression as C++.
-        types: that the inputs' elements are converted to.
+        types: types that the inputs' elements are converted to.
         computed_in: type of constants.
         stored: NumPy names of the types of the arrays, the output last.
         access: `PACKED`, `ONE` or `APART` for each of them.
@@ -260,7 +264,7 @@ def pointwise_variant(
 
 
 @lru_cache(maxsize=1024)
-def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -> _Formula | None:
+def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -> _FormulaText | None:
     """The expression as C++; None if something in it has no C++ type."""
     compute = np.dtype(computed_in)
     if computed_in not in COMPUTED or any(name not in COMPUTED for name in types):
@@ -288,7 +292,7 @@ def _formula(expression: Expression, types: tuple[str, ...], computed_in: str) -
                 raise AssertionError(f"{type(part).__name__} is no expression")
 
     try:
-        return _Formula(written(expression), tuple(constants))
+        return _FormulaText(written(expression), tuple(constants))
     except KeyError:  # a type that COMPUTED has not
         return None
 

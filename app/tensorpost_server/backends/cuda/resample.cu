@@ -1,6 +1,6 @@
-// Resampling by tables of taps, which the host computes for every axis. resample_kernels.py chooses among three kernels:
-// tiles that are staged in shared memory (up to 4 taps an axis), nearest read straight from the input, and one pass
-// along one axis (any number of taps).
+// Resampling by tables of taps, which the host computes for every axis. resample_kernels.py chooses among four kernels:
+// tiles that are staged in shared memory (up to 4 taps an axis), linear sums of bytes and nearest, both read straight from
+// the input, and one pass along one axis (any number of taps).
 #include "common.cuh"
 
 #define MOST_OUTER 8
@@ -16,6 +16,11 @@ struct Tap {
 __device__ __forceinline__ float add(float a, float b) {
   float d;
   asm("add.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+__device__ __forceinline__ float subtract(float a, float b) {  // the compiler negates b by an instruction of its own
+  float d;
+  asm("sub.rn.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
   return d;
 }
 __device__ __forceinline__ float multiply(float a, float b) {
@@ -47,6 +52,11 @@ __device__ __forceinline__ u32 narrow_halves(float low, float high) {
   return narrow_half(low) | (u32)narrow_half(high) << 16;
 #endif
 }
+__device__ __forceinline__ float add_toward_zero(float a, float b) {
+  float d;
+  asm("add.rz.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
 // Both saturate.
 __device__ __forceinline__ int truncate_signed(float value) {
   int d;
@@ -72,8 +82,13 @@ __device__ __forceinline__ u32 float_bits(float value) { return __float_as_uint(
 __device__ __forceinline__ float bits_float(u32 bits) { return __uint_as_float(bits); }
 #else
 static inline float add(float a, float b) { return a + b; }
+static inline float subtract(float a, float b) { return a - b; }
 static inline float multiply(float a, float b) { return a * b; }
 static inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline float add_toward_zero(float a, float b) {
+  const float d = a + b;  // of numbers that are not negative
+  return (double)d > (double)a + b ? __builtin_nextafterf(d, 0) : d;
+}
 static inline int truncate_signed(float value) {
   return value >= 0x1p31f ? 0x7fffffff : value <= -0x1p31f ? -0x7fffffff - 1 : (int)value;
 }
@@ -265,6 +280,164 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 #endif
 
+#ifdef BYTES
+// Linear along x and y, of unsigned bytes whose weights are from 0 to 1, read straight from the input. A thread has COLUMNS
+// neighbouring columns, whose taps are within 8 bytes of an input row, and walks down the rows of its chunk. Each input row
+// is blended along x once, and loaded while the two before it are worked on. With WHOLE every group of columns is one
+// aligned word of the output.
+//
+// Bytes and floats are converted by adding and subtracting 2^23, where floats are a unit apart: the conversion
+// instructions run at an eighth of the rate. For that h0 + w (h1 - h0) must be from 0 to below 256. The rounded product
+// is not below -h0, which is a float as the difference is, so the sum is not below 0. Nor is it above h1 by more than
+// three roundings of numbers up to 255.
+
+struct Bytes {
+  u32 count;       // threads with work: slots times chunks times planes
+  Divisor slots;   // groups of COLUMNS columns
+  Divisor second;  // chunks if chunks_first, else planes
+  u32 chunks_first;
+  u32 width, height;  // of the output's rows and planes
+  u32 rows;           // of a chunk
+  u32 last_word;      // of an input row, in words of 4 bytes, which are aligned
+  int last_row;       // of the input
+  u32 outer;          // loops over planes
+  u32 unit;           // bits of 2^23; as a constant it would be loaded whenever it is used
+  int target_x;
+  i64 source_y, target_y;
+  u64 table_x, table_y;  // for each output its first tap, and the weight of the element or row behind that
+  u64 lists;             // indices of the outer loops
+  Axis axis[MOST_OUTER];
+  int first[MOST_OUTER];  // where in `lists` the indices of a loop begin; -1 for none
+};
+
+#define WORDS 3
+#define UNIT 8388608.0f  // 2^23
+#define NONE 0xffffffffu
+
+// Where a thread reads in a row, and how its columns are blended of that.
+struct Columns {
+  const u8 *source;
+  bool present[WORDS];
+  u32 shift;                // bits from the first word's start to the first byte
+  u32 places[COLUMNS / 4];  // of the first taps among the 8 bytes
+  float weight[COLUMNS];
+};
+
+__device__ __forceinline__ void load_words(u32 (&word)[WORDS], const Columns &of) {
+#pragma unroll
+  for (int k = 0; k < WORDS; ++k)
+    if (of.present[k]) word[k] = read<u32>(of.source + 4 * k);
+}
+
+__device__ __forceinline__ void blend_bytes(float (&result)[COLUMNS], const u32 (&word)[WORDS], const Columns &of, u32 unit) {
+  const u32 low = __funnelshift_r(word[0], word[1], of.shift), high = __funnelshift_r(word[1], word[2], of.shift);
+#pragma unroll
+  for (int g = 0; g < COLUMNS / 4; ++g) {
+    // An eighth byte's next one is not read: its weight is 0, and any byte does.
+    const u32 here = __byte_perm(low, high, of.places[g]), next = __byte_perm(low, high, of.places[g] + 0x1111);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // A byte as the last one of 2^23 and itself.
+      const float a = bits_float(__byte_perm(here, unit, 0x7440 + i)), b = bits_float(__byte_perm(next, unit, 0x7440 + i));
+      result[4 * g + i] = add(subtract(a, UNIT), multiply(of.weight[4 * g + i], subtract(b, a)));
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    resample_bytes(const u8 *__restrict__ input, u8 *__restrict__ output, const Bytes p) {
+  const u32 thread = blockIdx.x * THREADS + threadIdx.x;
+  if (thread >= p.count) return;
+  const u32 rest = divide(thread, p.slots), major = divide(rest, p.second), minor = rest - major * p.second.value;
+  const u32 x = (thread - rest * p.slots.value) * COLUMNS;
+  const u32 begin = (p.chunks_first ? minor : major) * p.rows, end = min(begin + p.rows, p.height);
+  const u32 plane = p.chunks_first ? major : minor;
+  u8 *row = output + plane_target(plane, p.outer, p.axis) + (i64)begin * p.target_y + (i64)x * p.target_x;
+
+  Columns columns;
+  u32 from[COLUMNS], lowest = NONE;
+#pragma unroll
+  for (int i = 0; i < COLUMNS; ++i) {
+    const int2 tap = __ldg((const int2 *)p.table_x + min(x + i, p.width - 1));
+    from[i] = (u32)tap.x, columns.weight[i] = __int_as_float(tap.y);
+    lowest = min(lowest, from[i]);
+  }
+#pragma unroll
+  for (int g = 0; g < COLUMNS / 4; ++g) {
+    columns.places[g] = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) columns.places[g] |= (from[4 * g + i] - lowest) << 4 * i;
+  }
+  const u32 first_word = lowest / 4;
+  columns.shift = lowest % 4 * 8;
+  columns.source = input + plane_source(plane, p.outer, p.axis, p.first, p.lists) + first_word * 4;
+#pragma unroll
+  for (int k = 0; k < WORDS; ++k) columns.present[k] = first_word + k <= p.last_word;
+
+  const int2 *const table_y = (const int2 *)p.table_y;
+  int2 tap = __ldg(table_y + begin);
+  const int last = __ldg(table_y + end - 1).x;
+  u32 y = begin;
+
+  u32 words[2][WORDS] = {};  // of the row below the next one, and of the one after that
+  float above[COLUMNS], below[COLUMNS];
+  // Loads a row, the next one below unless it is the input's last, which then counts as the one below itself.
+  const auto load = [&](u32(&word)[WORDS], int row) {
+    load_words(word, columns);
+    if (row < p.last_row) columns.source += p.source_y;
+  };
+  columns.source += (i64)tap.x * p.source_y;
+  load(words[0], tap.x);
+  load(words[1], tap.x + 1);
+  blend_bytes(above, words[0], columns, p.unit);
+  load(words[0], tap.x + 2);
+
+  // Writes the outputs between a row and the next one.
+  const auto advance = [&](float(&upper)[COLUMNS], float(&lower)[COLUMNS], u32(&word)[WORDS], int at) {
+    blend_bytes(lower, word, columns, p.unit);
+    load(word, at + 3);
+    if (tap.x != at) return;
+    float difference[COLUMNS];
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) difference[i] = subtract(lower[i], upper[i]);
+    do {
+      const float weight = __int_as_float(tap.y);
+      tap = __ldg(table_y + ++y);  // one entry follows the last output's
+      union {
+        u32 part[COLUMNS / 4];
+        WordOf<COLUMNS>::type word;
+      } all;
+#pragma unroll
+      for (int g = 0; g < COLUMNS / 4; ++g) {
+        u32 sum[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int c = 4 * g + i;
+          sum[i] = float_bits(add_toward_zero(add(upper[c], multiply(weight, difference[c])), UNIT));
+        }
+        all.part[g] = __byte_perm(__byte_perm(sum[0], sum[1], 0x40), __byte_perm(sum[2], sum[3], 0x40), 0x5410);
+      }
+#if WHOLE
+      write(row, all.word);
+#else
+      u64 left = all.part[COLUMNS / 4 - 1];
+      if (COLUMNS > 4) left = left << 32 | all.part[0];
+#pragma unroll 1
+      for (u32 i = 0; i < min((u32)COLUMNS, p.width - x); ++i, left >>= 8) write(row + (int)i * p.target_x, (u8)left);
+#endif
+      row += p.target_y;
+    } while (tap.x == at && y < end);
+  };
+#pragma unroll 1
+  for (int at = tap.x;; at += 2) {
+    advance(above, below, words[1], at);
+    if (at >= last) break;
+    advance(below, above, words[0], at + 1);
+    if (at + 1 >= last) break;
+  }
+}
+#endif
+
 #ifdef STAGED
 // Gathers, or weighted sums along x (TAPS_X taps), y (TAPS_Y) and up to two more axes (z and w; PLANES input planes
 // together). A tap that is not there has been given part of another's weight by the host, so none is left out here.
@@ -363,7 +536,7 @@ template <int taps> __device__ __forceinline__ float blend(const float *value, c
   float sum = Type::anchored ? value[0] : multiply(weight[0], value[0]);
 #pragma unroll
   for (int k = 1; k < taps; ++k)
-    sum = Type::anchored ? add(sum, multiply(weight[k], add(value[k], -value[0])))
+    sum = Type::anchored ? add(sum, multiply(weight[k], subtract(value[k], value[0])))
                          : multiply_add(weight[k], value[k], sum);
   return sum;
 }
@@ -683,7 +856,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int g = 0; g < GROUPS; ++g) {
         const float value = SOURCE_TYPE::widen(read<SOURCE_TYPE::stored>(source[g] + at));
-        sum[g] = p.anchored ? add(sum[g], multiply(weight, add(value, -base[g]))) : multiply_add(weight, value, sum[g]);
+        sum[g] = p.anchored ? add(sum[g], multiply(weight, subtract(value, base[g]))) : multiply_add(weight, value, sum[g]);
       }
     }
 #pragma unroll

@@ -4,9 +4,9 @@ Every dimension of the box is a loop with a stride in the output and one in the 
 taps. The loop with the smallest output stride is the row of a thread (x), and one more its column (y).
 
 If every output has a single tap of weight 1, elements are gathered: those of 1 and 2 bytes by staged_resample.py,
-larger ones where they are. If there are at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and
-what outputs read moves along with them, staged_resample.py blends them in one launch. Anything else goes axis by axis
-through arrays of float32.
+larger ones where they are (direct_resample.py, which also blends unsigned bytes linearly along two axes). If there are
+at most 4 weighted axes of at most 2 taps each, or 2 axes of at most 4, and what outputs read moves along with them,
+staged_resample.py blends them in one launch. Anything else goes axis by axis through arrays of float32.
 """
 
 from __future__ import annotations
@@ -20,28 +20,16 @@ import numpy as np
 from ...forms import Box
 from ...forms.axes import AxisMap
 from ...forms.separable import Rounding
-from .dimensions import (
-    MOST_OUTER,
-    THREADS,
-    Dimension,
-    Step,
-    TablePart,
-    columns_of,
-    outputs_of,
-    planes_of,
-    present,
-    writes_words,
-)
+from .dimensions import MOST_OUTER, THREADS, Dimension, Step, TablePart, outputs_of, planes_of
+from .direct_resample import plan_bytes, plan_gather
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, ByteLoop, alignment, axis_row, divisor_row, merged
-from .launches import ENOUGH_BLOCKS, ArrayLayout, Launch, structure
+from .launches import ArrayLayout, Launch, structure
 from .staged_resample import plan_staged
-from .tap_tables import TapTable, span_of, taps_of
-from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, gather_variant, move_variant, pass_variant
+from .tap_tables import KernelTable, span_of, taps_of
+from .variants import BLEND_TYPES, PASS_TYPES, blend_variant, move_variant, pass_variant
 
-__all__ = ["GATHER", "PASS", "plan_resample"]
+__all__ = ["PASS", "plan_resample"]
 
-ROWS = 8  # output rows that a thread of resample_gather walks, if there are enough threads
-FEWEST_ROWS = 4  # with fewer, input rows that neighbouring threads both read count too much
 PASS_GROUPS = 4  # GROUPS of resample_pass
 MOST_REPEATED = 1 << 18  # outputs of an axis joined with the elements behind it
 SHORT = 512  # bytes; copied elements fewer than these make no good rows
@@ -49,16 +37,6 @@ LONGEST_SUM = 1 << 16  # taps of one output; beyond, one thread would be busy to
 
 _FLOATS = frozenset({"float32", "float16", "bfloat16"})
 
-GATHER = np.dtype(
-    [
-        ("count", "<u4"), ("slots", DIVISOR), ("second", DIVISOR), ("chunks_first", "<u4"), ("width", "<u4"),
-        ("height", "<u4"), ("rows", "<u4"), ("vector", "<u4"), ("outer", "<u4"), ("source_x", "<i4"),
-        ("target_x", "<i4"), ("source_y", "<i8"), ("target_y", "<i8"), ("list_x", "<u8"), ("list_y", "<u8"),
-        ("lists", "<u8"), ("axis", AXIS, (MOST_OUTER,)), ("first", "<i4", (MOST_OUTER,)),
-    ],
-    align=True,
-)  # fmt: skip
-"""`Gather` of resample.cu."""
 PASS = np.dtype(
     [
         ("count", "<u4"), ("inner", DIVISOR), ("outputs", DIVISOR), ("along_inner", "<u4"), ("inner_size", "<u4"),
@@ -78,7 +56,7 @@ def plan_resample(
 
     Args:
         axes: one map per dimension; None copies it.
-        rounding: of integers.
+        rounding: how sums become integers.
         box: part of the output; not empty.
         dtype: NumPy name of the type that is summed. Only its size matters where elements are gathered.
         x: the input array.
@@ -121,7 +99,7 @@ def plan_resample(
 
 
 def _joined(dimensions: list[Dimension]) -> list[Dimension]:
-    """In the order of the output's memory, copied dimensions joined with each other where they follow each other."""
+    """The dimensions in the order of the output's memory; copied ones that follow each other become one."""
     found: list[Dimension] = []
     kept = [dimension for dimension in dimensions if dimension.extent != 1 or dimension.span is not None]
     for inner in sorted(kept, key=lambda dimension: -abs(dimension.target)):
@@ -174,37 +152,7 @@ def _gather(
         staged = plan_staged(move_variant(item), x, y, [], planes, item, item, source, source_address, target_address)
         if staged is not None:
             return [staged]
-    variant = gather_variant(item)
-    slots, columns = -(-x.extent // columns_of(variant)), columns_of(variant)
-    rows = ROWS
-    while rows > FEWEST_ROWS and slots * planes.count * -(-y.extent // rows) < ENOUGH_BLOCKS * THREADS:
-        rows //= 2
-    chunks = -(-y.extent // rows)
-    rows = -(-y.extent // chunks)
-    chunks = -(-y.extent // rows)
-    chunks_first = slots >= 32  # then a warp has one chunk or two; narrower planes are better off side by side
-    count = slots * chunks * planes.count
-    widest = max(x.elements * abs(x.source), x.extent * abs(x.target))
-    if max(count, widest, x.extent, y.extent, planes.count) > LARGEST_COUNT:
-        return None
-    parameters = structure(
-        GATHER,
-        count=count,
-        slots=divisor_row(slots),
-        second=divisor_row(chunks if chunks_first else planes.count),
-        chunks_first=chunks_first,
-        width=x.extent,
-        height=y.extent,
-        rows=rows,
-        vector=writes_words(x, [y.target, *planes.target], columns, item, target_address),
-        source_x=x.source,
-        target_x=x.target,
-        source_y=y.source,
-        target_y=y.target,
-        **planes.fields,
-    )
-    tables = {"list_x": x.part(1), "list_y": y.part(1), "lists": planes.lists}
-    return [Step(Launch(variant, -(-count // THREADS), THREADS, parameters, ((0, source),), 0), present(tables))]
+    return plan_gather(x, y, planes, item, source, target_address)
 
 
 def _blend(
@@ -237,6 +185,10 @@ def _blend(
     loops = planes_of(dimensions)
     if loops is None:
         return None
+    if dtype == "uint8" and taps_x == taps_y == 2 and planes == 1:
+        direct = plan_bytes(x, y, loops, source, source_address, target_address)
+        if direct is not None:
+            return direct
     variant = blend_variant(dtype, taps_x, taps_y, planes)
     staged_item = item if dtype in _FLOATS and planes == 1 else 4  # Staged of resample.cu
     return plan_staged(variant, x, y, weighted, loops, item, staged_item, source, source_address, target_address)
@@ -284,8 +236,8 @@ def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] 
         span = dimensions[along].span
         if launch is None or span is None:
             return None
-        starts = TablePart(TapTable((span,), "starts"), dimensions[along].start * 4)
-        steps.append(Step(launch, {"starts": starts, "taps": TablePart(TapTable((span,), "taps"))}, made))
+        starts = TablePart(KernelTable((span,), "starts"), dimensions[along].start * 4)
+        steps.append(Step(launch, {"starts": starts, "taps": TablePart(KernelTable((span,), "taps"))}, made))
         current, strides, offset = "float32", targets, 0
     return steps
 

@@ -62,7 +62,7 @@ class _Part:
         begin: its first byte in a row.
         end: one past its last.
         source: bytes from the input's first element to where byte 0 of row 0 would be.
-        ranges: for each loop over rows.
+        ranges: the range of each loop over rows.
     """
 
     input: int
@@ -78,8 +78,8 @@ class _Rows:
 
     Attributes:
         row: bytes of a row.
-        loops: over rows: how many and bytes between them, innermost first.
-        parts: in the order of the row.
+        loops: the loops over rows, innermost first: how many rows, and bytes from one to the next.
+        parts: the pieces of a row, in its order.
     """
 
     row: int
@@ -113,7 +113,7 @@ def plan_parts(
         copies: all into one box.
         element: the fill value; None if the copies write all of the box.
         inputs: the input arrays.
-        sizes: of the box.
+        sizes: the box's sizes.
         out: the array that holds it.
     """
     if len(copies) + (element is not None) < 2:

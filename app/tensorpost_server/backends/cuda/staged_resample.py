@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .dimensions import MOST_OUTER, THREADS, Dimension, Planes, Step, TablePart, columns_of, present, writes_words
 from .geometry import AXIS, DIVISOR, LARGEST_COUNT, alignment, divisor_row
 from .launches import ENOUGH_BLOCKS, Launch, structure
-from .tap_tables import TAP, TapTable
+from .tap_tables import TAP, KernelTable
 from .variants import Variant
 
 __all__ = ["TILES", "plan_staged"]
@@ -46,12 +46,12 @@ TILES = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _StagedWindow:
     """What outputs of one dimension read of the input, as functions of the first and the last of them.
 
     Attributes:
         size: elements of the input.
-        extent: outputs.
+        extent: how many outputs there are.
         start: the first output in `low` and `high`, times `repeat`.
         repeat: elements that move together.
         low: lowest index of each output; None where an index is the output's.
@@ -132,7 +132,7 @@ class _Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class _StagedBox:
     """A box to resample by resample_staged.
 
     Attributes:
@@ -144,8 +144,8 @@ class _Box:
         item: bytes per element.
         staged_item: bytes per element in shared memory.
         source: bytes from the input's first element to the first one that counts.
-        source_address: of the input's first element, modulo 16.
-        target_address: of the output's first element, modulo 16.
+        source_address: address of the input's first element, modulo 16.
+        target_address: address of the output's first element, modulo 16.
         window_x: what tiles read along x.
         window_y: what tiles read along y.
     """
@@ -160,8 +160,8 @@ class _Box:
     source: int
     source_address: int
     target_address: int
-    window_x: _Window
-    window_y: _Window
+    window_x: _StagedWindow
+    window_y: _StagedWindow
 
     def define(self, name: str) -> int:
         """A number that the kernel was compiled with."""
@@ -286,7 +286,7 @@ def plan_staged(
     source_address: int,
     target_address: int,
 ) -> Step | None:
-    """The launch of resample_staged for a box; the arguments are those of `_Box`.
+    """The launch of resample_staged for a box; the arguments are those of `_StagedBox`.
 
     Returns:
         None if what a tile reads is no window that moves with it, or there are too many tiles.
@@ -295,7 +295,7 @@ def plan_staged(
     if window_x is None or window_y is None or _step(x) > MOST_STEP:
         return None
     addresses = source, source_address, target_address
-    box = _Box(variant, x, y, blended, planes, item, staged_item, *addresses, window_x, window_y)
+    box = _StagedBox(variant, x, y, blended, planes, item, staged_item, *addresses, window_x, window_y)
     tile = box.tile()
     if tile is None:
         return None
@@ -328,10 +328,10 @@ def _less_work(tile: _Tile) -> _Tile | None:
     return replace(tile, rows=-(-tile.rows // 2)) if tile.rows > FEWEST_ROWS else None
 
 
-def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
+def _window(dimension: Dimension, *, ranked: bool) -> _StagedWindow | None:
     """What outputs read; None if its ends do not rise with the outputs. `ranked` counts only elements that are read."""
     if dimension.span is None:
-        return _Window(dimension.extent, dimension.extent)
+        return _StagedWindow(dimension.extent, dimension.extent)
     reach = dimension.reach()
     if reach is None:
         return None
@@ -339,7 +339,7 @@ def _window(dimension: Dimension, *, ranked: bool) -> _Window | None:
     if ranked:
         low, high = (np.searchsorted(reach.rows, end).astype(np.int32) for end in (low, high))
         size = reach.rows.size
-    return _Window(size, dimension.extent, dimension.start, dimension.repeat, low, high)
+    return _StagedWindow(size, dimension.extent, dimension.start, dimension.repeat, low, high)
 
 
 def _step(dimension: Dimension) -> int:
@@ -361,4 +361,4 @@ def _rows_with_gaps(dimension: Dimension) -> TablePart | None:
     if dimension.span is None:
         return None
     reach = dimension.reach()
-    return TablePart(TapTable((dimension.span,), "rows")) if reach is not None and reach.has_gaps else None
+    return TablePart(KernelTable((dimension.span,), "rows")) if reach is not None and reach.has_gaps else None

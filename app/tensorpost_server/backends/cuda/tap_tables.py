@@ -1,7 +1,7 @@
 """Taps as the kernels read them, made of what `AxisMap.taps` returns and of nothing else.
 
-Indices and weights are therefore those that NumPy computes with, bit for bit. A `TapTable` describes one array; it is a
-value, so that arrays can be cached by it where they were made: here on the host, in compute.py on a device.
+Indices and weights are therefore those that NumPy computes with, bit for bit. A `KernelTable` describes one array; it
+is a value, so that arrays can be cached by it where they were made: here on the host, in compute.py on a device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...forms.axes import AxisMap, CountsReads, Windowed
 
-__all__ = ["TAP", "ByteCache", "Reach", "Span", "TapTable", "Taps", "array_of", "reach_of", "span_of", "taps_of"]
+__all__ = ["TAP", "ByteCache", "KernelTable", "Reach", "Span", "SpanTaps", "array_of", "reach_of", "span_of", "taps_of"]
 
 TAP = np.dtype([("index", "<i4"), ("weight", "<f4")])
 """`Tap` of resample.cu."""
@@ -78,7 +78,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taps:
+class SpanTaps:
     """The taps of a span with a weight other than 0, output after output.
 
     Attributes:
@@ -108,20 +108,20 @@ def span_of(mapping: AxisMap, start: int, stop: int) -> Span:
     return Span(mapping, 0, mapping.output_size) if mapping.output_size <= WHOLE_AXIS else Span(mapping, start, stop)
 
 
-_TAPS: ByteCache[Taps | None] = ByteCache(budget=32 << 20)
+_TAPS: ByteCache[SpanTaps | None] = ByteCache(budget=32 << 20)
 
 
-def taps_of(span: Span) -> Taps | None:
+def taps_of(span: Span) -> SpanTaps | None:
     """The span's taps; None if they are more than `MOST_TAPS`, or one output's more than `WIDEST`."""
 
-    def make() -> tuple[int, Taps | None]:
+    def make() -> tuple[int, SpanTaps | None]:
         taps = _taps_of(span)
         return (64 if taps is None else taps.starts.nbytes + taps.index.nbytes + taps.weight.nbytes), taps
 
     return _TAPS.get(span, make)
 
 
-def _taps_of(span: Span) -> Taps | None:
+def _taps_of(span: Span) -> SpanTaps | None:
     mapping, count = span.mapping, span.stop - span.start
     if count > MOST_TAPS:
         return None
@@ -145,7 +145,7 @@ def _taps_of(span: Span) -> Taps | None:
     weight = np.concatenate(weights)
     least, most = int(every.min()), int(every.max())
     copies = least == most == 1 and bool((weight == 1).all())
-    return Taps(starts, np.concatenate(indices), weight, least, most, copies)
+    return SpanTaps(starts, np.concatenate(indices), weight, least, most, copies)
 
 
 def _parts(mapping: AxisMap, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -207,13 +207,14 @@ def reach_of(span: Span) -> Reach | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TapTable:
+class KernelTable:
     """One array that a kernel reads.
 
     Attributes:
         spans: the axes, in the array's order; more than one only in the form `indices`.
-        form: `indices` (one int32 per output), `starts` and `taps` (of `Taps`, for any number of taps), `padded` (the
-            same number of taps for every output), or `rows` (of `Reach`).
+        form: `indices` (one int32 per output), `starts` and `taps` (of `SpanTaps`, for any number of taps), `padded`
+            (the same number of taps for every output), `pairs` (of an element and the one behind it: its index, and
+            the weight of the other; one more than there are outputs), or `rows` (of `Reach`).
         width: taps per output of a padded table.
         repeat: neighbouring elements that move together along the axis: index and output then count elements.
         ranked: indices count in the rows of `Reach`.
@@ -228,15 +229,15 @@ class TapTable:
     @property
     def item(self) -> int:
         """Bytes per output."""
-        return TAP.itemsize * self.width if self.form == "padded" else 4
+        return {"padded": TAP.itemsize * self.width, "pairs": TAP.itemsize}.get(self.form, 4)
 
 
-def array_of(table: TapTable) -> NDArray[Any]:
+def array_of(table: KernelTable) -> NDArray[Any]:
     """The array. Its spans must have taps."""
     return np.concatenate([_array_of(table, span) for span in table.spans])
 
 
-def _array_of(table: TapTable, span: Span) -> NDArray[Any]:
+def _array_of(table: KernelTable, span: Span) -> NDArray[Any]:
     taps = taps_of(span)
     assert taps is not None
     if table.form == "rows" or table.ranked:
@@ -255,6 +256,11 @@ def _array_of(table: TapTable, span: Span) -> NDArray[Any]:
             made = np.empty(taps.index.size, TAP)
             made["index"], made["weight"] = taps.index, taps.weight
             return made
+        case "pairs":
+            both = _padded(taps, 2, 1).reshape(-1, 2)
+            made = both[:, 0].copy()
+            made["weight"] = np.where(both["index"][:, 0] == both["index"][:, 1], np.float32(0), both["weight"][:, 1])
+            return np.concatenate([made, made[-1:]])
         case _:
             return _padded(taps, table.width, table.repeat)
 
@@ -266,7 +272,7 @@ def _repeated(index: NDArray[Any], repeat: int) -> NDArray[Any]:
     return (index[:, np.newaxis] * np.int32(repeat) + together).reshape(-1, *index.shape[1:])
 
 
-def _padded(taps: Taps, width: int, repeat: int) -> NDArray[Any]:
+def _padded(taps: SpanTaps, width: int, repeat: int) -> NDArray[Any]:
     """So many taps for every output.
 
     Where one is missing, the kernel must read something, and a weight of 0 would turn an infinity into NaN. So missing

@@ -1,4 +1,4 @@
-"""Every kernel there is, compiled: one row per variant. What is not listed here is never launched."""
+"""Kernels of files, compiled: one row per variant. What is not listed here is never launched, expressions excepted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,26 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BLEND_TYPES", "PASS_TYPES", "VARIANTS", "Variant", "blend_variant", "copy_variant", "gather_variant"]
-__all__ += ["move_variant", "pass_variant", "rows_variant", "source_of", "transpose_variant", "units_variant"]
+__all__ = [
+    "BLEND_TYPES",
+    "INTERLEAVED",
+    "PASS_TYPES",
+    "VARIANTS",
+    "Variant",
+    "blend_variant",
+    "bytes_variant",
+    "copy_variant",
+]
+__all__ += [
+    "gather_variant",
+    "interleave_variant",
+    "move_variant",
+    "pass_variant",
+    "rows_variant",
+    "source_of",
+    "transpose_variant",
+]
+__all__ += ["units_variant"]
 
 _HERE = Path(__file__).parent
 
@@ -77,6 +95,11 @@ def units_variant(item: int, *, wide: bool) -> Variant:
     return _variant("copy.cu", "copy_units", UNITS=1, ITEM=item, WIDE=int(wide))
 
 
+def interleave_variant(item: int, lines: int) -> Variant:
+    """Interleaves so many lines of items of so many bytes, or splits one into as many; see copy.cu."""
+    return _variant("copy.cu", "copy_interleaved", LINES=lines, ITEM=item)
+
+
 def rows_variant(item: int, parts: int) -> Variant:
     """Makes rows of up to so many parts, 1 or 4, all aligned to so many bytes; see rows.cu."""
     return _variant("rows.cu", "copy_rows", ITEM=item, PARTS=parts)
@@ -87,6 +110,8 @@ def transpose_variant(item: int, *, wide: bool) -> Variant:
     return _variant("transpose.cu", "transpose", ITEM=item, WIDE=int(wide))
 
 
+INTERLEAVED = ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
+"""Bytes of an item, and lines. Of more bytes, tiles of a transpose are large enough."""
 _COPIES = [
     *((16, load, False) for load in (16, 8, 4, 2, 1)),
     *((16, load, True) for load in (8, 4, 2, 1)),
@@ -108,6 +133,12 @@ _CUBIC = [(4, 1, 1), (1, 4, 1), (4, 4, 1)]
 def gather_variant(item: int) -> Variant:
     """Nearest, for elements of so many bytes, read where they are; see resample.cu."""
     return _variant("resample.cu", "resample_gather", GATHER=item, COLUMNS=min(8, 16 // item))
+
+
+def bytes_variant(columns: int, *, whole: bool) -> Variant:
+    """Linear along x and y of unsigned bytes, so many columns a thread, read where they are; see resample.cu."""
+    blocks = (8 if whole else 7) if columns == 8 else 10  # of 64 registers a thread, or 72, or 48
+    return _variant("resample.cu", "resample_bytes", BYTES=1, COLUMNS=columns, WHOLE=int(whole), MIN_BLOCKS=blocks)
 
 
 def move_variant(item: int) -> Variant:
@@ -142,9 +173,11 @@ def pass_variant(source: str, target: str) -> Variant:
 VARIANTS: tuple[Variant, ...] = (
     *(copy_variant(store, load, splat=splat, wide=wide) for store, load, splat in _COPIES for wide in (False, True)),
     *(units_variant(item, wide=wide) for item in (1, 2, 4, 8) for wide in (False, True)),
+    *(interleave_variant(item, lines) for item, lines in INTERLEAVED),
     *(rows_variant(item, parts) for item in (1, 2, 4, 8) for parts in (1, 4)),
     *(transpose_variant(item, wide=wide) for item in (1, 2, 4, 8, 16) for wide in (False, True)),
     *(gather_variant(item) for item in (1, 2, 4, 8, 16)),
+    *(bytes_variant(columns, whole=whole) for columns in (8, 4) for whole in (False, True)),
     *(move_variant(item) for item in (1, 2)),
     *(blend_variant(dtype, *taps) for dtype, taps in itertools.product(BLEND_TYPES, (*_LINEAR, *_CUBIC))),
     *(
@@ -154,4 +187,4 @@ VARIANTS: tuple[Variant, ...] = (
         )
     ),
 )
-"""All variants. Cubic exists for every type since ONNX asks for it in floating point and, exactly, in 8 bits."""
+"""All of them. Cubic exists for every type since ONNX asks for it in floating point and, exactly, in 8 bits."""

@@ -22,7 +22,7 @@ from .operators import REFUSED_SECONDS, CompiledOperators, Descriptors, dispatch
 __all__ = ["DirectmlBackend", "DirectmlRun"]
 
 SHARE_OF_MEMORY = 0.75
-"""Of an adapter's memory: the rest is for shaders, for the screen, and for whoever else uses the card."""
+"""The share of an adapter's memory that is used; the rest is for shaders, the screen, and other processes."""
 
 PARTIAL_OUTPUT_FIELDS = frozenset({"output_count_tensor", "past_sequence_lengths_tensor"})
 """Fields whose tensors an operator has if it leaves some bytes of its outputs as they were. These are zeros here, and
@@ -37,8 +37,8 @@ class DirectmlBackend(HostBackend):
         threads: what the pool gives every backend. A device is used by one thread, so the attribute `threads` is 1
             whatever is given.
         libraries: where DXGI, Direct3D 12 and DirectML are; None for this machine's.
-        debug: as for `Device`.
-        most_seconds: as for `Device`.
+        debug: whether the debug layers are turned on; see `Device`.
+        most_seconds: how long one operator may take; see `Device`.
 
     Raises:
         CannotOpen: not Windows, no DirectML, or no such adapter; the message says what to do.
@@ -130,7 +130,7 @@ class DirectmlBackend(HostBackend):
                 self._refuse(plan, error)
                 raise
             partial = any(path[0] in PARTIAL_OUTPUT_FIELDS for path, _ in desc.tensors())
-            # Of four bits, all bytes of the tensor are the output's, those behind its elements too.
+            # Of four bits, all bytes of the tensor are the output's, those after its elements too.
             small = any(tensor.data_type.bits == 4 for _, tensor in desc.tensors("output"))
             run.outputs = dispatch(self._device, operator, inputs, clear=partial or small)
         return run
@@ -173,7 +173,7 @@ class DirectmlBackend(HostBackend):
         """Turn Direct3D's and DirectML's errors into ours.
 
         Raises:
-            OutOfDeviceMemory: E_OUTOFMEMORY.
+            OutOfDeviceMemory: Direct3D or DirectML answers E_OUTOFMEMORY.
             DeviceLost: the device was removed, and answers nothing any more.
             ServerFault: any other error.
         """

@@ -43,7 +43,7 @@ class Struct(ctypes.Structure):
 
 
 class BufferTensorStruct(Struct):
-    """DML_BUFFER_TENSOR_DESC."""
+    """`DML_BUFFER_TENSOR_DESC` as a ctypes structure."""
 
     _fields_ = (
         ("DataType", c_int32), ("Flags", c_int32), ("DimensionCount", c_uint32), ("Sizes", c_void_p),

@@ -89,40 +89,40 @@ LOST = {
 
 
 class BindingProperties(Struct):
-    """DML_BINDING_PROPERTIES."""
+    """`DML_BINDING_PROPERTIES` as a ctypes structure."""
 
     _fields_ = (("RequiredDescriptorCount", c_uint32), ("TemporaryResourceSize", c_uint64),
                 ("PersistentResourceSize", c_uint64))  # fmt: skip
 
 
 class BufferBinding(Struct):
-    """DML_BUFFER_BINDING."""
+    """`DML_BUFFER_BINDING` as a ctypes structure."""
 
     _fields_ = (("Buffer", c_void_p), ("Offset", c_uint64), ("SizeInBytes", c_uint64))
 
 
 class BindingTableDesc(Struct):
-    """DML_BINDING_TABLE_DESC."""
+    """`DML_BINDING_TABLE_DESC` as a ctypes structure."""
 
     _fields_ = (("Dispatchable", c_void_p), ("CPUDescriptorHandle", c_uint64), ("GPUDescriptorHandle", c_uint64),
                 ("SizeInDescriptors", c_uint32))  # fmt: skip
 
 
 class LevelsQuery(Struct):
-    """DML_FEATURE_QUERY_FEATURE_LEVELS."""
+    """`DML_FEATURE_QUERY_FEATURE_LEVELS` as a ctypes structure."""
 
     _fields_ = (("RequestedFeatureLevelCount", c_uint32), ("RequestedFeatureLevels", c_void_p))
 
 
 class HeapProperties(Struct):
-    """D3D12_HEAP_PROPERTIES."""
+    """`D3D12_HEAP_PROPERTIES` as a ctypes structure."""
 
     _fields_ = (("Type", c_int32), ("CPUPageProperty", c_int32), ("MemoryPoolPreference", c_int32),
                 ("CreationNodeMask", c_uint32), ("VisibleNodeMask", c_uint32))  # fmt: skip
 
 
 class ResourceDesc(Struct):
-    """D3D12_RESOURCE_DESC."""
+    """`D3D12_RESOURCE_DESC` as a ctypes structure."""
 
     _fields_ = (
         ("Dimension", c_int32), ("Alignment", c_uint64), ("Width", c_uint64), ("Height", c_uint32),
@@ -139,19 +139,19 @@ class ResourceBarrier(Struct):
 
 
 class DescriptorHeapDesc(Struct):
-    """D3D12_DESCRIPTOR_HEAP_DESC."""
+    """`D3D12_DESCRIPTOR_HEAP_DESC` as a ctypes structure."""
 
     _fields_ = (("Type", c_int32), ("NumDescriptors", c_uint32), ("Flags", c_int32), ("NodeMask", c_uint32))
 
 
 class QueueDesc(Struct):
-    """D3D12_COMMAND_QUEUE_DESC."""
+    """`D3D12_COMMAND_QUEUE_DESC` as a ctypes structure."""
 
     _fields_ = (("Type", c_int32), ("Priority", c_int32), ("Flags", c_int32), ("NodeMask", c_uint32))
 
 
 class AdapterDesc(Struct):
-    """DXGI_ADAPTER_DESC1."""
+    """`DXGI_ADAPTER_DESC1` as a ctypes structure."""
 
     _fields_ = (
         ("Description", c_uint16 * 128), ("VendorId", c_uint32), ("DeviceId", c_uint32), ("SubSysId", c_uint32),

@@ -30,7 +30,7 @@ class Adapter:
     Attributes:
         index: DXGI's, from 0.
         description: its name.
-        vendor_id, device_id, revision: of the PCI bus.
+        vendor_id, device_id, revision: numbers that the PCI bus gives the card.
         dedicated_bytes: video memory.
         shared_bytes: ordinary memory that it may use.
         software: whether it is the processor in disguise (WARP).
@@ -103,7 +103,7 @@ class Device:
     Attributes:
         adapter: what it is.
         level: DirectML's highest feature level on it.
-        data_types: those that it has tensors of.
+        data_types: the element types that it has tensors of.
         queue: what is submitted to it.
         buffers: its memory.
 

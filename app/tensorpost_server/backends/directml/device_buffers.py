@@ -41,8 +41,8 @@ class DeviceBuffers:
         drain: waits for the queue.
 
     Attributes:
-        kept_bytes: of buffers that are not lent.
-        lent_bytes: of those that are.
+        kept_bytes: bytes of the buffers that are kept and not lent.
+        lent_bytes: bytes of the buffers that are lent.
     """
 
     def __init__(self, d3d: ComObject, retire: Callable[[ComObject], object], drain: Callable[[], object]) -> None:

@@ -65,11 +65,11 @@ class Libraries:
     """The exported functions that create the first objects, as ctypes functions that return an HRESULT.
 
     Attributes:
-        create_factory: CreateDXGIFactory1.
-        create_device: D3D12CreateDevice.
-        create_dml_device: DMLCreateDevice1.
-        get_debug_interface: D3D12GetDebugInterface.
-        new_event: makes an `Event`.
+        create_factory: the function CreateDXGIFactory1.
+        create_device: the function D3D12CreateDevice.
+        create_dml_device: the function DMLCreateDevice1.
+        get_debug_interface: the function D3D12GetDebugInterface.
+        new_event: the class `Event` with its library.
         version: DirectML's file version, as in `1.15.4.0`; None if the file says none.
         path: where it was found.
     """

@@ -106,7 +106,7 @@ class CompiledOperator:
         properties: what a dispatch needs.
         persistent: what its initializer has filled for it; None if it needs nothing.
         inputs: bytes that are bound of each input; None for an optional tensor that is absent.
-        outputs: likewise.
+        outputs: bytes that are bound of each output; None for an optional tensor that is absent.
     """
 
     compiled: ComObject

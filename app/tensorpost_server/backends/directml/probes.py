@@ -41,8 +41,8 @@ class Probe:
     """One question.
 
     Attributes:
-        number: in the list of open points.
-        question: in words.
+        number: the question's number in the list of open points.
+        question: the question in words.
         probe: what is sent, and how an answer is to be read.
         choice: what tensorpost does at present: one of the readings.
         read: names what was found; `something else` if it is none of the expected readings.
@@ -107,7 +107,7 @@ def compute(device: Device, desc: OperatorDesc, *inputs: bytes) -> list[bytes]:
     """An operator's outputs, whatever tensorpost's rules say of its descriptor.
 
     Args:
-        device: opened.
+        device: the adapter, opened.
         desc: what is computed.
         inputs: the bytes of the tensors that are there, in binding order.
 
@@ -268,7 +268,7 @@ def _gradient(device: Device) -> Any:
 
 
 def _created(device: Device, operators: dict[str, OperatorDesc]) -> dict[str, str]:
-    """For each operator whether DirectML creates it."""
+    """Whether DirectML creates each of the operators."""
     found: dict[str, str] = {}
     for what, operator in operators.items():
         try:
@@ -360,4 +360,4 @@ PROBES: tuple[Probe, ...] = (
         "plausible", _plausible, ask=_properties,
     ),
 )  # fmt: skip
-"""In the order of the open points."""
+"""The probes, in the order of the open points."""

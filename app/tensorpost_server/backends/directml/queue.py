@@ -296,10 +296,10 @@ class Recording:
         Args:
             dispatchable: a compiled operator or an initializer.
             properties: what it needs.
-            inputs: in binding order.
-            outputs: likewise.
-            temporary: for its temporary bytes, if it needs some.
-            persistent: of a compiled operator that needs one.
+            inputs: bindings of the inputs, in binding order.
+            outputs: bindings of the outputs, in binding order.
+            temporary: buffer for the temporary bytes that it needs, if it needs some.
+            persistent: the persistent buffer of a compiled operator that needs one.
 
         Raises:
             ComError: there is no memory for descriptors, or the device was removed.

@@ -2,12 +2,14 @@
 
 It runs every plan. Compiled loops compute what gains by them: all copies and nearest neighbour for every type of fixed
 size; linear, cubic, antialiased and gradients for float32, float16, uint8 and int8, summed in float32; expressions that
-are computed in float32. NumPy computes everything else, exactly as the numpy backend does, so nothing is refused and
-`auto` never has a reason to prefer that one.
+are computed in float32; sums, means, largest and smallest elements of lines (`reduction_plan.py` has the types). NumPy
+computes everything else, exactly as the numpy backend does, so nothing is refused and `auto` never has a reason to
+prefer that one.
 
-Copies are the same to the bit; sums are made of the same indices, the same float32 weights and in the same order of
-taps as NumPy's; exp, log, tanh, erf and GELU differ from NumPy's by a few units in the last place
-(`kernels/float32_math.py`), other functions are within 0.51 of the exact number (`kernels/float64_math.py`).
+Copies are the same to the bit; resampled elements are made of the same indices, the same float32 weights and in the
+same order of taps as NumPy's; sums of lines are no less exact than NumPy's; exp, log, tanh, erf and GELU differ from
+NumPy's by a few units in the last place (`kernels/float32_math.py`), other functions are within 0.51 of the exact
+number (`kernels/float64_math.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 
 from tensorpost.layout import Layout
 
-from ...forms import Copies, Copy, Form, Pointwise
+from ...forms import Copies, Copy, Form, Lines, Pointwise
 from ...forms.axes import AxisMap
 from ...forms.axis_plans import LONG_SUM
 from ...forms.expression import Operand
@@ -37,6 +39,7 @@ from . import library
 from .copy_plan import CopyPlanner, GatherPlanner
 from .expression_plan import ExpressionPlanner, Instructions, NoInstruction, is_truth, numeric_operands
 from .launch_plan import FIRST_INPUT, KINDS, TARGET, Kernels, LaunchPlan, Planner, StridedBuffer
+from .reduction_plan import ReductionPlanner
 from .sum_plan import SumPlanner
 from .tap_tables import most_taps
 
@@ -50,7 +53,7 @@ MOST_LAUNCH_PLANS = 64  # slices of one plan whose launch plans are kept
 MOST_KEPT = 1 << 20  # bytes that the launch plans of one plan and their tables may hold
 DENSEST = 64  # entries of the input for each of the output; more would make the kernels read much for little
 
-Make = Callable[[Kernels], Planner]
+PlannerFactory = Callable[[Kernels], Planner]
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ class _Recipe:
         reason: why NumPy does.
         sources: how each input lies in its block.
         targets: how a slice of each output lies in its block.
-        launch_plans: by slice, those made so far, each with the bytes of its slice.
+        launch_plans: launch plans made so far, by slice, each with the bytes of its slice.
         kept: bytes of tables by identity, each as long as a launch plan needs it; and of launch plans, by -1 - slice.
     """
 
@@ -111,7 +114,7 @@ class NumbaBackend(HostBackend):
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
     def refuses(self, plan: Plan) -> str | None:
-        """None: NumPy computes what no loop was compiled for."""
+        """Always None: NumPy computes what no loop was compiled for."""
         del plan
         return None
 
@@ -192,7 +195,7 @@ class NumbaRun:
         self.views = []
 
 
-def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Make | str:
+def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> PlannerFactory | str:
     """How the loops compute a form with inputs and outputs of these types, or why NumPy does."""
     if "str" in outputs:
         return "strings have no fixed size"
@@ -212,12 +215,17 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
             bits = sum([axis.weight_bits for axis in form.axes if isinstance(axis, FilterMap)])
             exact = not integer or (bits <= EXACT_WEIGHT_BITS and not form.round_each_axis)
             return _resampling(form.axes, outputs[0], exact=exact, anchored=False)
+        case Lines() if 0 not in form.sizes:
+            return ReductionPlanner.of(form, inputs[0])
         case _:
             return f"it has no {type(form).__name__}"
 
 
-def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make | str:
-    """In float32; NumPy is at the copy limit with integers, and as fast in float64."""
+def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> PlannerFactory | str:
+    """What makes the planner of an expression, in float32 only, or why there is none.
+
+    NumPy is at the copy limit with integers, and as fast in float64.
+    """
     conversion = isinstance(form.expression, Operand) and form.types == inputs
     if not conversion:
         numbers = numeric_operands(form.expression)
@@ -236,7 +244,9 @@ def _expression(form: Pointwise, inputs: tuple[str, ...], output: str) -> Make |
 
 
 @lru_cache(maxsize=1024)
-def _resampling(axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool, anchored: bool) -> Make | str:
+def _resampling(
+    axes: tuple[AxisMap | None, ...], type_name: str, *, exact: bool, anchored: bool
+) -> PlannerFactory | str:
     maps = [axis for axis in axes if axis is not None]
     if any(max(axis.input_size, axis.output_size) > LONGEST_AXIS for axis in maps):
         return f"an axis has more than {LONGEST_AXIS} entries"

@@ -63,7 +63,7 @@ class StridedBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
+class _KernelLaunch:
     """One call of a kernel: its parameters, and to which of them the address of which block is added."""
 
     kernel: Callable[[int], None]
@@ -77,7 +77,7 @@ class _Scratch(threading.local):
     kept: tuple[NDArray[np.uint8], int] = (np.empty(0, np.uint8), 0)
 
     def block(self, size: int) -> tuple[NDArray[np.uint8], int]:
-        """At least so many bytes, which the thread's next plan may be given too, and where they are."""
+        """A block of so many bytes or more, which the thread's next plan may be given too, and its address."""
         if self.kept[0].size >= size:
             return self.kept  # asking NumPy where they are would take a microsecond
         memory = np.empty(size, np.uint8)
@@ -101,14 +101,14 @@ class LaunchPlan:
         kept: tables whose addresses stand in the parameters.
     """
 
-    launches: list[_Launch] = field(default_factory=list[_Launch])
+    launches: list[_KernelLaunch] = field(default_factory=list[_KernelLaunch])
     parts: list[Callable[[], LaunchPlan]] = field(default_factory=list[Callable[[], "LaunchPlan"]])
     scratch: int = 0
     kept: list[Any] = field(default_factory=list[Any])
 
     @property
     def nbytes(self) -> int:
-        """About what the calls hold in memory, bytes; without the tables."""
+        """Estimate of the memory that the calls hold, bytes; without the tables."""
         parts = _LAUNCH_BYTES * len(self.parts)
         return parts + sum([_LAUNCH_BYTES + 8 * len(launch.parameters) for launch in self.launches])
 
@@ -129,7 +129,7 @@ class LaunchPlan:
     ) -> None:
         """Append a call with these parameters, to which addresses of blocks are added."""
         known = tuple([(at, number) for at, number in blocks if number != CONSTANT])
-        self.launches.append(_Launch(kernel, array("q", parameters), known))
+        self.launches.append(_KernelLaunch(kernel, array("q", parameters), known))
 
     def launch_rows(
         self, kernel: Callable[[int], None], target: tuple[int, int], source: tuple[int, int],

@@ -29,7 +29,10 @@ from ..base import CannotOpen
 
 __all__ = ["NotCompiled", "Target", "build", "cache_folder", "load", "object_file", "target"]
 
-NAMES = ("runs", "transpose", "gather", "columns_first", "rows_first", "expression")
+NAMES = (
+    "runs", "transpose", "gather", "columns_first", "rows_first", "expression",
+    "sum_f32", "sum_f16", "sum_u32", "largest_f32", "largest_f16", "largest_u8",
+)  # fmt: skip
 WIDE = ("expression",)  # what computes much for each byte that it moves
 SYMBOL, WIDE_NAME = "tensorpost_{}", "{}_wide"
 _HERE = Path(__file__).parent
@@ -258,10 +261,10 @@ def _not_compiled(path: Path) -> str:
     return f"its kernels are not compiled: run `tensorpost warmup` once as this user (looked in {path.parent})"
 
 
-Call = Callable[[int], None]
+CompiledKernel = Callable[[int], None]
 
 
-def load() -> Mapping[str, Call]:
+def load() -> Mapping[str, CompiledKernel]:
     """The kernels, each a function of the address of its parameters that lets go of the interpreter lock.
 
     Raises:
@@ -276,7 +279,7 @@ def load() -> Mapping[str, Call]:
     return loaded
 
 
-def _load(path: Path) -> Mapping[str, Call]:
+def _load(path: Path) -> Mapping[str, CompiledKernel]:
     llvm = _module("llvmlite.binding")
     goal = target()
     has = llvm.get_host_cpu_features()
@@ -301,4 +304,4 @@ def _load(path: Path) -> Mapping[str, Call]:
 
 
 _KEPT: list[Any] = []
-_LOADED: dict[Path, Mapping[str, Call]] = {}
+_LOADED: dict[Path, Mapping[str, CompiledKernel]] = {}

@@ -62,8 +62,8 @@ class TapTable:
         weight: float32, of the same shape; None to copy a single tap.
         span: the most input indices from the first tap to the last one of any output, both counted.
         blocks: the outputs cut for the loops along rows; none for a gather.
-        regular: for a gather: how often each input is repeated, or the step between inputs, and where: (repeat, step,
-            first, last). (0, 0, n, n) if nothing is regular.
+        regular: regularity of a gather: how often each input is repeated, or the step between inputs, and where:
+            (repeat, step, first, last). (0, 0, n, n) if nothing is regular.
     """
 
     start: int
@@ -102,7 +102,7 @@ class TapTable:
         return int(part.min()), int(part.max()) + 1
 
 
-Key = tuple[AxisMap, int, int, int]
+TableKey = tuple[AxisMap, int, int, int]
 
 
 class _Tables:
@@ -110,7 +110,7 @@ class _Tables:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._kept: dict[Key, TapTable] = {}
+        self._kept: dict[TableKey, TapTable] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -137,7 +137,7 @@ _TABLES = _Tables(KEPT_BYTES)
 
 @lru_cache(maxsize=1024)
 def most_taps(mapping: AxisMap) -> int:
-    """At least as many taps as any output of the axis has, found without looking at all of them."""
+    """An upper bound of the taps of any output of the axis, found without looking at all of them."""
     if not isinstance(mapping, AdjointAxis):
         return mapping.most_taps(0, mapping.output_size)
     # Of a gradient's elements only the two at the ends can have more readers than the scale and the rounding explain:
@@ -181,7 +181,7 @@ def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
 
 
 def _absent_last(index: NDArray[np.int64], weight: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The same taps, those of weight 0 behind the others, whose order stays."""
+    """The same taps, those of weight 0 after the others, whose order stays."""
     present = weight != 0
     if (~present[:-1] & present[1:]).any():
         order = np.argsort(~present, axis=0, kind="stable")

@@ -53,7 +53,7 @@ class TokenBucket:
 
     Args:
         per_minute: 1 or more.
-        now: of a clock that never goes back, seconds.
+        now: the time, seconds of a clock that never goes back.
     """
 
     __slots__ = ("_level", "_most", "_since")
@@ -136,9 +136,9 @@ class AccessControl:
         """Let a request in, and name its caller in the scope.
 
         Args:
-            scope: of the request.
+            scope: the ASGI scope of the request.
             fields: the header fields in it, by name.
-            path: that the request is routed by.
+            path: the path that the request is routed by.
             send: the ASGI channel of the response.
 
         Returns:
@@ -240,13 +240,15 @@ class AccessControl:
         grant.take_bytes(len(body))
         return True
 
-    def _replay(self, replay: ReplayFunction, hash_: str, body: bytes) -> tuple[bytes, bytes] | None:
+    def _replay(
+        self, replay: ReplayFunction, hash_: str, body: bytes, address: str | None
+    ) -> tuple[bytes, bytes] | None:
         """Replay a response if its key still allows that; else None, and the application answers with the reason."""
         now = time.monotonic()
         grant = self._current(hash_, now)
         if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes or grant.wait(now):
             return None
-        response = replay(body)
+        response = replay(body, address)
         if response is not None:
             grant.take_request()
             grant.take_bytes(len(body) + len(response[1]))

@@ -43,14 +43,14 @@ class ApiKey(BaseModel):
     """What is kept about a key: a line of the file.
 
     Attributes:
-        name: of its holder, in logs and metrics; unique in the file.
-        sha256: of the key, 64 hexadecimal digits.
+        name: the holder's name in logs and metrics; unique in the file.
+        sha256: SHA-256 of the key, 64 hexadecimal digits.
         scopes: `run` computes, `admin` reads what is about other callers.
-        created: when.
-        expires: from when on it is refused; None for never.
+        created: time at which it was made.
+        expires: time from which it is refused; None for never.
         requests_per_minute: its rate; None for any. A minute's worth may come at once.
-        bytes_per_minute: of request and response bodies together; None for any. A request begins while something is
-            left, and what it takes beyond that is waited for by the next one.
+        bytes_per_minute: limit of request and response bodies together; None for any. A request begins while something
+            is left, and what it takes beyond that is waited for by the next one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

@@ -67,7 +67,7 @@ class BrowserRequests:
         """The origin of the page that made a request, if it is another one than the Host's; None of other requests.
 
         Args:
-            fields: of a request that `check` let in.
+            fields: header fields of a request that `check` let in.
         """
         origin = fields.get(b"origin")
         if origin is None:

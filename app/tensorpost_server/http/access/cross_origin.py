@@ -34,7 +34,7 @@ def preflight_response(fields: Mapping[bytes, bytes], methods: str) -> Response:
 
     Args:
         fields: the header fields of the request.
-        methods: that the path has.
+        methods: the methods that the path has.
     """
     headers = {"Access-Control-Allow-Methods": methods, "Access-Control-Max-Age": _MAX_AGE}
     wanted = fields.get(b"access-control-request-headers", b"").decode("latin-1")

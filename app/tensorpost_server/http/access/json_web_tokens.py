@@ -39,7 +39,7 @@ _ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""By kind of key and curve (RFC 7518, section 3.1; RFC 8037, section 3.1); all that is taken."""
+"""The signature algorithms that are taken, by kind of key and curve (RFC 7518, section 3.1; RFC 8037, section 3.1)."""
 
 
 class InvalidToken(Exception):
@@ -52,7 +52,7 @@ class IssuerKey:
 
     Attributes:
         id: its `kid`; None if it has none.
-        algorithms: that its signatures may be made by.
+        algorithms: the algorithms that its signatures may be made by.
         public: the key itself.
     """
 
@@ -67,10 +67,10 @@ class Token:
 
     Attributes:
         name: `jwt:` and its subject, so that nobody takes it for an API key's name.
-        scopes: those of ours that it has.
-        expires: when, with the leeway.
+        scopes: the scopes of ours that it has.
+        expires: time from which it is refused, with the leeway.
         requests_per_minute: None: tokens have no quotas.
-        bytes_per_minute: None.
+        bytes_per_minute: None: tokens have no quotas.
     """
 
     name: str
@@ -84,10 +84,10 @@ class TokenReader:
     """Checks tokens by the issuer's keys, which are read again when their file has changed.
 
     Args:
-        path: of the JWKS file.
-        issuer: that tokens must name as `iss`.
-        audience: that tokens must have among `aud`.
-        prefix: of our scopes in a token.
+        path: path of the JWKS file.
+        issuer: the issuer that tokens must name as `iss`.
+        audience: the audience that tokens must have among `aud`.
+        prefix: what our scopes begin with in a token.
 
     Raises:
         InvalidParameter: PyJWT or cryptography is not installed.
@@ -108,7 +108,7 @@ class TokenReader:
 
     @classmethod
     def of(cls, settings: Settings) -> TokenReader | None:
-        """As the settings say; None if they name no file.
+        """The reader that the settings ask for; None if they name no file.
 
         Raises:
             InvalidParameter: a setting is missing beside others, or a package.
@@ -134,7 +134,7 @@ class TokenReader:
         """Whether other keys hold from now on, so that a token that was valid may not be valid any more.
 
         Args:
-            now: of a clock that never goes back, seconds.
+            now: the time, seconds of a clock that never goes back.
         """
         keys = self._file.changed(now)
         if keys is None:

@@ -25,7 +25,7 @@ def read_trusted(path: Path, kind: str) -> bytes:
     """The bytes of a file that nobody but its owner and group may write to.
 
     Args:
-        path: of the file.
+        path: path of the file.
         kind: what it is, for messages: "keys file".
 
     Raises:
@@ -58,7 +58,7 @@ class WatchedFile(Generic[Content]):
     written half of it, changes nothing but the log: the keys from before hold on.
 
     Args:
-        path: of the file.
+        path: path of the file.
         kind: what it is, for messages: "keys file".
         read: reads it.
         nothing: what a file that is gone holds.
@@ -89,7 +89,7 @@ class WatchedFile(Generic[Content]):
         """The keys in it, if it has changed. It is looked at once a second at most.
 
         Args:
-            now: of a clock that never goes back, seconds.
+            now: the time, seconds of a clock that never goes back.
         """
         if now < self._next_look:
             return None

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from .connection_budget import is_idle
+
 __all__ = ["Acceptor"]
 
-MOST_AT_ONCE = 64
+MOST_AT_ONCE = 16
 """Connections that are taken in a turn of the loop; each takes some 100 microseconds of it."""
 
 _LOG_SECONDS = 10.0
@@ -34,8 +36,8 @@ class Acceptor:
     Args:
         listener: a bound socket; the caller closes it after `close`.
         backlog: connections that may wait in the system.
-        protocol: makes the protocol of a connection.
-        tls: None for plain connections.
+        protocol: the function that makes the protocol of a connection.
+        tls: the context of TLS; None for plain connections.
         connections: the protocols that uvicorn counts, in order to find an idle one.
     """
 
@@ -91,7 +93,7 @@ class Acceptor:
 
     def _make_room(self, error: OSError) -> None:
         """Close an idle connection; its descriptor is free in the next turn. If none is idle, refuse a new one."""
-        idle = next((each for each in self._connections if _is_idle(each)), None)
+        idle = next((each for each in self._connections if is_idle(each)), None)
         if idle is not None:
             idle.transport.close()
         else:
@@ -103,9 +105,3 @@ class Acceptor:
             self._logged = self._loop.time()
             done = "a new connection was refused" if idle is None else "an idle one was closed"
             _log.warning("no connection could be taken (%s), so %s; raise ulimit -n", error.strerror, done)
-
-
-def _is_idle(connection: Any) -> bool:
-    """Whether no request of it is complete and unanswered; for every protocol class of uvicorn, and ours."""
-    cycle = connection.cycle
-    return (cycle is None or cycle.response_complete) and not connection.transport.is_closing()

@@ -6,13 +6,14 @@ included. So the budget ends before they do, and a few connections beyond the bu
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from itertools import islice
-from typing import Protocol
+from typing import Any
 
-__all__ = ["HEALTH_PATHS", "ConnectionBudget"]
+__all__ = ["HEALTH_PATHS", "ConnectionBudget", "is_idle"]
 
 HEALTH_PATHS = b"/v2/health/"
 """What a connection beyond the budget may still ask for."""
@@ -33,37 +34,32 @@ def _network(address: str) -> str:
     return str(parsed.ipv4_mapped or ipaddress.IPv6Address(int(parsed) >> 64 << 64))
 
 
-class BudgetedConnection(Hashable, Protocol):
-    """What the budget needs of a connection."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request of it is complete and unanswered, and it is not closing."""
-        ...
-
-    def close_idle(self) -> None:
-        """Close it."""
-        ...
+def is_idle(connection: Any) -> bool:
+    """Whether no request of it is complete and unanswered, and it is not closing; for uvicorn's protocols, and ours."""
+    cycle = connection.cycle
+    if connection.flow.read_paused:  # a request waits for its turn
+        return False
+    return (cycle is None or cycle.response_complete) and not connection.transport.is_closing()
 
 
 class ConnectionBudget:
     """The connections of a server.
 
     Args:
-        most: in all.
-        most_per_address: from one IPv4 address or IPv6 network /64; None for half of all. Callers of a Unix socket
-            have no address.
+        most: the most connections in all.
+        most_per_address: the most connections from one IPv4 address or IPv6 network /64; None for half of all. Callers
+            of a Unix socket have no address.
     """
 
     def __init__(self, most: int, most_per_address: int | None) -> None:
         self._most = most
         self._most_per_address = max(1, most // 2) if most_per_address is None else most_per_address
-        self._all: dict[BudgetedConnection, str | None] = {}
-        self._by_address: dict[str, dict[BudgetedConnection, None]] = {}
-        self._reserve: dict[BudgetedConnection, None] = {}
+        self._all: dict[asyncio.BaseProtocol, str | None] = {}
+        self._by_address: dict[str, dict[asyncio.BaseProtocol, None]] = {}
+        self._reserve: dict[asyncio.BaseProtocol, None] = {}
         self._closed = self._refused = 0
 
-    def add(self, connection: BudgetedConnection, address: str | None) -> bool | None:
+    def add(self, connection: asyncio.BaseProtocol, address: str | None) -> bool | None:
         """Count a new connection. Beyond the budget, the oldest idle connection (of the address) is closed for it.
 
         Returns:
@@ -71,8 +67,8 @@ class ConnectionBudget:
         """
         address = None if address is None else _network(address)
         group = self._by_address.get(address, {}) if address is not None else {}
-        over = group if len(group) >= self._most_per_address else self._all if len(self._all) >= self._most else None
-        if over is None or self._close_oldest_idle(over):
+        full = group if len(group) >= self._most_per_address else self._all if len(self._all) >= self._most else None
+        if full is None or self._close_oldest_idle(full):
             self._all[connection] = address
             group[connection] = None
             if address is not None:
@@ -84,7 +80,7 @@ class ConnectionBudget:
         self._reserve[connection] = None
         return False
 
-    def remove(self, connection: BudgetedConnection) -> None:
+    def remove(self, connection: asyncio.BaseProtocol) -> None:
         """A connection has ended; nothing for one that was not counted."""
         address = self._all.pop(connection, None)
         self._reserve.pop(connection, None)
@@ -94,10 +90,10 @@ class ConnectionBudget:
             if not group:
                 del self._by_address[address]
 
-    def _close_oldest_idle(self, connections: Iterable[BudgetedConnection]) -> bool:
+    def _close_oldest_idle(self, connections: Iterable[Any]) -> bool:
         for each in islice(connections, _MOST_SEARCHED):
-            if each.is_idle:
-                each.close_idle()
+            if is_idle(each):
+                each.transport.close()
                 self._closed += 1
                 return True
         return False

@@ -5,6 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .counted_body import CountedBody
 
 __all__ = ["TRANSITIONS", "Event", "IncomingRequest", "Reading"]
 
@@ -48,18 +52,23 @@ class IncomingRequest:
 
     Attributes:
         head: the bytes of its head, if they began a read; else empty.
-        after_head: bytes after that head in the same read.
+        after_head: the number of bytes after that head in the same read.
         begun: whether the parser has begun it.
-        content_length: as its head says; 0 for a chunked body.
+        in_head: whether its head has begun and is not complete.
+        content_length: the length of its body in bytes, as its head says; 0 for a chunked body.
         unparsed_body: bytes of a small body of known length that the parser has not had.
-        unread: bytes of a counted body that have not arrived.
-        into_memory: whether the application may receive the body into its memory.
+        counted_body: the body, if it is counted and not parsed.
     """
 
     head: bytes = b""
     after_head: int = 0
     begun: bool = False
+    in_head: bool = False
     content_length: int = 0
     unparsed_body: int = 0
-    unread: int = 0
-    into_memory: bool = False
+    counted_body: CountedBody | None = None
+
+    @property
+    def unread(self) -> int:
+        """Bytes of a counted body that have not arrived."""
+        return 0 if self.counted_body is None else self.counted_body.unread

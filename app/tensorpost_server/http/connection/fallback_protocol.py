@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .protocol import MOST_QUEUED
+from .request_parser import MOST_QUEUED
 
 __all__ = ["FallbackProtocol"]
 

@@ -7,15 +7,17 @@ them; what is too slow is found a moment later.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import machine
 from ...settings import Settings
 from .connection_budget import ConnectionBudget
 
-__all__ = ["ConnectionLimits", "ConnectionMonitor", "RateMeter"]
+if TYPE_CHECKING:  # httptools may not be installed
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+__all__ = ["CallerPace", "ConnectionLimits", "ConnectionMonitor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class ConnectionLimits:
         send_seconds: the rate of a response is measured over twice this time.
         bytes_per_second: lowest rate of a body and of a response; 0 asks for one byte in that time.
         drain_bytes: most bytes of a body that are read and discarded after its request was answered.
-        connections: that may be open in all.
-        connections_per_address: that may be open from one address; None for half of all.
+        connections: connections that may be open in all.
+        connections_per_address: connections that may be open from one address; None for half of all.
     """
 
     head_bytes: int = 65_536
@@ -46,15 +48,10 @@ class ConnectionLimits:
     def of(cls, settings: Settings) -> ConnectionLimits:
         """The limits in the settings."""
         return cls(
-            settings.max_http_head_bytes,
-            settings.head_timeout_seconds,
-            settings.receive_timeout_seconds,
-            settings.send_timeout_seconds,
-            settings.min_bytes_per_second,
-            settings.max_drain_bytes,
-            settings.max_connections,
-            settings.max_connections_per_address,
-        )
+            settings.max_http_head_bytes, settings.head_timeout_seconds, settings.receive_timeout_seconds,
+            settings.send_timeout_seconds, settings.min_bytes_per_second, settings.max_drain_bytes,
+            settings.max_connections, settings.max_connections_per_address,
+        )  # fmt: skip
 
     @property
     def interval(self) -> float:
@@ -67,64 +64,78 @@ class ConnectionMonitor:
     """Checks all connections of a server once per interval, as long as there are any.
 
     Args:
-        connections: of the server. Each has `check(now)`, except WebSockets, which are passed over.
-        budget: of the server; its log is written at the same times.
-        loop: of the server.
-        interval: seconds between two checks.
+        connections: the connections of a server. WebSockets among them, which have no `check(now)`, are passed over.
+        budget: the budget of connections; its log is written at the same times.
+        loop: the event loop of the server.
+        interval: the time between two checks, seconds.
     """
 
     def __init__(
         self, connections: set[Any], budget: ConnectionBudget, loop: asyncio.AbstractEventLoop, interval: float
     ) -> None:
-        self._connections = connections
-        self._budget = budget
-        self._schedule: Callable[[], asyncio.TimerHandle] = lambda: loop.call_later(interval, self._check)
-        self._now = loop.time
+        self._connections, self._budget, self._loop, self._interval = connections, budget, loop, interval
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Check from now on; called for every new connection."""
         if self._timer is None:
-            self._timer = self._schedule()
+            self._timer = self._loop.call_later(self._interval, self._check)
 
     def _check(self) -> None:
         self._timer = None
         self._budget.log()
-        now = self._now()
+        now = self._loop.time()
         for connection in [*self._connections]:
             if hasattr(connection, "check"):
                 connection.check(now)
         if self._connections:
-            self._timer = self._schedule()
+            self.start()
 
 
-class RateMeter:
-    """Measures how many bytes move in one phase of a connection (a head, a body, a response)."""
+class CallerPace:
+    """How fast the caller of a connection moves bytes while it is the caller's turn.
 
-    __slots__ = ("_moved", "_phase", "_since")
+    Attributes:
+        arrived_bytes: all bytes that the caller has sent.
+        write_pauses: the number of times that the transport's buffer was full.
+    """
 
-    def __init__(self) -> None:
-        self.reset()
+    __slots__ = ("_limits", "_moved", "_phase", "_since", "arrived_bytes", "write_pauses")
 
-    def reset(self) -> None:
-        """No phase has begun."""
-        self._phase: object = None
-        self._since, self._moved = 0.0, 0
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._phase: tuple[str, object] | None = None
+        self._since, self._moved = 0.0, 0  # of the phase, when its measurement began
+        self.arrived_bytes = self.write_pauses = 0
 
-    def is_too_slow(self, phase: object, moved: int, now: float, window: float, rate: int) -> bool:
-        """Whether fewer bytes moved than the rate asks for, over a whole window of the same phase.
+    def slow_phase(
+        self, now: float, transport: asyncio.Transport, cycle: RequestResponseCycle | None, *,
+        writes: bool, reads: bool, expects_head: bool,
+    ) -> str | None:  # fmt: skip
+        """What the caller does too slowly: "head", "body" or "response"; None for nothing.
 
         Args:
-            phase: what the connection does; another value begins another measurement.
-            moved: bytes moved until now, from any origin.
             now: the loop's time, seconds.
-            window: time to measure over, seconds.
-            rate: lowest rate, bytes per second; 0 asks for one byte in the window.
+            transport: the transport of the connection.
+            cycle: the request whose bytes arrive, or arrived last.
+            writes: whether more can be written.
+            reads: whether bytes of requests are read.
+            expects_head: whether a head must come once that request is answered.
         """
-        if phase == self._phase:
-            if now - self._since < window:
-                return False
-            if moved - self._moved < max(1, rate * window):
-                return True
+        phase, moved, window, limits = None, 0, 0.0, self._limits
+        is_answered, closing = cycle is None or cycle.response_complete, transport.is_closing()
+        if closing or not writes:
+            unsent = transport.get_write_buffer_size()
+            if closing and unsent and not is_answered:
+                transport.abort()  # the response will never be complete
+            else:
+                phase, moved, window = ("response", self.write_pauses), -unsent, 2 * limits.send_seconds
+        elif reads and cycle is not None and cycle.more_body:
+            phase, moved, window = ("body", cycle), self.arrived_bytes, 2 * limits.receive_seconds
+        elif reads and is_answered and expects_head:
+            phase, window = ("head", cycle), limits.head_seconds
+        if phase is not None and phase == self._phase and now - self._since < window:
+            return None
+        too_slow = phase == self._phase and moved - self._moved < max(1, limits.bytes_per_second * window)
         self._phase, self._since, self._moved = phase, now, moved
-        return False
+        return phase[0] if phase is not None and too_slow else None

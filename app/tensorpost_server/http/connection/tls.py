@@ -46,8 +46,8 @@ class TlsFiles:
     """The files of the server's certificate, loaded again when they change.
 
     Args:
-        settings: say where they are.
-        context: that the server listens with. ALPN and the lowest version of TLS are set here, too.
+        settings: the settings, which name the files.
+        context: the context that the server listens with. ALPN and the lowest version of TLS are set here, too.
     """
 
     def __init__(self, settings: Settings, context: ssl.SSLContext) -> None:

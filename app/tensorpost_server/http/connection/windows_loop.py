@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 __all__ = ["accept_next", "event_loop"]
 
 PAUSE_SECONDS = 0.01
-"""Before the next try, so that an error that stays does not keep the processor busy."""
+"""Pause before the next try, so that an error that stays does not keep the processor busy."""
 
 T = TypeVar("T")
 
@@ -23,8 +23,8 @@ async def accept_next(accept: Callable[[], Awaitable[T]], is_closed: Callable[[]
     """The next connection that is there; those that ended before are passed over.
 
     Args:
-        accept: waits for one connection.
-        is_closed: whether nobody listens any more.
+        accept: the function that waits for one connection.
+        is_closed: the function that says whether the listening socket is closed.
 
     Raises:
         OSError: the listening socket is closed.

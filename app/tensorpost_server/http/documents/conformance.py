@@ -17,7 +17,7 @@ __all__ = ["CONFORMANCE", "Conformance", "Way", "conformance_of"]
 CONFORMANCE = Path(__file__).with_suffix(".json")
 
 Way = Literal["fused", "arrays", "library"]
-"""By kernels of tensorpost's own, by the functions of an array library, by a library that has the whole operator."""
+"""What computes a case: tensorpost's kernels, an array library's functions, or a library's whole operator."""
 
 
 class Conformance(TypedDict):
@@ -25,9 +25,9 @@ class Conformance(TypedDict):
 
     Members:
         cases: calls whose results are known.
-        ulp: by how many units in its last place an element may differ, at most over the cases; 0 if by none.
-        absolute: by how much an element may differ, at most over the cases; 0 if by nothing.
-        backends: by backend, how many of the cases it computes in which way.
+        ulp: largest difference of an element over the cases, in units in its last place; 0 if there is none.
+        absolute: largest difference of an element over the cases, as a number; 0 if there is none.
+        backends: how many of the cases each backend computes in which way, by backend.
     """
 
     cases: int

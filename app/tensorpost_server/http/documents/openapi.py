@@ -52,7 +52,7 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
     """FastAPI's document with a path for each operator.
 
     Args:
-        document: as FastAPI makes it; it is not changed.
+        document: the document as FastAPI makes it; it is not changed.
     """
     paths: dict[str, Any] = {path: dict(item) for path, item in document["paths"].items()}
     del paths[_OPERATORS_PATH]["post"], paths[_ONNX_PATH]
@@ -166,7 +166,7 @@ def _descriptor(cls: type[OperatorDesc], schemas: dict[str, Any]) -> tuple[dict[
     """The schema of a descriptor whose fields may be left out where they follow, and its query parameters.
 
     Args:
-        cls: of the operator.
+        cls: the operator's class.
         schemas: the enums that it uses are added here.
     """
     full = cls.model_json_schema(by_alias=True)

@@ -1,4 +1,4 @@
-"""A problem document as a page, for who opens an address in a browser."""
+"""A problem document as a page, for people who open an address in a browser."""
 
 from __future__ import annotations
 

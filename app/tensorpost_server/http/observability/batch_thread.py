@@ -19,7 +19,7 @@ class BatchThread(Generic[Item]):
     """Hands batches to a function, one after the other, on a thread of its own.
 
     Args:
-        name: of the thread.
+        name: the thread's name.
         consume: takes a batch; it may block. A batch for which it raises `OSError` or `ValueError` is lost.
 
     Attributes:

@@ -134,7 +134,7 @@ class Histogram:
         self.sum += seconds
 
 
-class _Calls:
+class _CallCounts:
     """What requests of the same operator and backend have in common."""
 
     __slots__ = ("received_bytes", "seconds", "sent_bytes", "slices", "stages", "statuses")
@@ -150,7 +150,7 @@ class RequestMetrics:
     """Counts the requests of one application."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[str | None, str | None], _Calls] = {}
+        self._calls: dict[tuple[str | None, str | None], _CallCounts] = {}
         self._stages: dict[str | None, dict[str, Histogram]] = {}
         self._refusals: dict[str, int] = {}
         self._cancellations = 0
@@ -162,7 +162,7 @@ class RequestMetrics:
             calls = self._calls.get(key)
             if calls is None:
                 stages = self._stages.setdefault(record.backend, {})
-                calls = self._calls[key] = _Calls(stages)
+                calls = self._calls[key] = _CallCounts(stages)
             calls.statuses[record.status] = calls.statuses.get(record.status, 0) + 1
             calls.received_bytes += record.received_bytes
             calls.sent_bytes += record.sent_bytes

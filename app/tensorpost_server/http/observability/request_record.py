@@ -50,20 +50,20 @@ class RequestRecord(NamedTuple):
     """One request that has ended.
 
     Attributes:
-        ended: when, in seconds since 1970.
+        ended: time at which it ended, seconds since 1970.
         id: its X-Request-ID.
         caller: name of the key that it was called with; None if there is none.
-        method: of HTTP, as it was sent; "-" if its head was not read.
+        method: the HTTP method as it was sent; "-" if the head was not read.
         path: decoded, as it was sent, with any characters; "-" if its head was not read.
         operator: `TILE`, `Tile` of ONNX; None if it was no call of an operator that there is.
-        backend: that computed it; None if none was chosen.
-        status: of the response; None if no response was begun.
+        backend: name of the backend that computed it; None if none was chosen.
+        status: status of the response; None if no response was begun.
         reason: code of the problem that it was refused with, or `client-disconnected`; None if all went well.
-        received_bytes: of its body.
-        sent_bytes: of the response's body.
-        slices: of the output that were sent; 1 for a response that was sent whole.
+        received_bytes: length of its body as far as it arrived, bytes.
+        sent_bytes: length of the response's body as far as it was sent, bytes.
+        slices: how many slices of the output were sent; 1 for a response that was sent whole.
         stages: milliseconds by stage, as in `Server-Timing`.
-        seconds: from its head to the end of its response.
+        seconds: time from its head to the end of its response.
         trace: what its spans need beside that; None where traces are off, and for a replayed call.
     """
 
@@ -89,7 +89,7 @@ class RequestTrace(NamedTuple):
 
     Attributes:
         context: the fields `traceparent` and `tracestate` that the caller sent (W3C Trace Context, section 3).
-        timeline: of its run on a device.
+        timeline: the phases of its run on a device.
     """
 
     context: Mapping[str, str]
@@ -123,7 +123,7 @@ class Observation:
         scope: the ASGI scope; the observation can be found there by `observation_of`.
         id_: the request's id.
 
-    Attributes: those of `RequestRecord` that become known one after the other.
+    Attributes are the members of `RequestRecord` that become known one after the other.
     """
 
     __slots__ = (

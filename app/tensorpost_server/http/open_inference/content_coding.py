@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from tensorpost.problems import InvalidRequest, LimitExceeded, UnsupportedMediaType
 
-from ..parse_threads import ParseThreads
+from ..parse_threads import CallerThreads
 
 __all__ = ["Coding", "compressed", "decompressed", "request_coding", "response_coding"]
 
@@ -47,16 +47,16 @@ def response_coding(accept_encoding: bytes | None) -> Coding | None:
 
 
 async def decompressed(
-    data: bytes, coding: Coding, limit: int, reserve: Callable[[int], object], threads: ParseThreads
+    data: bytes, coding: Coding, limit: int, reserve: Callable[[int], object], threads: CallerThreads
 ) -> bytes:
     """The plain body. It is made block by block, and memory is reserved for each before the next one.
 
     Args:
         data: the compressed body.
-        coding: of it.
+        coding: how the body is compressed.
         limit: the setting `max_body_bytes`, which holds for the plain body as well.
         reserve: reserves memory, bytes.
-        threads: decompress.
+        threads: the threads that decompress.
 
     Raises:
         LimitExceeded: the plain body is above the limit.
@@ -84,6 +84,6 @@ async def decompressed(
 
 
 def compressed(parts: Iterable[bytes | bytearray], coding: Coding) -> bytes:
-    """These bytes, one after the other, with the coding."""
+    """The parts, one after the other, compressed with the coding."""
     writer = zlib.compressobj(_LEVEL, wbits=_WINDOW[coding])
     return b"".join([*map(writer.compress, parts), writer.flush()])

@@ -59,6 +59,8 @@ _MESSAGES = {
     "RepositoryModel": "repository_name 1 string, model_name 2 string, parameters 3 RepositoryParameter%",
     "Region": "name 1 string, key 2 string, offset 3 uint64, byte_size 4 uint64",
     "Regions": "regions 1 Region%",
+    "CudaRegionStatus": "name 1 string, device_id 2 uint64, byte_size 3 uint64",
+    "CudaRegions": "regions 1 CudaRegionStatus%",
     "CudaRegion": "name 1 string, raw_handle 2 bytes, device_id 3 int64, byte_size 4 uint64",
 }
 
@@ -71,7 +73,7 @@ METHODS = {
     "RepositoryIndex": ("Empty", "RepositoryIndex"), "RepositoryModelLoad": ("RepositoryModel", "Empty"),
     "RepositoryModelUnload": ("RepositoryModel", "Empty"),
     "SystemSharedMemoryStatus": ("Model", "Regions"), "SystemSharedMemoryRegister": ("Region", "Empty"),
-    "SystemSharedMemoryUnregister": ("Model", "Empty"), "CudaSharedMemoryStatus": ("Model", "Regions"),
+    "SystemSharedMemoryUnregister": ("Model", "Empty"), "CudaSharedMemoryStatus": ("Model", "CudaRegions"),
     "CudaSharedMemoryRegister": ("CudaRegion", "Empty"), "CudaSharedMemoryUnregister": ("Model", "Empty"),
     "TraceSetting": ("Empty", "Empty"), "LogSettings": ("Empty", "Empty"),
 }  # fmt: skip

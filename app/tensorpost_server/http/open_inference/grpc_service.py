@@ -8,6 +8,7 @@ gRPC receives a message whole before it is seen here, so its memory is bounded b
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -59,7 +60,7 @@ class GrpcServer:
         settings: `grpc_port`, `host`, the limits and the certificates.
 
     Attributes:
-        port: that it listens on; 0 before the start.
+        port: the port that it listens on; 0 before the start.
 
     Raises:
         InvalidParameter: the packages of the extra `grpc` are missing.
@@ -152,13 +153,15 @@ class GrpcServer:
         }  # fmt: skip
         # As the server does with the heads of HTTP: whoever asks the same with other elements is answered before ASGI.
         key, is_small = (path, *headers, *headers.values()), length <= _MOST_WHOLE_BYTES
-        if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts))):
+        peer = _peer(context.peer())
+        address = None if peer is None else peer[0]
+        if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts), address)):
             return _Answer(_fields(response[0]), [response[1]])
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
             "headers": [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in headers.items()],
-            "client": _peer(context.peer()), "server": ("127.0.0.1", self.port),
+            "client": peer, "server": ("127.0.0.1", self.port),
         }  # fmt: skip
         left = [*parts]
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()
@@ -303,11 +306,13 @@ class GrpcServer:
         return self._messages["Empty"]()
 
     async def _cuda_shared_memory_status(self, message: Any, context: Any) -> Any:
-        await self._json(context, "GET", f"{_region_path('cuda', message.name)}/status")
-        return self._messages["Regions"]()
+        found = await self._json(context, "GET", f"{_region_path('cuda', message.name)}/status")
+        return self._messages["CudaRegions"](regions={entry["name"]: entry for entry in found})
 
     async def _cuda_shared_memory_register(self, message: Any, context: Any) -> Any:
-        await self._json(context, "POST", f"{_region_path('cuda', message.name)}/register", {})
+        handle = {"b64": base64.b64encode(message.raw_handle).decode()}
+        document = {"raw_handle": handle, "device_id": message.device_id, "byte_size": message.byte_size}
+        await self._json(context, "POST", f"{_region_path('cuda', message.name)}/register", document)
         return self._messages["Empty"]()
 
     async def _cuda_shared_memory_unregister(self, message: Any, context: Any) -> Any:

@@ -1,6 +1,6 @@
 """Inferences as gRPC messages: what they are as requests and responses of `/v2`.
 
-Tensors are put behind a message that is serialized already, because protobuf would copy them four times. A serialized
+Tensors are put after a message that is serialized already, because protobuf would copy them four times. A serialized
 message may be continued with further elements of a repeated field (Protocol Buffers, "Encoding", "Last One Wins").
 """
 
@@ -94,7 +94,7 @@ def infer_response(kind: Any, json_bytes: int | None, parts: Sequence[bytes]) ->
     Args:
         kind: class of the message.
         json_bytes: length of the JSON part; None if there is nothing else.
-        parts: of the body.
+        parts: the parts of the response's body, in order.
     """
     left = [memoryview(part) for part in reversed(parts)]
     document = json.loads(b"".join(_take(left, sum(map(len, left)) if json_bytes is None else json_bytes)))

@@ -21,8 +21,8 @@ class InferFormat(NamedTuple):
 
     Attributes:
         json_bytes: length of the JSON part, which the tensors' bytes follow; None if the whole body is JSON.
-        content_coding: of the request's body; None for none.
-        response_coding: of the response's body; None for none.
+        content_coding: how the request's body is compressed; None for not at all.
+        response_coding: how the response's body is compressed; None for not at all.
     """
 
     json_bytes: int | None

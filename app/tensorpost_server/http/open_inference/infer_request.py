@@ -36,8 +36,8 @@ class RegionPart:
 
     Attributes:
         region: the name that it was registered by.
-        offset: of the first byte, counted from the begin of the region.
-        size: bytes.
+        offset: place of the first byte, counted from the region's first.
+        size: length in bytes.
     """
 
     region: str
@@ -50,9 +50,9 @@ class InferInput:
     """A tensor of a request. Its elements are in exactly one place.
 
     Attributes:
-        name: of the tensor.
+        name: the tensor's name.
         data_type: its row.
-        shape: sizes.
+        shape: the tensor's sizes.
         binary_bytes: how many bytes of the body it has; None if it is elsewhere.
         data: its elements as JSON; None if it is elsewhere.
         region: where it lies in shared memory; None if it is elsewhere.
@@ -81,7 +81,7 @@ class RequestedOutput:
     """An output that is wanted.
 
     Attributes:
-        name: of the tensor.
+        name: the tensor's name.
         binary: whether its elements are wanted as bytes, else as JSON.
         region: where they are wanted in shared memory; None if in the body.
     """
@@ -97,9 +97,9 @@ class InferRequest:
 
     Attributes:
         id: the caller's id of the request; empty if there is none.
-        parameters: those that are the operator's.
-        inputs: in the order of the request.
-        outputs: those that are wanted; None for all.
+        parameters: the parameters of the request that are the operator's.
+        inputs: the tensors of the request, in its order.
+        outputs: the outputs that are wanted; None for all.
         binary_output: whether outputs that are not listed are wanted as bytes.
         timeout: how long the request may wait until its answer begins, seconds; None for as long as it takes.
     """
@@ -121,7 +121,7 @@ def refuse(path: tuple[str | int, ...], message: str, value: object = None, expe
     """Refuse a request for what stands at a place in its JSON part.
 
     Raises:
-        InvalidDescriptor: always.
+        InvalidDescriptor: every call ends with it.
     """
     raise InvalidDescriptor.of([Violation("infer-request", path, message, value, expected, _SOURCE)])
 

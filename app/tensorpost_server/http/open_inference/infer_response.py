@@ -22,6 +22,7 @@ from ...engine import Worker
 from ...planning import Plan
 from ..access.browser_requests import NO_SNIFFING
 from ..call_cache import PreparedHead, field_lines
+from ..json_numbers import json_numbers
 from ..responses import backend_name
 from .byte_strings import decode_strings
 from .content_coding import Coding, compressed
@@ -41,10 +42,10 @@ class OutputForm:
     """How one output of the operation comes back.
 
     Attributes:
-        name: of the tensor.
-        data_type: that the caller is told.
-        shape: sizes.
-        size_in_bytes: of its packed elements.
+        name: the tensor's name.
+        data_type: the type that the caller is told.
+        shape: the tensor's sizes.
+        size_in_bytes: length of its packed elements.
         binary: whether as bytes of the body.
         region: where in shared memory; None if in the body.
         wanted: whether it comes back at all.
@@ -69,10 +70,10 @@ class ResponseForm:
     """All about a response that is known before anything is computed.
 
     Attributes:
-        model: that was called.
+        model: the name of the model that was called.
         id: the caller's; empty if there is none.
-        outputs: in the order in which they are computed.
-        coding: of the body; None for none.
+        outputs: how each output comes back, in the order in which they are computed.
+        coding: how the body is compressed; None for not at all.
     """
 
     model: str
@@ -100,8 +101,8 @@ class ResponseForm:
         """The JSON part.
 
         Args:
-            data: by output its elements as JSON; None or missing for those that are elsewhere.
-            sizes: by output its bytes in the body; missing for those of fixed size.
+            data: elements of each output as JSON; None or missing for those that are elsewhere.
+            sizes: bytes of each output in the body; missing for those of fixed size.
 
         Returns:
             The JSON part, and the value of Inference-Header-Content-Length; 0 if no output has bytes in the body, so
@@ -141,11 +142,11 @@ def response_form(
     """How the outputs of an operation come back to this request.
 
     Args:
-        model: that was called.
+        model: the model that was called.
         request: what is wanted.
         slots: the outputs of the operation.
-        rows: by output the type that the caller is told.
-        coding: of the body.
+        rows: the type of each output that the caller is told.
+        coding: how the body is compressed; None for not at all.
         most_json_elements: the setting `max_json_elements`.
 
     Raises:
@@ -199,8 +200,8 @@ def _json_data(output: OutputForm, data: memoryview) -> str:
         return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
     flat = Layout.row_major(output.data_type, output.shape).view(data).reshape(-1)
     if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
-        return ",".join(map(json.dumps, [float(str(element)) for element in flat]))
-    return json.dumps(np.asarray(flat).tolist(), separators=(",", ":"))[1:-1]
+        return json_numbers([float(str(element)) for element in flat]).decode()
+    return json_numbers(np.asarray(flat).tolist()).decode()
 
 
 def streaming_head(form: ResponseForm, plan: Plan, worker: Worker) -> PreparedHead:

@@ -39,7 +39,7 @@ class TensorInfo:
     """A tensor in a model's metadata.
 
     Attributes:
-        name: as in a request.
+        name: the tensor's name in a request.
         data_type: one of those that the operator takes.
         shape: sizes; -1 for a free one.
     """
@@ -67,7 +67,7 @@ class Model:
     """An operator as a model.
 
     Attributes:
-        name: in paths.
+        name: the model's name in paths.
         dialect: path of the operator's dialect in `DIALECTS`.
         operator: its name there.
         inputs: the tensors that it is always given, in the order of the operator.
@@ -126,7 +126,7 @@ class ModelCatalogue:
     """Every model by its name. What a model's metadata says is made when somebody asks.
 
     Args:
-        presets: from the settings, by name.
+        presets: the presets of the settings, by name.
 
     Raises:
         InvalidParameter: a preset has the name of an operator, one that no path can hold, or an operator that there is
@@ -147,8 +147,8 @@ class ModelCatalogue:
         """The model of this name.
 
         Args:
-            name: as in a path.
-            version: as in a path; None for any.
+            name: the model's name, as a path has it.
+            version: the model's version, as a path has it; None for any.
 
         Raises:
             UnknownOperator: there is no such model, or no such version of it.

@@ -1,4 +1,4 @@
-"""From an inference request to a planned one, and the elements that came in other forms than bytes."""
+"""Prepare an inference: from its request to a planned call, and the elements that came in other forms than bytes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ from tensorpost.strict_json import read_json
 
 from ..headers import header_fields
 from ..service import Service, service_of
+from .cuda_region import has_sharing_worker, sharing_worker
 from .models import VERSION, Model
+from .shared_memory import RegionKind
 
 __all__ = ["router"]
 
@@ -41,7 +43,11 @@ router = APIRouter(tags=_TAGS)
 @router.get("/v2", summary="What this server is")
 async def server_metadata(request: Request) -> JSONResponse:
     """Name, version and extensions of the Open Inference Protocol."""
-    shared = ["system_shared_memory"] if service_of(request).inference.regions.enabled else []
+    service = service_of(request)
+    enabled = service.inference.regions.enabled
+    shared = ["system_shared_memory"] if enabled["system"] else []
+    if enabled["cuda"] and service.pool is not None and has_sharing_worker(service.pool):
+        shared.append("cuda_shared_memory")
     return JSONResponse({"name": "tensorpost", "version": version("tensorpost"), "extensions": [*_EXTENSIONS, *shared]})
 
 
@@ -137,10 +143,7 @@ async def not_offered(request: Request) -> Response:
 @router.get("/v2/systemsharedmemory/region/{region}/status", include_in_schema=False)
 async def region_status(request: Request) -> JSONResponse:
     """The caller's own regions; none where shared memory is off."""
-    regions, name = service_of(request).inference.regions, request.path_params.get("region")
-    if not regions.enabled and name is None:
-        return JSONResponse([])
-    return JSONResponse(regions.status(name, _region_owner(request)))
+    return _region_status(request, "system")
 
 
 @router.post(
@@ -151,8 +154,8 @@ async def region_status(request: Request) -> JSONResponse:
 )
 async def register_region(request: Request) -> Response:
     """`{"key": "/name", "offset": 0, "byte_size": 1024}`: a shared memory object, and the part of it to use."""
-    owner, document = _region_owner(request), await _body(request)
-    service_of(request).inference.regions.register(
+    owner, document = _region_owner(request, "system"), await _body(request)
+    service_of(request).inference.regions.register_system(
         request.path_params["region"], document.get("key"), document.get("offset"), document.get("byte_size"), owner
     )
     return Response()
@@ -162,37 +165,56 @@ async def register_region(request: Request) -> Response:
 @router.post("/v2/systemsharedmemory/region/{region}/unregister", include_in_schema=False)
 async def unregister_region(request: Request) -> Response:
     """200, also for a region that there is not; what runs on it ends first."""
-    regions = service_of(request).inference.regions
-    if regions.enabled:
-        regions.unregister(request.path_params.get("region"), _region_owner(request))
+    return _unregister_region(request, "system")
+
+
+@router.get("/v2/cudasharedmemory/status", summary="List the regions of CUDA shared memory")
+@router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
+async def cuda_region_status(request: Request) -> JSONResponse:
+    """The caller's own regions; none where CUDA shared memory is off."""
+    return _region_status(request, "cuda")
+
+
+@router.post(
+    "/v2/cudasharedmemory/region/{region}/register",
+    summary="Register a region of a CUDA device",
+    openapi_extra=_REGION,
+    response_class=Response,
+)
+async def register_cuda_region(request: Request) -> Response:
+    """`{"raw_handle": {"b64": "..."}, "device_id": 0, "byte_size": 1024}`: the handle of another process's memory."""
+    document, service = await _body(request), service_of(request)
+    worker = sharing_worker(service.workers(), document.get("device_id"))  # without a device, the setting is no help
+    owner = _region_owner(request, "cuda")
+    await service.inference.regions.register_cuda(
+        request.path_params["region"], document.get("raw_handle"), document.get("byte_size"), owner, worker
+    )
     return Response()
 
 
-@router.get("/v2/cudasharedmemory/status", include_in_schema=False)
-async def cuda_region_status(request: Request) -> JSONResponse:
-    """No regions."""
-    del request
-    return JSONResponse([])
-
-
-@router.post("/v2/cudasharedmemory/unregister", include_in_schema=False)
+@router.post("/v2/cudasharedmemory/unregister", summary="Unregister every CUDA region", response_class=Response)
 @router.post("/v2/cudasharedmemory/region/{region}/unregister", include_in_schema=False)
 async def unregister_cuda_region(request: Request) -> Response:
-    """200: there is none."""
-    del request
+    """200, also for a region that there is not; what runs on it ends first."""
+    return _unregister_region(request, "cuda")
+
+
+def _region_status(request: Request, kind: RegionKind) -> JSONResponse:
+    regions, name = service_of(request).inference.regions, request.path_params.get("region")
+    if not regions.enabled[kind] and name is None:
+        return JSONResponse([])
+    return JSONResponse(regions.status(name, _region_owner(request, kind), kind))
+
+
+def _unregister_region(request: Request, kind: RegionKind) -> Response:
+    regions = service_of(request).inference.regions
+    if regions.enabled[kind]:
+        regions.unregister(request.path_params.get("region"), _region_owner(request, kind), kind)
     return Response()
 
 
-@router.post("/v2/cudasharedmemory/region/{region}/register", include_in_schema=False)
-@router.get("/v2/cudasharedmemory/region/{region}/status", include_in_schema=False)
-async def no_cuda_region(request: Request) -> Response:
-    """Always refused."""
-    del request
-    raise NoBackend("CUDA shared memory is not offered here; use system shared memory, or binary tensors")
-
-
-def _region_owner(request: Request) -> str:
-    return service_of(request).inference.regions.check(request.scope, header_fields(request.scope["headers"]))
+def _region_owner(request: Request, kind: RegionKind) -> str:
+    return service_of(request).inference.regions.check(request.scope, header_fields(request.scope["headers"]), kind)
 
 
 def _model(request: Request) -> Model:

@@ -1,9 +1,9 @@
-"""System shared memory: regions that callers on the same host registered, to read inputs from and write outputs to.
+"""Shared memory: regions that callers on the same host registered, to read inputs from and write outputs to.
 
-Bytes are copied by the object's descriptor and never mapped: a caller can make an object shorter at any time, and a
-process that touches a mapping past the end of its object is killed (SIGBUS; POSIX, `mmap`).
+Of system shared memory, bytes are copied by the object's descriptor and never mapped: a caller can make an object
+shorter at any time, and a process that touches a mapping past the end of its object is killed (SIGBUS; POSIX, `mmap`).
 
-Source: Triton, "system shared memory" extension.
+Source: Triton, "system shared memory" and "CUDA shared memory" extensions.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ import ipaddress
 import os
 import re
 import stat
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from starlette.types import Scope
 
 from tensorpost.problems import Forbidden, InvalidParameter, InvalidRequest, LimitExceeded, NoBackend, NotFound
 
+from ...engine import Worker
 from ...settings import Settings, setting_variable
 from ..headers import caller_of
+from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
+from .region import Region, whole_number
 
-__all__ = ["Region", "SharedMemory"]
+__all__ = ["AnyRegion", "RegionKind", "SharedMemory", "SystemRegion"]
+
+RegionKind = Literal["system", "cuda"]
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 # where Linux has POSIX shared memory; names are checked below
 _KEY = re.compile(r"/?([A-Za-z0-9._-]{1,200})")
@@ -37,51 +41,44 @@ IDLE_SECONDS = 30.0
 """How long a region whose object has no name any more may be idle before it is dropped: its caller has ended."""
 
 
-class Region:
-    """A part of a shared memory object, open.
+class SystemRegion(Region):
+    """A part of a shared memory object, open. See `Region`.
 
-    Attributes:
-        name: that it was registered by.
+    Args:
+        name: the name that it was registered by.
         key: name of the object.
-        offset: of its first byte in the object.
-        size: bytes.
+        offset: place of its first byte in the object.
+        size: length in bytes.
         owner: the caller who registered it.
-        used: when it was used last, seconds of a clock that never goes back.
+        descriptor: the file descriptor of the object, closed with the region.
     """
 
+    kind = "system"
+
     def __init__(self, name: str, key: str, offset: int, size: int, owner: str, descriptor: int) -> None:
-        self.name, self.key, self.offset, self.size, self.owner = name, key, offset, size, owner
-        self.used = time.monotonic()
+        super().__init__(name, size, owner)
+        self.key, self.offset = key, offset
         self._descriptor = descriptor
-        self._uses = 1
 
     def to_status(self) -> dict[str, Any]:
-        """The entry of a status."""
+        """See `Region.to_status`."""
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.size}
 
-    def acquire(self) -> None:
-        """Count one more use; each is ended by `release`."""
-        self._uses += 1
-        self.used = time.monotonic()
-
-    def release(self) -> None:
-        """End a use; with the last one the object is closed."""
-        self._uses -= 1
-        if not self._uses:
-            os.close(self._descriptor)
+    def close(self) -> None:
+        """See `Region.close`."""
+        os.close(self._descriptor)
 
     @property
     def is_left_behind(self) -> bool:
         """Whether nobody can open the object any more, and nobody has used the region for a while."""
-        idle = self._uses == 1 and time.monotonic() - self.used > IDLE_SECONDS
-        return idle and not os.fstat(self._descriptor).st_nlink
+        return self.idle_seconds > IDLE_SECONDS and not os.fstat(self._descriptor).st_nlink
 
     def read_into(self, target: memoryview, offset: int) -> None:
         """Copy bytes from the region.
 
         Args:
             target: filled whole.
-            offset: of the first byte, in the region.
+            offset: place of the first byte in the region.
 
         Raises:
             InvalidRequest: the object has become too short.
@@ -98,7 +95,7 @@ class Region:
 
         Args:
             source: written whole.
-            offset: of the first byte, in the region.
+            offset: place of the first byte in the region.
 
         Raises:
             InvalidRequest: the object has become too short.
@@ -113,42 +110,56 @@ class Region:
         return InvalidRequest(f"the object {self.key!r} of the region {self.name!r} has become too short")
 
 
+AnyRegion: TypeAlias = SystemRegion | CudaRegion
+
+
 class SharedMemory:
     """The regions by name; one namespace for all callers, each of whom sees his own only.
 
     Args:
-        settings: `shared_memory` and `shared_memory_prefix`.
+        settings: `shared_memory`, `shared_memory_prefix` and `cuda_shared_memory`.
 
     Attributes:
-        enabled: whether regions may be registered.
+        enabled: the kinds that may be registered.
 
     Raises:
         InvalidParameter: it is turned on where there is none.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.enabled = settings.shared_memory
+        self.enabled: Mapping[RegionKind, bool] = {
+            "system": settings.shared_memory,
+            "cuda": settings.cuda_shared_memory,
+        }
         self._prefix = settings.shared_memory_prefix
-        self._regions: dict[str, Region] = {}
-        if self.enabled and not _FOLDER.is_dir():
+        self._regions: dict[str, AnyRegion] = {}
+        if settings.shared_memory and not _FOLDER.is_dir():
             raise InvalidParameter(f"{setting_variable('shared_memory')} is on, but this system has no {_FOLDER}")
 
-    def check(self, scope: Scope, fields: Mapping[bytes, bytes]) -> str:
+    def check(self, scope: Scope, fields: Mapping[bytes, bytes], kind: RegionKind | None = None) -> str:
         """Who calls, if he may use shared memory.
+
+        Args:
+            scope: the ASGI scope of the request.
+            fields: its header fields.
+            kind: which; None for any.
 
         Raises:
             NoBackend: it is off.
             Forbidden: the caller is not on this host.
         """
-        if not self.enabled:
-            raise NoBackend(f"client shared memory is disabled ({setting_variable('shared_memory')})")
+        if not (any(self.enabled.values()) if kind is None else self.enabled[kind]):
+            name = "cuda_shared_memory" if kind == "cuda" else "shared_memory"
+            raise NoBackend(
+                f"client {'CUDA ' if kind == 'cuda' else ''}shared memory is disabled ({setting_variable(name)})"
+            )
         client = scope.get("client")
         forwarded = b"forwarded" in fields or b"x-forwarded-for" in fields
         if forwarded or (client and not ipaddress.ip_address(client[0].partition("%")[0]).is_loopback):
             raise Forbidden("shared memory is for callers on this host: by a loopback address or a Unix socket")
         return caller_of(scope)
 
-    def register(self, name: str, key: object, offset: object, size: object, owner: str) -> None:
+    def register_system(self, name: str, key: object, offset: object, size: object, owner: str) -> None:
         """Open an object and give a part of it a name.
 
         Raises:
@@ -158,8 +169,7 @@ class SharedMemory:
             InvalidRequest: the part does not lie in the object.
             LimitExceeded: there are too many regions.
         """
-        if not 0 < len(name) <= _MOST_NAME:
-            raise InvalidParameter(f"the name of a region has 1 to {_MOST_NAME} characters")
+        self._check_name(name)
         found = _KEY.fullmatch(key) if isinstance(key, str) else None
         if found is None or found[1].strip(".") == "" or found[1].startswith(_NOT_OURS):
             raise InvalidParameter(
@@ -170,40 +180,55 @@ class SharedMemory:
                 f"only keys that begin with {self._prefix!r} may be registered here "
                 f"({setting_variable('shared_memory_prefix')})"
             )
-        begin, length = _whole("offset", 0 if offset is None else offset), _whole("byte_size", size)
-        if not length:
-            raise InvalidParameter("byte_size must be 1 or more")
-        self.sweep()
-        if name in self._regions:
-            raise InvalidParameter(f"a region {name!r} is already in manager; unregister it first")
-        if len(self._regions) >= _MOST_REGIONS:
-            raise LimitExceeded.of("the number of regions", len(self._regions) + 1, _MOST_REGIONS, "unregister some")
+        begin = whole_number("offset", 0 if offset is None else offset)
+        length = whole_number("byte_size", size, least=1)
+        self._check_room(name)
         descriptor = _open(found[1])
         try:
             _check(descriptor, found[1], begin, length)
         except BaseException:
             os.close(descriptor)
             raise
-        self._regions[name] = Region(name, str(key), begin, length, owner, descriptor)
+        self._regions[name] = SystemRegion(name, str(key), begin, length, owner, descriptor)
 
-    def unregister(self, name: str | None, owner: str) -> None:
-        """Forget a region, or all of this caller; what runs on them ends first. One that there is not is none."""
+    async def register_cuda(self, name: str, raw_handle: object, size: object, owner: str, worker: Worker) -> None:
+        """Open memory of a worker's CUDA device and give it a name.
+
+        Raises:
+            InvalidParameter: a malformed member, or a name that is taken.
+            InvalidRequest: the handle cannot be opened, or its memory has not so many bytes.
+            LimitExceeded: there are too many regions.
+        """
+        self._check_name(name)
+        handle, length = memory_handle(raw_handle), whole_number("byte_size", size, least=1)
+        self._check_room(name)
+        region = await CudaRegion.open(name, handle, length, owner, worker)
+        try:
+            self._check_room(name)  # another call may have taken the name meanwhile
+        except BaseException:
+            region.release()
+            raise
+        self._regions[name] = region
+
+    def unregister(self, name: str | None, owner: str, kind: RegionKind) -> None:
+        """Forget one region, or all of this caller; running requests finish first. An unknown name is ignored."""
         for region in [*self._regions.values()]:
-            if region.owner == owner and name in (None, region.name):
+            if region.owner == owner and region.kind == kind and name in (None, region.name):
                 del self._regions[region.name]
                 region.release()
 
-    def status(self, name: str | None, owner: str) -> list[dict[str, Any]]:
-        """The caller's regions, or the one of this name.
+    def status(self, name: str | None, owner: str, kind: RegionKind) -> list[dict[str, Any]]:
+        """The caller's regions of this kind, or the one of this name.
 
         Raises:
             NotFound: there is none of this name.
         """
         if name is not None:
-            return [self._find(name, owner).to_status()]
-        return [region.to_status() for region in self._regions.values() if region.owner == owner]
+            return [self._find(name, owner, kind).to_status()]
+        found = [region for region in self._regions.values() if region.owner == owner and region.kind == kind]
+        return [region.to_status() for region in found]
 
-    def use(self, part: RegionPart, owner: str) -> Region:
+    def use(self, part: RegionPart, owner: str) -> AnyRegion:
         """The region that a part belongs to, acquired; the part lies in it.
 
         Raises:
@@ -232,9 +257,22 @@ class SharedMemory:
             region.release()
         self._regions.clear()
 
-    def _find(self, name: str, owner: str) -> Region:
+    @staticmethod
+    def _check_name(name: str) -> None:
+        if not 0 < len(name) <= _MOST_NAME:
+            raise InvalidParameter(f"the name of a region has 1 to {_MOST_NAME} characters")
+
+    def _check_room(self, name: str) -> None:
+        """Refuse a name that is taken, and one region too many."""
+        self.sweep()
+        if name in self._regions:
+            raise InvalidParameter(f"a region {name!r} is already in manager; unregister it first")
+        if len(self._regions) >= _MOST_REGIONS:
+            raise LimitExceeded.of("the number of regions", len(self._regions) + 1, _MOST_REGIONS, "unregister some")
+
+    def _find(self, name: str, owner: str, kind: RegionKind | None = None) -> AnyRegion:
         region = self._regions.get(name)
-        if region is None or region.owner != owner:
+        if region is None or region.owner != owner or kind not in (None, region.kind):
             raise NotFound(f"there is no shared memory region {name[:80]!r}; register it first")
         return region
 
@@ -261,9 +299,3 @@ def _check(descriptor: int, key: str, begin: int, length: int) -> None:
             f"{length:,} bytes from {begin:,} on do not lie in the shared memory object {key!r} of "
             f"{about.st_size:,} bytes"
         )
-
-
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-        raise InvalidParameter(f"{name} must be a whole number from 0 up, not {str(value)[:40]}")
-    return value

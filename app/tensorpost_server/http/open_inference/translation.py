@@ -51,9 +51,9 @@ def operation_of(
     """The operation that a request asks for, and how to run it.
 
     Args:
-        model: that it was sent to.
+        model: the model that the request was sent to.
         parameters: attributes and options; texts hold JSON, or are names. `op` is a whole operator or node document.
-        tensors: that are worked on.
+        tensors: the tensors that are worked on.
         values: attributes that came as tensors.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .copy_kernels import gather, runs, transpose
 from .expression_kernel import expression
+from .reduction_kernels import largest_f16, largest_f32, largest_u8, sum_f16, sum_f32, sum_u32
 from .sum_kernels import columns_first, rows_first
 
 __all__ = ["KERNELS"]
@@ -20,4 +21,10 @@ KERNELS: Mapping[str, Callable[[Any], None]] = {
     "columns_first": columns_first,
     "rows_first": rows_first,
     "expression": expression,
+    "sum_f32": sum_f32,
+    "sum_f16": sum_f16,
+    "sum_u32": sum_u32,
+    "largest_f32": largest_f32,
+    "largest_f16": largest_f16,
+    "largest_u8": largest_u8,
 }

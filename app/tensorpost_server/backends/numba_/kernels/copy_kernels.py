@@ -204,12 +204,12 @@ def _picked_of(item, lanes, step, first):
 
 
 def _strided_row_of(item, lanes, step):
-    """A row of items of which each is `step` items behind the one before."""
+    """A row of items of which each lies `step` items after the one before."""
     from_first, to_last = (_picked_of(item, lanes, step, first) for first in (0, step - 1))
 
     @inlined
     def strided_row(target, source, count):
-        """Of more than `lanes` items, some of them twice; reads no byte before the first one or after the last one."""
+        """Copy more than `lanes` items, some of them twice; reads no byte before the first or after the last one."""
         for at in range(0, count - lanes, lanes):
             from_first(target + at * item, source + at * step * item)
         at = count - lanes
@@ -226,7 +226,7 @@ def _transposed_of(pointer, item, lanes):
 
     @inlined
     def scattered(p, target, source, first_row, last_row, first_column, last_column):
-        """Item by item."""
+        """Copy item by item."""
         for row in range(first_row, last_row):
             out, first = target + row * p[X_TARGET_ROW], source + row * p[X_SOURCE_ROW]
             for column in range(first_column, last_column):

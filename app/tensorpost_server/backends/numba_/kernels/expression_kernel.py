@@ -171,7 +171,7 @@ INSTRUCTIONS = {
     "tan": float64_math.tan,
     "fmod": float64_math.fmod,
 }
-"""By the functions' names in `forms.expression`; an instruction's code is its place here."""
+"""Instructions by the functions' names in `forms.expression`; an instruction's code is its place here."""
 
 
 def _dispatch(first, functions):

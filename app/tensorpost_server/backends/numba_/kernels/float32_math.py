@@ -115,7 +115,7 @@ def times_power(_typing, value, rounded):
 
 @intrinsic
 def times_small_power(_typing, value, rounded):
-    """As `times_power` in one step, of a number near 1 and n from -254 to 0; 0 for results below normal numbers."""
+    """`times_power` in one step, of a number near 1 and n from -254 to 0; 0 for results below normal numbers."""
 
     def code(_context, builder, _signature, arguments):
         value, rounded = (builder.bitcast(argument, _INT) for argument in arguments)
@@ -127,7 +127,7 @@ def times_small_power(_typing, value, rounded):
 
 @intrinsic
 def times_normal_power(_typing, value, rounded):
-    """As `times_power`, of a number near 1 and an n for which the result is a normal number."""
+    """`times_power` of a number near 1 and an n for which the result is a normal number."""
 
     def code(_context, builder, _signature, arguments):
         value, rounded = (builder.bitcast(argument, _INT) for argument in arguments)
@@ -230,7 +230,7 @@ def tanh(x):
     twice = TWO * absolute(x)
     twice = TANH_HIGH if twice > TANH_HIGH else twice
     rounded = fma(twice, LOG2_E, ROUNDER)
-    power = times_power(ONE, rounded)
+    power = times_normal_power(ONE, rounded)
     r = reduced(twice, rounded)
     above_one = fma(fma(exp_tail(r) * r, r, r), power, power - ONE)
     return with_sign(above_one / (above_one + TWO), x)

@@ -400,7 +400,7 @@ W0, W1, W2, W3, W4, W5, W6 = map(
 
 @inlined
 def word(index):
-    """32 bits of 2 / pi behind the point, from 32 * index on."""
+    """32 bits of 2 / pi after the binary point, from 32 * index on."""
     found = W6
     found = W5 if index == 5 else found
     found = W4 if index == 4 else found

@@ -90,7 +90,7 @@ def copy(_typing, target, source, count):
 
 @intrinsic
 def not_inlined(_typing):
-    """In a `called` function: it stays a function, so that its constants take nobody else's registers."""
+    """Keep the `called` function around it from being inlined: its constants then take no registers elsewhere."""
 
     def code(context, builder, _signature, _arguments):
         builder.function.attributes.add("noinline")

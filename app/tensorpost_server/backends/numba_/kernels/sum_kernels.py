@@ -117,7 +117,7 @@ def some_columns(p, result, values, start, stop):
 
 
 def columns(p, source, target):
-    """One row of float32 through the columns' taps; `src` is where column B_LOW is."""
+    """One row of float32 through the columns' taps; `source` is the address of column B_LOW."""
     result, values = floats(target), floats(source - 4 * p[B_LOW])
     index, weight, pitch = indices(p[B_COL_INDEX]), floats(p[B_COL_WEIGHT]), p[B_COL_PITCH]
     anchored, phases, first, last = p[B_ANCHORED] != 0, p[B_PHASES], p[B_FIRST], p[B_LAST]

@@ -1,4 +1,4 @@
-"""Named stages of a request and how long each took. HTTP turns them into Server-Timing; metrics can listen too."""
+"""Named stages of a request and how long each took. HTTP turns them into Server-Timing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 __all__ = ["STAGES", "Stages"]
 
 STAGES = ("head", "plan", "admit", "receive", "compute")
-"""In order: read the head, make the plan, reserve memory, receive the tensors, compute the first slice."""
+"""The stages in order: read the head, make the plan, reserve memory, receive the tensors, compute the first slice."""
 
 
 class Stages:
