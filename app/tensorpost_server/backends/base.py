@@ -38,7 +38,7 @@ class DeviceOptions:
         cuda_memory_bytes: memory that requests may use on one CUDA device; None for most of what is free on it.
         cuda_pinned_bytes: page-locked host memory for each CUDA device.
         directml_debug: turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors.
-        directml_seconds: that one submission may take on a DirectML device; then it counts as hung.
+        directml_seconds: the most time that one operator may take with DirectML, seconds; then the device is hung.
     """
 
     threads: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -98,7 +98,7 @@ class Device:
         index: DXGI's index of the adapter.
         debug: turn on the debug layers of Direct3D and DirectML; their messages then stand in errors. They need the
             Graphics Tools of Windows and a DirectML.Debug.dll beside DirectML.dll.
-        most_seconds: that one submission may take; then the device counts as hung.
+        most_seconds: the most time that one operator may take, seconds; then the device counts as hung.
 
     Attributes:
         adapter: what it is.

@@ -25,7 +25,7 @@ from tensorpost.extras import install_command
 
 from ..base import CannotOpen
 
-__all__ = ["SYSTEM", "Event", "Libraries", "file_version", "find_directml", "open_libraries"]
+__all__ = ["SYSTEM", "Libraries", "WindowsEvent", "file_version", "find_directml", "open_libraries"]
 
 SYSTEM: str = sys.platform
 FILE = "DirectML.dll"
@@ -35,7 +35,7 @@ _FIXED_FILE_INFO = struct.pack("<II", 0xFEEF04BD, 0x00010000)
 """Signature and version that begin a VS_FIXEDFILEINFO, the numbers of a Windows file's version resource."""
 
 
-class Event:
+class WindowsEvent:
     """An event of Windows, which is reset by the wait that it ends.
 
     Args:
@@ -69,7 +69,7 @@ class Libraries:
         create_device: the function D3D12CreateDevice.
         create_dml_device: the function DMLCreateDevice1.
         get_debug_interface: the function D3D12GetDebugInterface.
-        new_event: the class `Event` with its library.
+        new_event: the class `WindowsEvent` with its library.
         version: DirectML's file version, as in `1.15.4.0`; None if the file says none.
         path: where it was found.
     """
@@ -78,7 +78,7 @@ class Libraries:
     create_device: Any
     create_dml_device: Any
     get_debug_interface: Any
-    new_event: Callable[[], Event]
+    new_event: Callable[[], WindowsEvent]
     version: str | None = None
     path: str = FILE
 
@@ -115,7 +115,7 @@ def open_libraries() -> Libraries:
         directml, d3d12, dxgi = load(str(path)), load("d3d12.dll"), load("dxgi.dll")
         return Libraries(
             dxgi.CreateDXGIFactory1, d3d12.D3D12CreateDevice, directml.DMLCreateDevice1, d3d12.D3D12GetDebugInterface,
-            partial(Event, load("kernel32.dll")), version, str(path),
+            partial(WindowsEvent, load("kernel32.dll")), version, str(path),
         )  # fmt: skip
     except AttributeError:
         raise CannotOpen(

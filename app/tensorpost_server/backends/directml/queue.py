@@ -20,7 +20,7 @@ from . import d3d12
 from .c_structs import TypedDesc, array_of
 from .com import ComError, ComObject, at
 from .device_buffers import Buffer, make_staging
-from .directml_dll import Event
+from .directml_dll import WindowsEvent
 
 __all__ = ["STAGING_BYTES", "Binding", "Queue", "Recording"]
 
@@ -63,8 +63,8 @@ class Queue:
     Args:
         d3d: the Direct3D device.
         dml: the DirectML device.
-        event: what a wait waits for.
-        most_seconds: that a wait may take; then the device counts as hung.
+        event: the event that the fence sets when a wait is over.
+        most_seconds: the most time that a wait may take, seconds; then the device counts as hung.
 
     Attributes:
         submitted: how many submissions there were; each is waited for by its number.
@@ -73,7 +73,7 @@ class Queue:
         ComError: a part of it cannot be created.
     """
 
-    def __init__(self, d3d: ComObject, dml: ComObject, event: Event, most_seconds: float) -> None:
+    def __init__(self, d3d: ComObject, dml: ComObject, event: WindowsEvent, most_seconds: float) -> None:
         self.d3d, self.dml = d3d, dml
         self._event, self._most_seconds, self._hung = event, most_seconds, False
         self.submitted = 0
