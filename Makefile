@@ -78,11 +78,12 @@ gpu: .venv/.dev  ## where an NVIDIA GPU and the extra cuda12 or cuda13 are: ever
 	$(RUN)python -m benchmarks.gpu --json build/gpu.json
 	$(RUN)python -m benchmarks.gpu_service --json build/gpu-service.json
 
-directml: .venv/.dev  ## DirectML itself on Linux, by Windows Python under Wine: probes, vectors, validation; needs root, 3 GB, a quarter of an hour
+directml: .venv/.dev  ## DirectML itself on Linux, by Windows Python under Wine: probes, vectors, validation, answers; needs root, 3 GB, a quarter of an hour
 	tools/directml setup
 	tools/directml probes
 	tools/directml conformance
 	tools/directml validation
+	tools/directml answers 354
 
 directml-check:  ## a few vectors of it, where it can be set up; says what is missing where not
 	tools/directml check

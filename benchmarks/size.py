@@ -1,9 +1,9 @@
 """How large the project is and how long the way of a call: `make size`.
 
-Prints the operators that are served, lines of Python of both packages, files of `http/`, lines of the SDK's transport,
-lines that an operator takes (its descriptor class, and what makes its form with the private functions that are used for
-it), and how many of our functions, in how many files, the first small Tile passes in the server. Only counts: nothing
-here depends on speed.
+Prints the operators that are served, lines of Python of both packages, files of `http/`, lines of the backend directml
+and of the SDK's transport, lines that an operator takes (its descriptor class, and what makes its form with the private
+functions that are used for it), and how many of our functions, in how many files, the first small Tile passes in the
+server. Only counts: nothing here depends on speed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def main() -> None:
         name = "/".join(room.parts[room.parts.index("http") :])
         inside_lines = sum(lines[path] for path in inside)
         print(f"files in {name}/: {len(inside)}, with {inside_lines:,} lines")
+    directml = [lines[path] for path in files if path.parent == PACKAGES[1] / "backends" / "directml"]
+    print(f"lines of the backend directml: {sum(directml):,}, in {len(directml)} files")
     transport = [lines[PACKAGES[0] / f"{name}.py"] for name in TRANSPORT]
     print(f"lines between the SDK's Client and the socket: {sum(transport):,}, in {len(transport)} files")
     print(f"lines of an operator, class and form: median {median(each.values()):g}, most {max(each.values())}", end=" ")

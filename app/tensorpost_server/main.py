@@ -78,6 +78,7 @@ def open_pool(settings: Settings, backend: str, when_lost: Callable[[str], objec
         cuda_memory_bytes=settings.cuda_memory_bytes,
         cuda_pinned_bytes=settings.cuda_pinned_bytes,
         directml_debug=settings.directml_debug,
+        directml_seconds=settings.directml_seconds,
     )
     return Pool.open(
         backend,

@@ -203,6 +203,13 @@ class Settings(BaseSettings):
         description="Turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors. Needs "
         "Windows' Graphics Tools, and DirectML.Debug.dll beside DirectML.dll.",
     )
+    directml_seconds: float = Field(
+        default=600,
+        gt=0,
+        le=86_400,
+        description="Seconds that a DirectML device may work at one operator. Then it counts as hung: a request fails "
+        "with `device-lost`, and the process ends. Direct3D's own limit of two seconds is off.",
+    )
     auto_minimum_work: int | None = Field(
         default=None,
         ge=0,

@@ -155,11 +155,9 @@ def _names(prefix: str, names: str) -> frozenset[str]:
 
 
 def _attributes(desc: Any) -> list[float]:
-    """The numbers of a descriptor and of what is fused into it, such as the bounds of CLIP."""
+    """The numbers of a descriptor, such as the bounds of CLIP."""
     values = [getattr(desc, field.attribute_name) for field in desc.facts.fields if field.kind == "attribute"]
-    found = [float(value) for value in values if isinstance(value, (int, float))]
-    fused = getattr(desc, "fused_activation", None)
-    return found if fused is None else found + _attributes(fused)
+    return [float(value) for value in values if isinstance(value, (int, float))]
 
 
 # ---- what rules look at ----------------------------------------------------------------------------------------------
@@ -219,6 +217,11 @@ def _remainders(seen: Compared) -> Array:
     a, b = (np.abs(array.astype(np.float64)) for array in seen.inputs[:2])
     off, room = seen.distance(), 2e-7 * a
     return (off <= room) | (np.abs(off - b) <= room) | (off <= room + b) & (a > 2**20 * b)
+
+
+def _of_activation(seen: Compared) -> Covered:
+    fused = getattr(seen.desc, "fused_activation", None)
+    return fused is not None and np.isnan(seen.mine) & seen.is_one_of(0.0, *_attributes(fused))
 
 
 def _of_ordered(seen: Compared) -> Covered:
@@ -381,9 +384,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         lambda seen: np.isnan(seen.mine) & seen.among_inputs(),
     ),
     Deviation(
-        "a fused activation makes a number of a NaN: 0, or its bound", _FUSED, "silent",
-        lambda seen: np.isnan(seen.mine) & (getattr(seen.desc, "fused_activation", None) is not None) & seen.is_one_of(
-            0.0, *_attributes(seen.desc)),
+        "a fused activation makes a number of a NaN: 0, or its bound", _FUSED, "silent", _of_activation,
     ),
     Deviation(
         "the angle of a NaN is that of a diagonal", _names("ELEMENT_WISE_", "ATAN ATAN_YX"), "silent",

@@ -18,6 +18,7 @@ def test_every_difference_of_the_run_is_explained() -> None:
     run = json.loads(JSON.read_text())
     assert run["descriptors"] == 20_000
     assert "not explained" not in run["differences"]
+    assert not any("not explained" in counts for counts in run["answers"].values())
     assert run["answers"].keys() == {cls.operator_type for cls in OPERATORS}
 
 

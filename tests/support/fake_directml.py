@@ -70,6 +70,23 @@ class FakeObject:
 
 
 @dataclass
+class FakeEvent:
+    """What a fence sets; a wait for it runs what was submitted."""
+
+    windows: FakeWindows
+    handle: int = 77
+
+    def wait(self, seconds: float) -> bool:
+        assert seconds > 0
+        if not self.windows.hung:
+            self.windows.waits.pop()()
+        return not self.windows.hung
+
+    def close(self) -> None:
+        self.windows.alive_events -= 1
+
+
+@dataclass
 class FakeWindows:
     """A machine with one adapter, and perhaps the processor as another.
 
@@ -85,7 +102,8 @@ class FakeWindows:
         memory_bytes: of all buffers in the default heap.
         dispatches_left: after so many the device is removed.
         ties_go_down: nearest takes the lower neighbour.
-        said: what the debug layer says when an operator is refused.
+        said: what the debug layer says when an operator is refused, or something bound that removes the device.
+        hung: no wait ends.
         bound: the bytes of every input of every dispatch.
         overwritten: the bytes that every output of every dispatch held before it.
         wrong: what was done wrongly; must stay empty.
@@ -103,6 +121,7 @@ class FakeWindows:
     dispatches_left: int = 1 << 30
     ties_go_down: bool = False
     said: str = ""
+    hung: bool = False
     wrong: list[str] = field(default_factory=list[str])
     objects: dict[int, FakeObject] = field(default_factory=dict[int, FakeObject])
     released: list[str] = field(default_factory=list[str])
@@ -112,6 +131,12 @@ class FakeWindows:
     debug: list[str] = field(default_factory=list[str])
     messages: list[bytes] = field(default_factory=list[bytes])
     pending: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
+    waits: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    alive_events: int = 0
+
+    def _event(self) -> Any:
+        self.alive_events += 1
+        return FakeEvent(self)
 
     def libraries(self) -> Libraries:
         def exported(name: str, body: Callable[..., int], *arguments: Any) -> Any:
@@ -121,12 +146,12 @@ class FakeWindows:
             exported("CreateDXGIFactory1", self._factory, P, P),
             exported("D3D12CreateDevice", self._device, P, I32, P, P),
             exported("DMLCreateDevice1", self._dml, P, I32, I32, P, P),
-            exported("D3D12GetDebugInterface", self._debug_layer, P, P), "1.2.3.4", "DirectML.dll",
+            exported("D3D12GetDebugInterface", self._debug_layer, P, P), self._event, "1.2.3.4", "DirectML.dll",
         )  # fmt: skip
 
     @property
     def alive(self) -> list[str]:
-        return [found.name for found in self.objects.values() if found.alive]
+        return [found.name for found in self.objects.values() if found.alive] + ["event"] * self.alive_events
 
     @property
     def removed(self) -> bool:
@@ -394,10 +419,14 @@ class FakeWindows:
         assert (value, flags) == (0, 0)
 
         def wait(value: int, event: int | None) -> int:
-            assert event is None
-            while found[0].state["value"] < value and not self.removed:
-                assert self.pending, "it would wait for ever"
-                self.pending.popleft()()
+            assert event == FakeEvent.handle
+
+            def until_done() -> None:
+                while found[0].state["value"] < value and not self.removed:
+                    assert self.pending, "it would wait for ever"
+                    self.pending.popleft()()
+
+            self.waits.append(until_done)
             return 0
 
         def completed() -> int:
@@ -528,6 +557,7 @@ class FakeWindows:
             return
         self.dispatches_left -= 1
         if self.removed:
+            self.messages += [self.said.encode() + b"\0"] if self.said else []
             return
         assert what.state["ready"], "it was not initialized"
         wanted = {name for name in ("persistent", "temporary") if getattr(self, name)}

@@ -26,6 +26,9 @@ class CannotOpen(RuntimeError):
     """Why a device cannot be used: a sentence that says what to install or to change. People read it as it is."""
 
 
+MOST_DIRECTML_SECONDS = 600.0
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
     """What the settings say about opening devices.
@@ -35,12 +38,14 @@ class DeviceOptions:
         cuda_memory_bytes: memory that requests may use on one CUDA device; None for most of what is free on it.
         cuda_pinned_bytes: page-locked host memory for each CUDA device.
         directml_debug: turn on the debug layers of Direct3D 12 and DirectML, whose messages then stand in errors.
+        directml_seconds: the most time that one operator may take with DirectML, seconds; then the device is hung.
     """
 
     threads: Mapping[str, int] = field(default_factory=dict[str, int])
     cuda_memory_bytes: int | None = None
     cuda_pinned_bytes: int = 0
     directml_debug: bool = False
+    directml_seconds: float = MOST_DIRECTML_SECONDS
 
 
 class Run(Protocol):

@@ -395,16 +395,22 @@ def test_an_input_whose_binding_would_remove_the_device_is_refused() -> None:
         assert made.refuses(both) is None
 
 
-def test_an_operator_that_directml_does_not_take_is_refused_from_then_on() -> None:
-    windows = FakeWindows(not_compiled=("TILE",))
+def test_an_operator_that_directml_does_not_take_is_refused_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, now = FakeWindows(not_compiled=("TILE",)), [0.0]
+    monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])
+    tried = r"DirectML 1.2.3.4 does not take this TILE: Compile.*; ask for another.* again after 10 minutes$"
     with opened(windows) as made:
         assert made.refuses(TILE) is None
-        with pytest.raises(NoBackend, match=r"DirectML 1.2.3.4 does not take this TILE: Compile.*; ask for another"):
+        with pytest.raises(NoBackend, match=tried):
             made.start(TILE, [memoryview(b"abcd")])
 
         assert made.refuses(TILE) == (
             "DirectML 1.2.3.4 does not take this TILE: CompileOperator(TILE) returned 0x80004005"
         )
+        now[0] = operators.REFUSED_SECONDS
+        windows.not_compiled = ()
+        assert made.refuses(TILE) is None
+        assert answer(made, TILE, b"abcd") == b"abcd" * 3
 
 
 def test_the_debug_layer_s_words_stand_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,6 +436,26 @@ def test_what_is_kept_makes_room_before_memory_is_said_to_be_short() -> None:
     with opened(windows) as made:
         for size in (1 << 20, 900 << 10, 700 << 10):  # of three sizes: none of these buffers is used again
             assert answer(made, tile("UINT8", (size,), (1,)), b"a" * size) == b"a" * size
+
+
+def test_the_debug_layer_s_words_stand_in_the_loss_of_a_device() -> None:
+    windows = FakeWindows(dispatches_left=0, said="Binding 0 is not needed")
+    made = DirectmlBackend(libraries=windows.libraries(), debug=True)
+    with pytest.raises(DeviceLost, match=r"GetDeviceRemovedReason returned 0x887A0005; Binding 0 is not needed\)"):
+        answer(made, TILE, b"abcd")
+    made.close()
+
+
+def test_a_device_that_answers_nothing_is_lost_after_a_time() -> None:
+    windows = FakeWindows(hung=True)
+    made = DirectmlBackend(libraries=windows.libraries(), most_seconds=0.5)
+    reason = r"DXGI_ERROR_DEVICE_HUNG \(waiting .* more than 0.5 seconds \(TENSORPOST_DIRECTML_SECONDS\)\)"
+    with pytest.raises(DeviceLost, match=reason):
+        answer(made, TILE, b"abcd")
+
+    made.close()
+
+    assert "ID3D12CommandQueue" in windows.alive, "what a device may still use was released"
 
 
 @pytest.mark.parametrize("after", [0, 1])

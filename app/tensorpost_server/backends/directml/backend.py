@@ -10,14 +10,14 @@ from tensorpost.layout import Layout
 from tensorpost.problems import DeviceLost, NoBackend, OutOfDeviceMemory, ServerFault
 
 from ...planning import Plan
-from ..base import CannotOpen, DeviceOptions, HostBackend, plain_memory
+from ..base import MOST_DIRECTML_SECONDS, CannotOpen, DeviceOptions, HostBackend, plain_memory
 from ..numpy_ import new_block
 from . import d3d12
 from .com import ComError
 from .device import Device, adapters
 from .device_buffers import Buffer
 from .directml_dll import Libraries, open_libraries
-from .operators import CompiledOperators, Descriptors, dispatch
+from .operators import REFUSED_SECONDS, CompiledOperators, Descriptors, dispatch
 
 __all__ = ["DirectmlBackend", "DirectmlRun"]
 
@@ -38,6 +38,7 @@ class DirectmlBackend(HostBackend):
             whatever is given.
         libraries: where DXGI, Direct3D 12 and DirectML are; None for this machine's.
         debug: whether the debug layers are turned on; see `Device`.
+        most_seconds: how long one operator may take; see `Device`.
 
     Raises:
         CannotOpen: not Windows, no DirectML, or no such adapter; the message says what to do.
@@ -48,12 +49,13 @@ class DirectmlBackend(HostBackend):
     inline = False
 
     def __init__(
-        self, index: int = 0, threads: int = 1, *, libraries: Libraries | None = None, debug: bool = False
-    ) -> None:
+        self, index: int = 0, threads: int = 1, *, libraries: Libraries | None = None, debug: bool = False,
+        most_seconds: float = MOST_DIRECTML_SECONDS,
+    ) -> None:  # fmt: skip
         del threads  # see above
         libraries = open_libraries() if libraries is None else libraries
         try:
-            self._device = device = Device(libraries, index, debug=debug)
+            self._device = device = Device(libraries, index, debug=debug, most_seconds=most_seconds)
         except ComError as error:
             raise CannotOpen(f"adapter {index} cannot be opened for DirectML: {error}") from error
         self.index = index
@@ -84,8 +86,10 @@ class DirectmlBackend(HostBackend):
             if adapter.software:
                 yield adapter.index, CannotOpen(f"{adapter.description} is the processor, which numpy uses better")
                 continue
+            debug, most_seconds = options.directml_debug, options.directml_seconds
             try:
-                yield adapter.index, cls(adapter.index, libraries=libraries, debug=options.directml_debug)
+                made = cls(adapter.index, libraries=libraries, debug=debug, most_seconds=most_seconds)
+                yield adapter.index, made
             except CannotOpen as error:
                 yield adapter.index, error
 
@@ -108,7 +112,7 @@ class DirectmlBackend(HostBackend):
         """Copy the inputs to the device and submit the operator; it may still be under way when this returns.
 
         Raises:
-            NoBackend: DirectML does not take the descriptor; `refuses` says so from now on.
+            NoBackend: DirectML does not take the descriptor; `refuses` says so for `REFUSED_SECONDS`.
             OutOfDeviceMemory: the device has no memory for it now.
             DeviceLost: the device was removed.
             ValueError: the plan is one that `refuses` refuses.
@@ -178,14 +182,15 @@ class DirectmlBackend(HostBackend):
         try:
             yield
         except ComError as error:
+            said = "; ".join(filter(None, (str(error), self._device.messages())))
             if error.code == d3d12.E_OUTOFMEMORY:
                 raise OutOfDeviceMemory(
                     f"{self.device} has no memory for this request now; send it again, or in parts"
                 ) from error
             if error.code in d3d12.LOST:
-                self._lost = f"{self.device} failed for good: {d3d12.LOST[error.code]} ({error})"
+                self._lost = f"{self.device} failed for good: {d3d12.LOST[error.code]} ({said})"
                 raise DeviceLost(self._lost) from error
-            raise ServerFault(f"{self.device} failed: {error}") from error
+            raise ServerFault(f"{self.device} failed: {said}") from error
 
     def _refuse(self, plan: Plan, error: ComError) -> None:
         """Remember and say that DirectML does not take an operator; other errors are the device's.
@@ -197,8 +202,9 @@ class DirectmlBackend(HostBackend):
             reason = f"DirectML {self._libraries.version or ''} does not take this {plan.operator}: {error}"
             self._descriptors.refuse(plan.operation, reason)
             raise NoBackend(
-                f"directml: {reason}; ask for another backend, or for auto", extra={"refused": {"directml": reason}}
-            ) from error
+                f"directml: {reason}; ask for another backend, or for auto. It is tried again after "
+                f"{REFUSED_SECONDS / 60:g} minutes", extra={"refused": {"directml": reason}},
+            ) from error  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)

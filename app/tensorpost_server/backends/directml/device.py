@@ -12,6 +12,7 @@ from typing import Any
 from tensorpost.datatypes import TensorDataType
 from tensorpost.descriptors.feature_levels import FeatureLevel
 
+from ..base import MOST_DIRECTML_SECONDS
 from . import d3d12
 from .c_structs import OperatorStruct, array_of
 from .com import ComError, ComObject, at, create, guid
@@ -97,6 +98,7 @@ class Device:
         index: DXGI's index of the adapter.
         debug: turn on the debug layers of Direct3D and DirectML; their messages then stand in errors. They need the
             Graphics Tools of Windows and a DirectML.Debug.dll beside DirectML.dll.
+        most_seconds: the most time that one operator may take, seconds; then the device counts as hung.
 
     Attributes:
         adapter: what it is.
@@ -109,16 +111,18 @@ class Device:
         ComError: there is no such adapter, or a device cannot be created.
     """
 
-    def __init__(self, libraries: Libraries, index: int = 0, *, debug: bool = False) -> None:
+    def __init__(
+        self, libraries: Libraries, index: int = 0, *, debug: bool = False, most_seconds: float = MOST_DIRECTML_SECONDS
+    ) -> None:
         self._owned: list[ComObject] = []
         self._info: ComObject | None = None
         try:
-            self._open(libraries, index, debug=debug)
+            self._open(libraries, index, debug, most_seconds)
         except BaseException:
             self._release()
             raise
 
-    def _open(self, libraries: Libraries, index: int, *, debug: bool) -> None:
+    def _open(self, libraries: Libraries, index: int, debug: bool, most_seconds: float) -> None:  # private
         own = self._own
         factory = own(create("CreateDXGIFactory1", libraries.create_factory, guid(d3d12.IID_FACTORY).at))
         adapter = own(_adapter(factory, index))
@@ -142,7 +146,7 @@ class Device:
         )  # fmt: skip
         self.level = self._highest_level()
         self.data_types = frozenset([kind for kind in TensorDataType if kind and self._has(kind)])
-        self.queue = Queue(self._d3d, self._dml)
+        self.queue = Queue(self._d3d, self._dml, libraries.new_event(), most_seconds)
         self.buffers = DeviceBuffers(self._d3d, self.queue.retire, self.queue.drain)
 
     # ---- what the device says ----------------------------------------------------------------------------------------

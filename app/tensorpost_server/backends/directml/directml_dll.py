@@ -13,8 +13,10 @@ import ctypes
 import os
 import struct
 import sys
-from ctypes import c_void_p
+from collections.abc import Callable
+from ctypes import c_int32, c_uint32, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from tensorpost.extras import install_command
 
 from ..base import CannotOpen
 
-__all__ = ["SYSTEM", "Libraries", "file_version", "find_directml", "open_libraries"]
+__all__ = ["SYSTEM", "Libraries", "WindowsEvent", "file_version", "find_directml", "open_libraries"]
 
 SYSTEM: str = sys.platform
 FILE = "DirectML.dll"
@@ -31,6 +33,31 @@ PACKAGES = ("onnxruntime", "directml")
 """The modules whose folders may hold the library. They are not imported."""
 _FIXED_FILE_INFO = struct.pack("<II", 0xFEEF04BD, 0x00010000)
 """Signature and version that begin a VS_FIXEDFILEINFO, the numbers of a Windows file's version resource."""
+
+
+class WindowsEvent:
+    """An event of Windows, which is reset by the wait that it ends.
+
+    Args:
+        kernel32: the library.
+
+    Attributes:
+        handle: what a fence is given.
+    """
+
+    def __init__(self, kernel32: Any) -> None:
+        create = kernel32.CreateEventW
+        create.restype, create.argtypes = c_void_p, (c_void_p, c_int32, c_int32, c_void_p)
+        self._kernel32 = kernel32
+        self.handle: int = create(None, 0, 0, None)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was set within so many seconds."""
+        return self._kernel32.WaitForSingleObject(c_void_p(self.handle), c_uint32(int(seconds * 1000))) == 0
+
+    def close(self) -> None:
+        """Give it back."""
+        self._kernel32.CloseHandle(c_void_p(self.handle))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,7 @@ class Libraries:
         create_device: the function D3D12CreateDevice.
         create_dml_device: the function DMLCreateDevice1.
         get_debug_interface: the function D3D12GetDebugInterface.
+        new_event: the class `WindowsEvent` with its library.
         version: DirectML's file version, as in `1.15.4.0`; None if the file says none.
         path: where it was found.
     """
@@ -50,6 +78,7 @@ class Libraries:
     create_device: Any
     create_dml_device: Any
     get_debug_interface: Any
+    new_event: Callable[[], WindowsEvent]
     version: str | None = None
     path: str = FILE
 
@@ -86,7 +115,7 @@ def open_libraries() -> Libraries:
         directml, d3d12, dxgi = load(str(path)), load("d3d12.dll"), load("dxgi.dll")
         return Libraries(
             dxgi.CreateDXGIFactory1, d3d12.D3D12CreateDevice, directml.DMLCreateDevice1, d3d12.D3D12GetDebugInterface,
-            version, str(path),
+            partial(WindowsEvent, load("kernel32.dll")), version, str(path),
         )  # fmt: skip
     except AttributeError:
         raise CannotOpen(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ __all__ = ["CompiledOperator", "CompiledOperators", "Descriptors", "bindings", "
 
 MOST_DESCRIPTORS = 1024
 """Operations whose descriptors are kept, or why they have none."""
+REFUSED_SECONDS = 600.0
+"""How long an operator that DirectML did not take is refused, before it is tried again: a driver may fail once."""
 MOST_OPERATORS = 256
 """Compiled operators in the cache. One holds shaders; compiling one takes milliseconds."""
 MOST_PERSISTENT_BYTES = 256 << 20
@@ -39,26 +43,26 @@ class Descriptors:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._known: OrderedDict[str, OperatorDesc | str] = OrderedDict()
+        self._known: OrderedDict[str, tuple[OperatorDesc | str, float]] = OrderedDict()  # until when, in monotonic time
         self._lock = Lock()
 
     def get(self, operation: Operation) -> OperatorDesc | str:
         """The descriptor, or a sentence why DirectML does not compute the operation on this device."""
         key = operation.to_document_text()
         with self._lock:
-            found = self._known.get(key)
-        if found is None:
+            found, until = self._known.get(key, (None, math.inf))
+        if found is None or until <= time.monotonic():
             found = self._found(operation)
             self._keep(key, found)
         return found
 
     def refuse(self, operation: Operation, reason: str) -> None:
-        """Remember that DirectML did not take the operation."""
-        self._keep(operation.to_document_text(), reason)
+        """Remember for `REFUSED_SECONDS` that DirectML did not take the operation."""
+        self._keep(operation.to_document_text(), reason, time.monotonic() + REFUSED_SECONDS)
 
-    def _keep(self, key: str, found: OperatorDesc | str) -> None:
+    def _keep(self, key: str, found: OperatorDesc | str, until: float = math.inf) -> None:
         with self._lock:
-            self._known[key] = found
+            self._known[key] = found, until
             if len(self._known) > MOST_DESCRIPTORS:
                 self._known.popitem(last=False)
 

@@ -20,6 +20,7 @@ from . import d3d12
 from .c_structs import TypedDesc, array_of
 from .com import ComError, ComObject, at
 from .device_buffers import Buffer, make_staging
+from .directml_dll import WindowsEvent
 
 __all__ = ["STAGING_BYTES", "Binding", "Queue", "Recording"]
 
@@ -62,6 +63,8 @@ class Queue:
     Args:
         d3d: the Direct3D device.
         dml: the DirectML device.
+        event: the event that the fence sets when a wait is over.
+        most_seconds: the most time that a wait may take, seconds; then the device counts as hung.
 
     Attributes:
         submitted: how many submissions there were; each is waited for by its number.
@@ -70,8 +73,9 @@ class Queue:
         ComError: a part of it cannot be created.
     """
 
-    def __init__(self, d3d: ComObject, dml: ComObject) -> None:
+    def __init__(self, d3d: ComObject, dml: ComObject, event: WindowsEvent, most_seconds: float) -> None:
         self.d3d, self.dml = d3d, dml
+        self._event, self._most_seconds, self._hung = event, most_seconds, False
         self.submitted = 0
         self._owned: list[ComObject] = []
         self._retired: deque[tuple[int, ComObject]] = deque()
@@ -167,11 +171,16 @@ class Queue:
         """Wait for a submission, and release what is not used any more.
 
         Raises:
-            ComError: the device was removed.
+            ComError: the device was removed, or is hung.
         """
         done: int = self.fence.call(d3d12.FENCE_COMPLETED, c_uint64)
         if done < number:
-            self.fence.check(d3d12.FENCE_SET_EVENT, "SetEventOnCompletion", c_uint64(number), c_void_p())  # it waits
+            handle = c_void_p(self._event.handle)
+            self.fence.check(d3d12.FENCE_SET_EVENT, "SetEventOnCompletion", c_uint64(number), handle)
+            if self._hung or not self._event.wait(self._most_seconds):
+                self._hung = True
+                said = f"a submission took more than {self._most_seconds:g} seconds (TENSORPOST_DIRECTML_SECONDS)"
+                raise ComError("waiting for the device", d3d12.DEVICE_HUNG, said)
             done = self.fence.call(d3d12.FENCE_COMPLETED, c_uint64)
         # A device that was removed completes every fence at once.
         self.d3d.check(d3d12.DEVICE_REMOVED_REASON, "GetDeviceRemovedReason")
@@ -187,10 +196,15 @@ class Queue:
         self.wait(self.submitted)
 
     def close(self) -> None:
-        """Wait for what is under way, unless the device was removed, and release everything."""
+        """Wait for what is under way, unless the device was removed, and release everything.
+
+        On a hung device all is still in use, so that it is left to the end of the process.
+        """
         with suppress(ComError):  # nothing is under way on a device that was removed
             self.drain()
-        self._release()
+        if not self._hung:
+            self._release()
+            self._event.close()
 
     def _release(self) -> None:
         while self._retired:
