@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import http.server
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tensorpost import Client
 from tensorpost_server import commands
 from tensorpost_server.health_probe import is_ready
 from tensorpost_server.service_links import is_service_link
@@ -95,3 +98,33 @@ def test_the_probe_imports_the_standard_library_only() -> None:
     ).stdout.split()
 
     assert {name for name in found if name not in sys.stdlib_module_names} <= {"tensorpost_server", "__main__"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell with ulimit")
+def test_nothing_has_to_be_written_anywhere() -> None:
+    """As on a read-only root without a temporary folder: every write to a file fails, whoever runs the server."""
+    command = [sys.executable, "-m", "tensorpost", "serve", "--port", "0"]
+    without_files = ["sh", "-c", 'ulimit -f 0 && exec "$@"', "sh", *command]
+    nowhere = {"HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        without_files,
+        cwd="/",
+        env={**os.environ, **nowhere},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            x = np.arange(12, dtype=np.float32).reshape(3, 4)
+            large = np.ones((1024, 1024), np.float32)
+            with Client(server.stdout.readline().split()[-1]) as tp:
+                np.testing.assert_array_equal(tp.tile(x, (2, 2)), np.tile(x, (2, 2)))
+                np.testing.assert_array_equal(tp.tile(large, (2, 1)), np.tile(large, (2, 1)))
+                np.testing.assert_array_equal(
+                    tp.resample(x, scales=(2, 2), mode="nearest"), x.repeat(2, 0).repeat(2, 1)
+                )
+                np.testing.assert_array_equal(tp.transpose(x), x.T)
+                np.testing.assert_array_equal(tp.add(x, x), x + x)
+        finally:
+            server.terminate()

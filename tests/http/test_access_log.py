@@ -81,6 +81,7 @@ def test_every_path_writes_one_line():
     assert len(found) == 12
     for line in found[:6]:
         assert (line["id"], line["operator"], line["status"], line["reason"]) == ("id-7", "TILE", 200, None)
+        assert line["caller"] == "127.0.0.1", "replays too"
         assert (line["bytes_in"], line["bytes_out"]) == (len(npy_bytes([1, 2])), len(npy_bytes([1, 2, 1, 2])))
         assert list(line["stages_ms"]) == ["head", "plan", "admit", "receive", "compute"]
         assert line["ms"] >= sum(line["stages_ms"].values()) - 0.01, "each is rounded to a microsecond"

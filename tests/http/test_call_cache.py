@@ -58,6 +58,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.calls = self.replays = 0
+        self.addresses: list[str | None] = []
         self.declines = False
 
     async def __call__(self, scope: Scope, receive: Receive, _send: Send) -> None:
@@ -71,8 +72,9 @@ class Echo:
         assert whole is not None
         assert whole.send(b"content-length: %d\r\n" % len(body), body.upper(), self.replay)
 
-    def replay(self, body: bytes) -> tuple[bytes, bytes] | None:
+    def replay(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
         self.replays += 1
+        self.addresses.append(address)
         return None if self.declines else (b"content-length: %d\r\n" % (len(body) + 2), b"[%b]" % body)
 
 
@@ -97,12 +99,13 @@ def test_the_same_head_does_not_reach_the_application_again(runner: asyncio.Runn
         app, state = Echo(), ServerState()
         transport = connect(app, state=state)
         await transport.deliver([post(b"abc"), post(b"def"), post(b"ghij"), post(b"klm", x="1"), post(b"nop")])
-        other = connect(app, state=state)
+        other = connect(app, state=state, address="192.0.2.7")
         await other.deliver([post(b"qrs")])
 
         assert said(transport) == [b"ABC", b"[def]", b"GHIJ", b"KLM", b"[nop]"]
         assert said(other) == [b"[qrs]"], "the server knows the head, not the connection"
         assert (app.calls, app.replays) == (3, 3)
+        assert app.addresses[-1] == "192.0.2.7", "a replay knows whom it answers"
         assert state.total_requests == 6
         strangers = connect(Echo(), state=ServerState())
         await strangers.deliver([post(b"abc")])
@@ -139,7 +142,7 @@ def test_a_head_answers_for_itself_only(runner: asyncio.Runner, later: bool):
         lines = b"content-length: %d\r\n" % len(path)
         whole = whole_messages(scope)
         assert whole is not None
-        assert whole.send(lines, path, lambda _body: (lines, path))
+        assert whole.send(lines, path, lambda _body, _address: (lines, path))
 
     async def run() -> None:
         state = ServerState()

@@ -27,8 +27,8 @@ DEVICE_TO_DEVICE = 3
 
 
 @pytest.fixture(scope="module")
-def cupy() -> Iterator[FakeCupy]:
-    found = FakeCupy()
+def cupy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCupy]:
+    found, folder = FakeCupy(), tmp_path_factory.mktemp("kernels")
 
     def fill(form: Any, inputs: Any, box: Any, out: Any, output: int = 0) -> None:
         form.fill(np, inputs, box, out, output)
@@ -37,6 +37,7 @@ def cupy() -> Iterator[FakeCupy]:
     found.shared = {bytes([1] * 64): np.zeros(1 << 20, np.uint8), bytes([2] * 64): np.zeros(1 << 20, np.uint8)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "tensorpost_server.backends.cuda.compute", compute)
+        patch.setenv("CUPY_CACHE_DIR", str(folder))
         patch.setitem(sys.modules, "cupy", found)  # pyright: ignore[reportArgumentType] # by its names
         patch.setattr(ipc, "allocation_of", found.allocation_of)
         yield found

@@ -58,6 +58,12 @@ class Module:
         return found
 
 
+def compiled(source: str, options: tuple[str, ...], *, filename: str, cache_in_memory: bool) -> tuple[Any, None]:
+    """`cupy.cuda.compiler.compile_using_nvrtc`."""
+    assert cache_in_memory, "else CuPy writes the source to a temporary folder, which a container may not have"
+    return (source, options, filename), None
+
+
 def stand_in(folder: Path) -> Any:
     """A module to have in place of `cupy`; what it does not define is NumPy's. Kernels are compiled into `folder`."""
     emulator = Emulator(folder)
@@ -76,9 +82,7 @@ def stand_in(folder: Path) -> Any:
         Device=lambda _number: SimpleNamespace(compute_capability="0"),  # for which there are no files of kernels
         runtime=SimpleNamespace(getDevice=lambda: 0),
         get_current_stream=lambda: SimpleNamespace(ptr=0),
-        compiler=SimpleNamespace(
-            compile_using_nvrtc=lambda source, options, filename: ((source, options, filename), None)
-        ),
+        compiler=SimpleNamespace(compile_using_nvrtc=compiled),
         function=SimpleNamespace(Module=lambda: Module(emulator)),
     )
     strided = functools.partial(np.lib.stride_tricks.as_strided, subok=True)

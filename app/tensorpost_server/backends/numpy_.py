@@ -68,8 +68,8 @@ class NumpyRun:
             block, out = new_block(layout, piece)
             out[...] = made
             return block.data
-        if plan.slices.whole is not None and layout.packed:
-            out = np.empty(layout.sizes, layout.data_type.dtype)
+        if layout.packed:
+            out = np.empty(extents(piece.box), layout.data_type.dtype)
             form.fill(np, self.inputs, piece.box, out, piece.output)
             return out.reshape(-1).view(np.uint8).data
         block, out = new_block(layout, piece)

@@ -18,7 +18,7 @@ from .float16 import narrow, widen
 __all__ = ["Pointwise"]
 
 BLOCK = 1 << 15  # elements computed at a time, so that temporaries stay in a CPU's second-level cache
-LARGE_BLOCK = 1 << 20  # where there are no temporaries: a block of small integers takes less time than its Python
+LARGE_BLOCK = 1 << 21  # where there are no temporaries: a block of small integers takes less time than its Python
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Pointwise(BoxForm):
         if self.of_bits:
             *arrays, out = [array.view(f"u{array.dtype.itemsize}") for array in (*arrays, out)]
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
-            if xp is not np or out.size <= BLOCK:
+            most = LARGE_BLOCK if out.size > BLOCK and self._is_one_call(arrays, out) else BLOCK
+            if xp is not np or out.size <= most:
                 self._fill(xp, arrays, out)
                 return
-            most = LARGE_BLOCK if self._is_one_call(arrays, out) else BLOCK
             for *block, target in _blocks([*arrays, out], most):
                 go_on()
                 self._fill(xp, block, target)

@@ -219,18 +219,19 @@ class Replay:
             key, which the head holds; an address need not be.
     """
 
-    __slots__ = ("_caller", "_key", "_path", "_sent_id", "_service")
+    __slots__ = ("_key", "_key_name", "_path", "_sent_id", "_service")
 
     def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
         self._path = scope["path"]
-        self._caller = scope.get("tensorpost.caller") if not service.access.anonymous else None
+        self._key_name = None if service.access.anonymous else scope.get("tensorpost.caller")
 
-    def __call__(self, body: bytes) -> tuple[bytes, bytes] | None:
+    def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
         """Compute the response to a request with this body.
 
         Args:
             body: the whole body, as long as the HTTP head says.
+            address: the caller's; None on a Unix socket.
 
         Returns:
             The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
@@ -264,8 +265,8 @@ class Replay:
         id_, took = request_id(self._sent_id), stages.milliseconds
         if service.records is not None:
             record = RequestRecord(
-                time.time(), id_, self._caller, "POST", self._path, prepared.plan.operator, worker.backend.name, 200,
-                None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
+                time.time(), id_, self._key_name or address or "local", "POST", self._path, prepared.plan.operator,
+                worker.backend.name, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output
@@ -292,8 +293,9 @@ def changing_field_lines(id_: str, stages: Stages) -> bytes:
 
 # ---- the ASGI extension ----------------------------------------------------------------------------------------------
 
-ReplayFunction = Callable[[bytes], tuple[bytes, bytes] | None]
-"""Answers a body with the header lines and the body of a response 200; None to let the application answer."""
+ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes] | None]
+"""Answers a body, from this address (None on a Unix socket), with the header lines and the body of a response 200; None
+to let the application answer."""
 
 
 class SendWhole(Protocol):

@@ -1,8 +1,8 @@
 """Reductions and selections along lines.
 
-Choices where the pages are silent: sums of FLOAT16 and FLOAT32 are made in float32, pairwise as NumPy's are; integers
-wrap; NaN is the largest in TOP_K and TOP_K1, what ARGMIN and ARGMAX find, and passes through MAX and MIN; LOG_SUM_EXP
-subtracts the largest element first.
+Choices where the pages are silent: sums of FLOAT16 and FLOAT32 are made in float32, pairwise as NumPy's are, or no less
+exactly; integers wrap; NaN is the largest in TOP_K and TOP_K1, what ARGMIN and ARGMAX find, and passes through MAX and
+MIN; LOG_SUM_EXP subtracts the largest element first.
 """
 
 from __future__ import annotations

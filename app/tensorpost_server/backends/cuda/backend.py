@@ -28,6 +28,7 @@ from ...forms.base import Box, extents
 from ...planning import Plan, cut
 from ..base import CannotOpen, DeviceMemory, DeviceOptions, plain_memory
 from ..timeline import is_timed, next_phase
+from . import kernel_files
 from .ipc import SharedAllocations
 from .pinned import PinnedMemory
 
@@ -287,10 +288,10 @@ class CudaBackend:
             with cuda.Device(self.index), stream, cuda.using_allocator(self._take):
                 yield
         except cuda.memory.OutOfMemoryError as error:
-            raise self._out_of_memory() from error
+            raise self._out_of_memory() from _without_frames(error)
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             if error.status == NO_MEMORY:
-                raise self._out_of_memory() from error
+                raise self._out_of_memory() from _without_frames(error)
             if error.status in LOST:
                 self._lost = f"{self.device} failed for good: {LOST[error.status]} ({error})"
                 raise DeviceLost(self._lost) from error
@@ -486,19 +487,32 @@ def _cupy() -> Any:
     """CuPy, able to compile.
 
     Raises:
-        CannotOpen: it is not here, or lacks the compiler.
+        CannotOpen: it is not here, lacks the compiler, or a folder to write to.
     """
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         what = "is not installed" if getattr(error, "name", None) == "cupy" else f"cannot be imported ({error})"
         raise CannotOpen(f"CuPy {what}: {INSTALL}") from error
+    except OSError:  # it makes its folder when it is imported
+        kernel_files.check_writable()
+        raise
+    kernel_files.check_writable()
     try:
         cupy.cuda.nvrtc.getVersion()
     except Exception as error:
         # CuPy looks for the library when it is first needed; what it raises has changed from version to version.
         raise CannotOpen(f"CuPy finds no NVRTC to compile kernels with: {INSTALL}") from error
     return cupy
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """The error without its traceback.
+
+    Frames there hold the device memory of what has failed, and from Python 3.12 on they are in a reference cycle with
+    the error, through `contextlib`, so that the memory would be free only when the garbage collector runs.
+    """
+    return error.with_traceback(None)
 
 
 def _cuda_errors(cupy: Any) -> tuple[type[Exception], ...]:

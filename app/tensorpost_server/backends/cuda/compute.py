@@ -2,7 +2,7 @@
 
 The rule for what runs in our kernels and what in CuPy's array operations stands in launch_plan.py. Kernels are compiled
 by NVRTC when they are first launched, unless `kernel_files.py` has them; CuPy keeps the binaries of all but expressions
-in its own cache on disk (`CUPY_CACHE_DIR`), so that a new process finds them.
+in its own cache on disk (`CUPY_CACHE_DIR`), so that a new process finds them, unless `CUPY_CACHE_IN_MEMORY=1`.
 """
 
 from __future__ import annotations
@@ -141,16 +141,15 @@ def clear_caches() -> None:
 
 @functools.lru_cache(maxsize=KEPT_FUNCTIONS)
 def _function(device: int, variant: Variant) -> Any:
-    if not variant.prelude:
-        compiled = kernel_files.find(variant, cupy.cuda.Device(device).compute_capability)
-        if compiled is not None:
-            return _loaded(compiled, variant)
-        return cupy.RawKernel(variant.source, variant.kernel, options=variant.options)
-    # RawKernel would add -ftz=true, which flushes subnormal numbers to zero, and keep every kernel there ever was.
-    # Products are not contracted with sums, so that every operation is rounded as in NumPy.
-    options = (*variant.options, "-fmad=false")
-    binary, _ = cupy.cuda.compiler.compile_using_nvrtc(variant.source, options, filename=variant.file)
-    return _loaded(binary, variant)
+    compiled = kernel_files.find(variant, cupy.cuda.Device(device).compute_capability)
+    if compiled is None:
+        if not variant.prelude:
+            return cupy.RawKernel(variant.source, variant.kernel, options=variant.options)
+        # RawKernel would keep every kernel there ever was. In memory: this needs no folder that can be written to.
+        compiled, _ = cupy.cuda.compiler.compile_using_nvrtc(
+            variant.source, kernel_files.options_of(variant), filename=variant.file, cache_in_memory=True
+        )
+    return _loaded(compiled, variant)
 
 
 def _loaded(binary: Any, variant: Variant) -> Any:

@@ -38,7 +38,7 @@ MOST_UNIT = 16 << 10  # bytes; 8 blocks of one multiprocessor have room for them
 LEAST_PERIOD = 1 << 10  # bytes; a shorter unit is laid several times, as what is written from it wraps around
 LEAST_RUN = 512  # bytes; below it most of a run's vectors would be at its ends
 SEGMENT = 4096  # vectors of a run that a block writes before it looks for the next job
-MOST_TOGETHER = 8  # items that a thread of copy_units lays next to each other: it works out only where the first one is
+MOST_TOGETHER = 8  # items that a thread of copy_units lays after working out where the first one is
 REUSE = 16  # bytes that a block writes for each byte of the unit that it lays, if there is so much work
 COPY = np.dtype(
     [

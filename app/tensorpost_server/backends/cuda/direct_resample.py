@@ -1,6 +1,8 @@
 """How resample_gather and resample_bytes of resample.cu are used: a thread reads what it needs straight from the input.
 
-Only speed depends on the sizes below.
+Only speed depends on the sizes below. On an H200, the uint8 rows of `benchmarks.gpu linear` reach 0.64, 0.61 and 0.70
+of the device's copy by resample_bytes, 0.39, 0.36 and 0.37 staged; with 4 columns a thread instead of 8 the first two
+were 0.74 and 0.79 times as fast.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ class _Walk:
     """Threads of neighbouring columns that walk down the rows of a chunk.
 
     Attributes:
-        slots: groups of columns.
-        planes: of the output.
-        height: rows of a plane.
-        rows: of a chunk.
+        slots: number of groups of columns in a row of the output.
+        planes: number of planes of the output.
+        height: number of rows of a plane.
+        rows: number of rows of a chunk.
     """
 
     slots: int
@@ -69,14 +71,14 @@ class _Walk:
 
     @classmethod
     def within(cls, slots: int, planes: int, height: int, rows: int) -> _Walk:
-        """Of so many rows, or of fewer if there would be too few threads."""
+        """The walk with so many rows to a chunk, or with fewer if there would be too few threads."""
         while rows > FEWEST_ROWS and slots * planes * -(-height // rows) < ENOUGH_BLOCKS * THREADS:
             rows //= 2
         return cls(slots, planes, height, -(-height // -(-height // rows)))
 
     @property
     def count(self) -> int:
-        """Threads."""
+        """The number of threads."""
         return self.slots * self.planes * -(-self.height // self.rows)
 
     @property
@@ -109,7 +111,7 @@ def plan_gather(
         planes: all other dimensions.
         item: bytes per element.
         source: bytes from the input's first element to the first one that counts.
-        target_address: of the output's first element, modulo 16.
+        target_address: address of the output's first element, modulo 16.
 
     Returns:
         None if there are too many threads.
@@ -140,7 +142,7 @@ def plan_bytes(
 ) -> Step | None:
     """The launch of resample_bytes for a box of unsigned bytes with two taps along both axes.
 
-    The arguments are those of `plan_gather`, and the input's address modulo 16.
+    The arguments are those of `plan_gather`, and the address of the input's first element, modulo 16.
 
     Returns:
         None if input rows are not words, what outputs read is no element and the next one with weights from 0 to 1 or

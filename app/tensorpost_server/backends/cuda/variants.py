@@ -1,4 +1,4 @@
-"""Every kernel there is, compiled: one row per variant. What is not listed here is never launched."""
+"""Kernels of files, compiled: one row per variant. What is not listed here is never launched, expressions excepted."""
 
 from __future__ import annotations
 
@@ -187,4 +187,4 @@ VARIANTS: tuple[Variant, ...] = (
         )
     ),
 )
-"""All variants. Cubic exists for every type since ONNX asks for it in floating point and, exactly, in 8 bits."""
+"""All of them. Cubic exists for every type since ONNX asks for it in floating point and, exactly, in 8 bits."""

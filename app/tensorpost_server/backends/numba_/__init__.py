@@ -2,12 +2,14 @@
 
 It runs every plan. Compiled loops compute what gains by them: all copies and nearest neighbour for every type of fixed
 size; linear, cubic, antialiased and gradients for float32, float16, uint8 and int8, summed in float32; expressions that
-are computed in float32. NumPy computes everything else, exactly as the numpy backend does, so nothing is refused and
-`auto` never has a reason to prefer that one.
+are computed in float32; sums, means, largest and smallest elements of lines (`reduction_plan.py` has the types). NumPy
+computes everything else, exactly as the numpy backend does, so nothing is refused and `auto` never has a reason to
+prefer that one.
 
-Copies are the same to the bit; sums are made of the same indices, the same float32 weights and in the same order of
-taps as NumPy's; exp, log, tanh, erf and GELU differ from NumPy's by a few units in the last place
-(`kernels/float32_math.py`), other functions are within 0.51 of the exact number (`kernels/float64_math.py`).
+Copies are the same to the bit; resampled elements are made of the same indices, the same float32 weights and in the
+same order of taps as NumPy's; sums of lines are no less exact than NumPy's; exp, log, tanh, erf and GELU differ from
+NumPy's by a few units in the last place (`kernels/float32_math.py`), other functions are within 0.51 of the exact
+number (`kernels/float64_math.py`).
 """
 
 from __future__ import annotations

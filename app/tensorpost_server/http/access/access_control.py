@@ -240,13 +240,15 @@ class AccessControl:
         grant.take_bytes(len(body))
         return True
 
-    def _replay(self, replay: ReplayFunction, hash_: str, body: bytes) -> tuple[bytes, bytes] | None:
+    def _replay(
+        self, replay: ReplayFunction, hash_: str, body: bytes, address: str | None
+    ) -> tuple[bytes, bytes] | None:
         """Replay a response if its key still allows that; else None, and the application answers with the reason."""
         now = time.monotonic()
         grant = self._current(hash_, now)
         if grant is None or time.time() >= grant.expires or "run" not in grant.key.scopes or grant.wait(now):
             return None
-        response = replay(body)
+        response = replay(body, address)
         if response is not None:
             grant.take_request()
             grant.take_bytes(len(body) + len(response[1]))

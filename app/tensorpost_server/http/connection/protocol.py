@@ -182,7 +182,7 @@ class DirectProtocol(HttpToolsProtocol):
     def _replay(self, head: bytes, body: bytes) -> bool:
         """Answer a request whose head is known; False if the application has to."""
         fields = self.server_state.default_headers
-        if not self._shared.replays.answer(head, body, self.transport, self.flow, fields):
+        if not self._shared.replays.answer(head, body, self._address, self.transport, self.flow, fields):
             return False
         self.server_state.total_requests += 1
         self._last_replay = self.loop.time()

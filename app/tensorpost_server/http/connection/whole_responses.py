@@ -22,14 +22,14 @@ class ReplayCache(BoundedCache[bytes, tuple[ReplayFunction, int]]):
             self.put(request.head, (replay, request.content_length))
 
     def answer(
-        self, head: bytes, body: bytes, transport: asyncio.Transport, flow: FlowControl,
+        self, head: bytes, body: bytes, address: str | None, transport: asyncio.Transport, flow: FlowControl,
         default_headers: list[tuple[bytes, bytes]],
     ) -> bool:  # fmt: skip
         """Answer a request whose head is known; False if the application has to."""
         known = self.get(head)
         if known is None or len(body) != known[1] or flow.write_paused or transport.is_closing():
             return False
-        response = known[0](body)
+        response = known[0](body, address)
         if response is None:
             return False
         transport.write(_whole_response(default_headers, *response))

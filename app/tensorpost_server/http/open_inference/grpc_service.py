@@ -153,13 +153,15 @@ class GrpcServer:
         }  # fmt: skip
         # As the server does with the heads of HTTP: whoever asks the same with other elements is answered before ASGI.
         key, is_small = (path, *headers, *headers.values()), length <= _MOST_WHOLE_BYTES
-        if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts))):
+        peer = _peer(context.peer())
+        address = None if peer is None else peer[0]
+        if is_small and (known := self._replays.get(key)) and (response := known(b"".join(parts), address)):
             return _Answer(_fields(response[0]), [response[1]])
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
             "path": unquote(path), "raw_path": path.encode(), "query_string": b"", "root_path": "", "state": {},
             "headers": [(name.encode(), str(value).encode("latin-1", "replace")) for name, value in headers.items()],
-            "client": _peer(context.peer()), "server": ("127.0.0.1", self.port),
+            "client": peer, "server": ("127.0.0.1", self.port),
         }  # fmt: skip
         left = [*parts]
         statuses, answer_headers, answer = list[int](), dict[bytes, bytes](), list[bytes]()

@@ -230,7 +230,7 @@ def tanh(x):
     twice = TWO * absolute(x)
     twice = TANH_HIGH if twice > TANH_HIGH else twice
     rounded = fma(twice, LOG2_E, ROUNDER)
-    power = times_power(ONE, rounded)
+    power = times_normal_power(ONE, rounded)
     r = reduced(twice, rounded)
     above_one = fma(fma(exp_tail(r) * r, r, r), power, power - ONE)
     return with_sign(above_one / (above_one + TWO), x)

@@ -1,10 +1,10 @@
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 # As memory.py: numba types this file.
-# ruff: noqa: ARG001  # an intrinsic's parameters stand for what the code that it generates is given
+# ruff: noqa: ARG001, ARG002  # parameters of intrinsics stand for what their code is given; both kinds have the same
 """Kernels of reductions: sums and largest elements of lines, which may run along several axes.
 
 Lines of neighbouring elements are read a vector at a time. Of other lines those that lie side by side are reduced
-together, row after row, with an accumulator for each. Either way eight vectors are combined before they are accumulated.
+together, row after row, with an accumulator for each. Either way eight vectors are combined, then accumulated.
 The order depends on the line alone, so an output has the same bits in every slice.
 
 Sums of floats add eight elements in float32 and those sums in float64, so that they are no less exact than pairwise
