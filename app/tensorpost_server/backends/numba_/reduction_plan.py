@@ -31,7 +31,7 @@ KERNELS = {
     ("MIN", "uint8"): ("largest_u8", 0xFF),
     ("MIN", "int8"): ("largest_u8", 0x7F),
 }
-"""The kernel of each reduction and type, and the bits of each element that are flipped for it."""
+"""Kernels by reduction and type, each with the bits of an element that are flipped for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def _kernel_of(kind):
             number = count.type
 
             def part(source, count, held, many, lanes):
-                """The elements of whole steps; returns the address after them, and how many elements are left."""
+                """Steps of `many` vectors: the address and count of the elements left, and the accumulators."""
                 step, place = many * lanes, cgutils.alloca_once_value(builder, held)
                 with cgutils.for_range(builder, builder.udiv(count, number(step))) as loop:
                     at = builder.add(source, builder.mul(loop.index, number(step * item)))
