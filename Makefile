@@ -13,7 +13,7 @@ RUN_IMAGE ?= $(DOCKER) run --rm --init --read-only --publish 127.0.0.1:18000:800
 RUN := .venv/bin/
 
 .PHONY: help demo test test-kernels check fuzz bench bench-quick bench-peers size gpu directml directml-check \
-	perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
+	kserve-test perf-analyzer soak sbom audit serve image image-check helm-test ray-test openapi-clients docs dist requirements
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -59,9 +59,15 @@ bench-peers: .venv/.dev  ## install other products to compare with, 2.5 GB, each
 perf-analyzer: .venv/.dev build/perf-analyzer  ## Triton's perf_analyzer against a preset and tile: sync, async, shared memory; its reports
 	$(RUN)python -m benchmarks.perf_analyzer
 
-build/perf-analyzer:  # an environment of its own
-	$(PYTHON) -m venv $@
-	$@/bin/pip install --quiet --disable-pip-version-check --no-deps perf-analyzer
+build/perf-analyzer:  # a program, of Python there is nothing in it; pip would refuse it where glibc is older than 2.38
+	$(RUN)python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary=:all: \
+	  --platform manylinux_2_38_x86_64 --target $@ perf-analyzer==2.60.0
+
+kserve-test: .venv/.dev $(PEERS)/kserve  ## every method of KServe's own clients; the package takes 450 MB, in build/peers
+	PEERS=$(PEERS) $(RUN)python -m pytest -n 0 tests/open_inference/test_kserve.py
+
+$(PEERS)/kserve:
+	$(RUN)python -m benchmarks.peers install --into $(PEERS) --only kserve
 
 size: .venv/.dev  ## operators, lines, files, and the calls that a first small request passes
 	$(RUN)python -m benchmarks.size

@@ -17,7 +17,7 @@ from pathlib import Path
 from .machine import Machine
 from .servers import ROOT, free_port, tensorpost
 
-INSTALLED = ROOT / "build" / "perf-analyzer" / "bin" / "perf_analyzer"
+INSTALLED = ROOT / "build" / "perf-analyzer" / "perf_analyzer" / "bin" / "perf_analyzer"
 PRESETS = {
     "thumb_224": {
         "operator": "onnx.resize",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -284,6 +285,25 @@ def test_strings_are_refused(cupy: FakeCupy):
     plan = made_plan(Copies((1,), ((Copy.of_box((2,)),),)), {"x": ("str", (2,))}, {"out": ("str", (2,))})
 
     assert "strings" in str(CudaBackend().refuses(plan))
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_device_is_not_opened_where_cupy_could_not_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    with monkeypatch.context() as without:
+        without.setattr(tempfile, "tempdir", str(tmp_path / "nothing"))
+        with pytest.raises(CannotOpen, match=r"No such file or directory; set CUPY_CACHE_IN_MEMORY=1"):
+            CudaBackend()
+        without.setenv("CUPY_CACHE_IN_MEMORY", "1")
+        CudaBackend().close()
+
+    def unwritable(_name: str) -> None:
+        raise PermissionError(13, "Permission denied")  # as CuPy does when it is imported
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    monkeypatch.setattr(module.importlib, "import_module", unwritable)
+    with pytest.raises(CannotOpen, match=r"Not a directory; set CUPY_CACHE_IN_MEMORY=1"):
+        CudaBackend()
 
 
 # ---- out of memory ---------------------------------------------------------------------------------------------------

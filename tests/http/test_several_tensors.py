@@ -100,7 +100,7 @@ def test_a_tensor_at_an_odd_address_is_copied_first(app: AppClient):
 
 def test_npy_holds_one_input(app: AppClient):
     problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "invalid-frame")
-    assert "the operator takes a, b; send npz (np.savez) or a frame, which is a safetensors file" in problem["detail"]
+    assert "the operator takes a, b; send npz or a frame, which is a safetensors file" in problem["detail"]
     problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "invalid-frame")
     assert "the operator takes input_0, input_1, ...; send npz" in problem["detail"]
 

@@ -1,8 +1,4 @@
-"""The real clients of KServe, unmodified, against a live server, in an environment of their own. Opt-in, by
-
-python -m benchmarks.peers install --into build/peers --only kserve
-python -m pytest tests/open_inference/test_kserve.py
-"""
+"""The real clients of KServe, unmodified, against a live server, in an environment of their own: `make kserve-test`."""
 
 import json
 import os
@@ -26,7 +22,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.skipif(not KSERVE.exists(), reason=f"{KSERVE} is not there: kserve is 450 MB; see above")
+@pytest.mark.skipif(not KSERVE.exists(), reason=f"{KSERVE} is not there: kserve is 450 MB; make kserve-test")
 def test_every_method_of_kserves_clients():
     with serving(grpc_port=0) as server:
         command = [str(KSERVE), "-W", "ignore", str(CALLS), f"http://{server.host}:{server.port}"]

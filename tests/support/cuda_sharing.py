@@ -234,8 +234,8 @@ def _by_grpc(port: int, memory: Memory) -> None:
 
 
 def leave(port: int, _grpc_port: int) -> None:
-    """Register 1 GiB, infer, and be killed."""
-    memory, x = Memory(1 << 30), np.arange(1000, dtype=np.float32)
+    """Register 8 GiB, infer, and be killed."""
+    memory, x = Memory(8 << 30), np.arange(1000, dtype=np.float32)
     memory.put(x)
     server = Asker(port)
     assert server.register("left", memory.handle, memory.size) == (200, "")

@@ -63,6 +63,7 @@ class Pointwise(BoxForm):
         with np.errstate(all="ignore"):  # infinities and NaN are results like others; integers wrap
             most = LARGE_BLOCK if out.size > BLOCK and self._is_one_call(arrays, out) else BLOCK
             if xp is not np or out.size <= most:
+                go_on()
                 self._fill(xp, arrays, out)
                 return
             for *block, target in _blocks([*arrays, out], most):

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -171,6 +173,21 @@ def test_a_choice_between_halves_keeps_every_bit():
     case = choice_of_halves()
 
     agree(case, run(case), exactly=True)
+
+
+def test_expressions_are_compiled_without_a_folder_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "1")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nothing"))
+    compute._function.cache_clear()
+    compute.clear_caches()
+    x = np.linspace(-4, 4, 1000, dtype=np.float32)
+    for operator, expected in (("Mish", x * np.tanh(np.log1p(np.exp(x)))), ("Relu", np.maximum(x, 0))):
+        form = form_of(OnnxNode(operator, {"X": OnnxTensor("float", (1000,))}, {}, opset=18))
+        out = cupy.empty(1000, np.float32)
+        compute.fill(form, [cupy.asarray(x)], ((0, 1000),), out)
+        np.testing.assert_allclose(cupy.asnumpy(out), expected, rtol=1e-5, atol=1e-6)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_complex_numbers_are_computed_by_cupy():

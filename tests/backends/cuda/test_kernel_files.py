@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,6 +64,27 @@ def test_a_damaged_file_is_none(folder: Path) -> None:
 
     assert kernel_files.find(KERNEL, "90") is None
     assert kernel_files.find(KERNEL, "900") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "architectures"),
+    [((12, 0), {70, 75, 80, 90}), ((12, 8), {70, 75, 80, 90, 100, 120}), ((13, 0), {75, 80, 90, 100, 120})],
+    ids=str,
+)
+def test_architectures_that_the_compiler_does_not_know_are_left_out(
+    version: tuple[int, int], architectures: set[int], folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # NVRTC 13 refuses sm_70 as an invalid option (seen on an H200), and 12.0 has sm_90 as its newest.
+    options: list[Sequence[str]] = []
+    nvrtc = SimpleNamespace(
+        getVersion=lambda: version, createProgram=lambda *_: None, destroyProgram=lambda _: None,
+        compileProgram=lambda _, given: options.append(given), getCUBIN=lambda _: b"code",
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvrtc=nvrtc))  # pyright: ignore[reportArgumentType] # a stand-in
+    monkeypatch.setattr(kernel_files, "variants_ahead", lambda: [KERNEL])
+
+    assert kernel_files.build() == (folder, len(architectures))
+    assert {given[-1] for given in options} == {f"-arch=sm_{number}" for number in architectures}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

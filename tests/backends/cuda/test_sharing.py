@@ -82,13 +82,14 @@ def test_a_process_that_is_killed_leaves_memory_until_it_is_closed(device_server
 
     before = free()
     assert other_process(device_server, "leave").returncode == -9
-    assert before - free() >= 1 << 30, "the driver keeps what is open here"
+    # 8 GiB; 4 GiB for what the tests beside this one take and give back at the same time.
+    assert before - free() >= 4 << 30, "the driver keeps what is open here"
     x, asker = np.arange(1000, dtype=np.float32), Asker(device_server.port)
     request = infer_request([region_input("input", x, "left")], [{"name": "output"}], repeats="[2]")
     found, _ = asker.done("POST", "/v2/models/tile/infer", request)
     assert found["outputs"][0]["data"] == [*x, *x]
     asker.unregister()
-    eventually(lambda: before - free() < 1 << 29, "the memory is free")
+    eventually(lambda: before - free() < 4 << 30, "the memory is free")
     assert regions.status(None, "127.0.0.1", "cuda") == []
     device_server.assert_serves_on()
 

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,11 @@ __all__ = ["ARCHITECTURES", "build", "check_writable", "find", "options_of", "va
 ARCHITECTURES = (70, 75, 80, 90, 100, 120)
 """Compute capabilities compiled for. Code for one runs on later minor versions of the same major one, so 80 serves 86
 and 89 too (CUDA C++ Programming Guide, section Binary Compatibility)."""
+
+_FIRST_COMPILER = {100: (12, 8), 120: (12, 8)}
+"""The first version of NVRTC that compiles for an architecture, where that is newer than CUDA 12.0."""
+_FIRST_COMPILER_WITHOUT = {70: (13, 0)}
+"""The first version of NVRTC that compiles for an architecture no longer (CUDA 13.0 release notes, Volta)."""
 
 _BINARY = ("ELEMENT_WISE_ADD", "ELEMENT_WISE_SUBTRACT", "ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE")
 _UNARY = ("ACTIVATION_RELU", "ACTIVATION_SIGMOID", "ACTIVATION_TANH")
@@ -124,6 +130,8 @@ def find(variant: Variant, capability: str) -> bytes | None:
 def build(architectures: Iterable[int] = ARCHITECTURES) -> tuple[Path, int]:
     """Compile every kernel that is not there yet, for each of these architectures; takes half a minute for each.
 
+    Architectures that this version of NVRTC does not know are left out.
+
     Returns:
         The folder, and how many were compiled now.
 
@@ -131,10 +139,10 @@ def build(architectures: Iterable[int] = ARCHITECTURES) -> tuple[Path, int]:
         CannotOpen: CuPy or NVRTC is not installed, or the files cannot be written.
     """
     variants = dict.fromkeys(variants_ahead())
-    missing = [(v, number) for number in architectures for v in variants if not _path(v, number).exists()]
     try:
         nvrtc: Any = importlib.import_module("cupy.cuda").nvrtc
-        nvrtc.getVersion()
+        known = [number for number in architectures if _is_known(number, nvrtc.getVersion())]
+        missing = [(v, number) for number in known for v in variants if not _path(v, number).exists()]
         folder().mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             for making in [threads.submit(_make, nvrtc, *pair) for pair in missing]:
@@ -144,6 +152,13 @@ def build(architectures: Iterable[int] = ARCHITECTURES) -> tuple[Path, int]:
     except OSError as error:
         raise CannotOpen(f"the kernels cannot be kept in {folder()}: {error.strerror}; set CUPY_CACHE_DIR") from None
     return folder(), len(missing)
+
+
+def _is_known(architecture: int, version: tuple[int, int]) -> bool:
+    """Whether this version of NVRTC compiles for an architecture."""
+    never: tuple[int, int] = (sys.maxsize, 0)
+    first, without = _FIRST_COMPILER.get(architecture, (0, 0)), _FIRST_COMPILER_WITHOUT.get(architecture, never)
+    return first <= version < without
 
 
 def _path(variant: Variant, architecture: int) -> Path:

@@ -31,7 +31,7 @@ KERNELS = {
     ("MIN", "uint8"): ("largest_u8", 0xFF),
     ("MIN", "int8"): ("largest_u8", 0x7F),
 }
-"""By reduction and type: the kernel, and bits of each element that are flipped for it."""
+"""The kernel of each reduction and type, and the bits of each element that are flipped for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,15 @@ def _store(builder, value, address):
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
 
 
+def _across(builder, name, vector, *first):
+    """LLVM's own way to combine the elements of a vector."""
+    kind = vector.type.element
+    text = f"llvm.vector.reduce.{name}.v{vector.type.count}{'f64' if kind is F64 else kind}"
+    signature = ir.FunctionType(kind, [*[value.type for value in first], vector.type])
+    function = builder.module.declare_intrinsic(text, fnty=signature)
+    return builder.call(function, [*first, vector], fastmath=("reassoc",) if first else ())
+
+
 class _Sum:
     """Sums of floats, which are added in float32 and float64, or of integers, which wrap."""
 
@@ -79,6 +88,12 @@ class _Sum:
     def accumulate(self, builder, value, lanes):
         """The same as accumulators."""
         return builder.fpext(value, _vector(F64, lanes)) if self.is_float else value
+
+    def across(self, builder, vector):
+        """All accumulators of a vector as one; floats in pairs."""
+        if self.is_float:
+            return _across(builder, "fadd", vector, F64(-0.0))
+        return _across(builder, "add", vector)
 
     def result(self, builder, value, flipped, divisor, lanes):
         """The bits of outputs."""
@@ -120,6 +135,10 @@ class _Largest:
     def accumulate(self, builder, value, lanes):
         """The same as accumulators."""
         return value
+
+    def across(self, builder, vector):
+        """All accumulators of a vector as one."""
+        return _across(builder, "umax", vector)
 
     def result(self, builder, value, flipped, divisor, lanes):
         """The bits of outputs."""
@@ -175,7 +194,7 @@ def _kernel_of(kind):
             number = count.type
 
             def part(source, count, held, many, lanes):
-                """As many of the elements as make steps of so many; what comes behind them, and how many are left."""
+                """The elements of whole steps; returns the address after them, and how many elements are left."""
                 step, place = many * lanes, cgutils.alloca_once_value(builder, held)
                 with cgutils.for_range(builder, builder.udiv(count, number(step))) as loop:
                     at = builder.add(source, builder.mul(loop.index, number(step * item)))
@@ -188,12 +207,7 @@ def _kernel_of(kind):
             held = _constant(accumulator, lanes, kind.first)
             source, count, held = part(source, count, held, TOGETHER, lanes)
             source, count, held = part(source, count, held, 1, lanes)
-            half = lanes
-            while half > 2:
-                half //= 2
-                chosen = [ir.Constant(ir.VectorType(ir.IntType(32), half), [*range(at, at + half)]) for at in (0, half)]
-                held = kind.combine(builder, *[builder.shuffle_vector(held, held, each) for each in chosen])
-            held = kind.combine(builder, *[builder.extract_element(held, ir.IntType(32)(at)) for at in (0, 1)])
+            held = kind.across(builder, held)
             source, count, held = part(source, count, held, 1, 1)
             _store(builder, kind.combine(builder, _load(builder, target, accumulator, 1), held), target)
             return _context.get_dummy_value()
