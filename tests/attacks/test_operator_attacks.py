@@ -137,13 +137,13 @@ def test_memory_beside_the_slices_is_held_against_the_budget(plan: Plan, least: 
 
 
 def test_windows_are_planned_without_looking_at_each_of_their_elements() -> None:
-    """Many elements of four bytes of input: the copies are found by their ends, and every element is work."""
-    image, most, many = {"DataType": "FLOAT32", "Sizes": [1, 1, 1]}, 0xFFFF, 1 << 31
+    """2^31 elements of four bytes of input: the copies are found by their ends, and every element is work."""
+    image, most = {"DataType": "FLOAT32", "Sizes": [1, 1, 1, 1]}, 1 << 31
     columns = {"DataType": "FLOAT32", "Sizes": [1, most, 1], "Strides": [0, 0, 0]}
-    covering = {"WindowSizes": [most], "StartPadding": [most - 1], "EndPadding": [0]}
-    inside = {"DataType": "FLOAT32", "Sizes": [1, 1, many], "Strides": [0, 0, 0]}
+    covering = {"WindowSizes": [1 << 16, 1 << 15], "StartPadding": [(1 << 16) - 1, (1 << 15) - 1], "EndPadding": [0, 0]}
+    inside = {"DataType": "FLOAT32", "Sizes": [1, 1, most], "Strides": [0, 0, 0]}
     assert isinstance(plan_of("UNFOLD", InputTensor=image, **covering).form, BoxFunction)
-    assert isinstance(plan_of("UNFOLD", InputTensor=inside, WindowSizes=[many]).form, Copies)
+    assert isinstance(plan_of("UNFOLD", InputTensor=inside, WindowSizes=[most]).form, Copies)
     assert plan_of("FOLD", InputTensor=columns, OutputTensor=image, **covering).work >= 1000 * most
 
 
