@@ -21,6 +21,7 @@ from .frame import encode_head
 from .layout import Layout
 from .onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
 from .onnx._reading import schema_of
+from .onnx.schemas import OnnxInput
 from .operation import Operation, Slot
 from .problems import InvalidParameter, counted
 from .resampling import Resampling, resampling
@@ -353,13 +354,14 @@ def onnx_node(
     """The node of a call with inputs by position or name, and the arrays that travel as its tensors.
 
     Raises:
-        InvalidParameter: more inputs than the operator has, one of them twice, or something else than an array for a
-            tensor.
+        InvalidParameter: more inputs than the operator has, one of them twice, all of them in one list, something else
+            than an array for a tensor, or a number that does not fit the element type of the arrays beside it.
         UnknownOperator: no such operator.
         InvalidDescriptor: the node breaks a rule of ONNX.
     """
     schema = schema_of(op_type, opset)
     slots = list(schema.inputs)
+    _refuse_list_of_arrays(op_type, slots, inputs)
     if slots[-1:] and slots[-1].variadic:
         slots += slots[-1:] * (len(inputs) - len(slots))
     if len(inputs) > len(slots):
@@ -372,6 +374,7 @@ def onnx_node(
             raise InvalidParameter(f"{schema.name}'s input {name} is given by position and by name; give it once")
         values[index] = attributes[name]
     attributes = {name: value for name, value in attributes.items() if name not in named}
+    values = _numbers_as_arrays(slots, values)
     given: dict[str, Any] = {}
     arrays: list[Any] = []
     for index, (slot, value) in enumerate(zip(slots, values, strict=True)):
@@ -384,6 +387,40 @@ def onnx_node(
             if slot.data:
                 arrays.append(value)
     return OnnxNode.of(op_type, given, opset=opset, outputs=outputs, **attributes), arrays
+
+
+def _refuse_list_of_arrays(op_type: str, slots: Sequence[OnnxInput], inputs: Sequence[Any]) -> None:
+    """Refuse a list of arrays as the only input: NumPy would make one stacked array of it."""
+    only: Any = inputs[0] if len(inputs) == 1 else None
+    if not isinstance(only, (list, tuple)) or not slots[:1] or not slots[0].data:
+        return
+    if any(isinstance(item, np.ndarray) for item in cast("Sequence[object]", only)):
+        several = len([slot for slot in slots if slot.data]) > 1 or slots[0].variadic
+        takes = f'its inputs one after another: onnx("{op_type}", a, b)' if several else "one array, not a list of them"
+        raise InvalidParameter(f"{op_type} takes {takes}; for one stacked array pass np.stack([...])")
+
+
+def _numbers_as_arrays(slots: Sequence[OnnxInput], values: Sequence[Any]) -> list[Any]:
+    """The inputs, with Python's numbers in the element type of the first array of the same type variable."""
+    found = list(values)
+    dtypes: dict[str, np.dtype[Any]] = {}
+    for slot, value in zip(slots, values, strict=True):
+        if isinstance(value, (np.ndarray, np.generic)):
+            dtypes.setdefault(slot.variable, cast("NDArray[Any]", value).dtype)
+    for index, (slot, value) in enumerate(zip(slots, values, strict=True)):
+        beside = dtypes.get(slot.variable)
+        if not slot.data or not slot.variable or type(value) not in (int, float):
+            continue
+        if beside is None or beside.kind not in "iufc":
+            continue
+        try:
+            found[index] = as_array_of(slot.name, value, data_type(beside))
+        except InvalidParameter:
+            raise InvalidParameter(
+                f"{slot.name} is {value}, which {beside.name}, the type of the array beside it, cannot hold; convert "
+                f"one of them, as in np.float32({value}) or x.astype(np.float32)"
+            ) from None
+    return found
 
 
 def resample_arrays(

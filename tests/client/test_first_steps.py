@@ -18,6 +18,8 @@ from tests.support.http_app import NPY, npy_array, npy_bytes, serving
 import tensorpost
 from tensorpost import Client, Timeout
 from tensorpost._array_like import as_array
+from tensorpost._arrays import onnx_node
+from tensorpost.onnx import schemas
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,42 @@ def test_a_name_that_the_package_has_not_says_where_it_is():
     with pytest.raises(AttributeError, match=r"no attribute '_private'\Z"):
         tensorpost._private  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
     assert tensorpost.AsyncClient.__name__ in dir(tensorpost)
+
+
+ONES = np.ones((2, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "said"),
+    [
+        ("Sum", ([ONES, ONES],), {}, 'Sum takes its inputs one after another: onnx("Sum", a, b); for one stacked'),
+        ("Concat", ((ONES, ONES),), {"axis": 0}, 'onnx("Concat", a, b)'),
+        ("Relu", ([ONES, ONES],), {}, "Relu takes one array, not a list of them"),
+        ("Add", (ONES.astype(np.int8), 300), {}, "B is 300, which int8, the type of the array beside it, cannot hold"),
+        ("Add", (ONES, np.int64(1)), {}, "B is of int64, but the tensors before it are of float (float32)"),
+        ("Cast", (ONES,), {"to": "x"}, "to is 'x'; it must be an ONNX type (float32, float16, "),
+        ("Softmx", (ONES,), {}, "there is no ONNX operator 'Softmx' here; did you mean 'Softmax'?"),
+        ("Conv", (ONES, ONES), {}, "Conv, and it needs the extra 'onnx' where the call is made and on the server"),
+        ("MaxPool", (ONES,), {}, "DirectML's own MAX_POOLING, for run, needs no extra"),
+    ],
+)
+def test_an_onnx_call_that_is_wrong_says_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, op_type: str, inputs: tuple[Any, ...], attributes: dict[str, Any], said: str
+):
+    monkeypatch.setitem(sys.modules, "onnx.defs", None)  # as where the package onnx is not installed
+    schemas._of_package.cache_clear()  # pyright: ignore[reportPrivateUsage] # what it remembers is of the package
+    with pytest.raises(tensorpost.problems.InvalidRequest, match=re.escape(said)) as refused:
+        onnx_node(op_type, inputs, 28, None, attributes)
+    assert len(str(refused.value)) < 300
+
+
+def test_numbers_and_type_names_are_read_as_numpy_reads_them(url: str):
+    with Client(url) as tp:
+        for x in (ONES, ONES.astype(np.int8)):
+            np.testing.assert_array_equal(tp.onnx("Add", x, 1), x + 1, strict=True)
+        np.testing.assert_array_equal(tp.onnx("Sub", 2.5, ONES), 2.5 - ONES, strict=True)
+        for kind in (np.float16, np.dtype("f2"), "half", "float16"):
+            np.testing.assert_array_equal(tp.onnx("Cast", ONES, to=kind), ONES.astype("f2"), strict=True)
 
 
 def test_a_client_without_a_url_asks_the_environment(url: str, monkeypatch: pytest.MonkeyPatch):

@@ -14,11 +14,13 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..datatypes import BOOLEANS, data_type
+from ..datatypes import BOOLEANS, DATA_TYPES, data_type
 from ..problems import InvalidDescriptor, Violation, entry_count
 from ._report import Path, Report, did_you_mean
 from .package import tensor_of_proto
 from .schemas import (
+    LISTED,
+    NEWEST_OPSET,
     ONNX_OPERATORS,
     WRITTEN_BY_HAND,
     AttributeType,
@@ -51,6 +53,9 @@ MOST_ENTRIES = 2 * MAX_RANK  # of a small input: a roi has two for each dimensio
 
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 """Attributes that name an element type, by its number in ONNX; here by any of its names as well."""
+_ALIASES: Mapping[str, str] = {"half": "float16", "single": "float32", "float": "float", "double": "double"}
+"""Names of types in C and NumPy besides ours, in lower case."""
+_TYPE_NAMES = ", ".join(row.numpy_name for row in DATA_TYPES if not row.numpy_name.startswith("complex"))
 Kind = Literal["int", "float", "either"]
 """What plain numbers may be: whole, any (whole ones become floats), or either with the difference kept."""
 
@@ -75,20 +80,18 @@ def schema_of(op_type: str, opset: object) -> OnnxSchema:
         InvalidDescriptor: no name, no opset, or one at which there is no such operator.
     """
     if not isinstance(cast("object", op_type), str):
-        names = ", ".join(dict.fromkeys(schema.op_type for schema in ONNX_OPERATORS))
-        raise InvalidDescriptor.of([
-            Violation("document", ("op_type",), f"op_type must name the operator: {names}", op_type, f"one of {names}")
-        ])  # fmt: skip
+        message = f"op_type must be the operator's name, as in 'Resize'; {LISTED}"
+        raise InvalidDescriptor.of([Violation("document", ("op_type",), message, op_type, "an operator's name")])
     if isinstance(opset, int) and not isinstance(opset, bool):
         schema = find_schema(op_type, opset)
         if isinstance(schema, OnnxSchema):
             return schema
         raise InvalidDescriptor.of([schema])
     find_schema(op_type, 0)  # an unknown operator is the larger mistake
-    message = f"{op_type} means different things at different opsets; say which one, as a whole number"
-    raise InvalidDescriptor.of(
-        [Violation("opset", ("opset",), message, opset, "a whole number", "ONNX IR, operator sets")]
-    )
+    expected = f"a whole number from 1 to {NEWEST_OPSET}"
+    found = "" if opset is None else f"opset is {str(opset)[:60]!r}; "
+    message = f"{found}{op_type} means different things at different opsets; say which one, as {expected}"
+    raise InvalidDescriptor.of([Violation("opset", ("opset",), message, opset, expected, "ONNX IR, operator sets")])
 
 
 def read_tensors(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) -> dict[str, OnnxTensor]:
@@ -141,6 +144,12 @@ def _read_tensor(
         report.add("data-type-unsupported", path, message, tensor.row.onnx, f"one of {allowed}")
 
 
+def _both_names(kind: str) -> str:
+    """ONNX's name of a type, and NumPy's where it is another: float is float32."""
+    name = data_type(kind).onnx
+    return name if name == kind else f"{name} ({kind})"
+
+
 def _takes(schema: OnnxSchema, name: str, kind: str) -> bool:
     slot = schema.input(name)
     return slot is not None and slot.data and kind in slot.types
@@ -162,7 +171,8 @@ def read_types(
         for name, kind in kinds:
             if types.setdefault(slot.variable, kind) != kind and (slot.data or len(slot.types) > 2):
                 expected = data_type(types[slot.variable]).onnx
-                message = f"{name} is of {data_type(kind).onnx}, but the tensors before it are of {expected}"
+                message = f"{name} is of {_both_names(kind)}, but the tensors before it are of "
+                message += _both_names(types[slot.variable])
                 report.add("data-types-differ", ("inputs", name), message, data_type(kind).onnx, expected)
     for slot in schema.value_inputs:  # plain numbers bind a type if nothing else does
         if slot.variable and inputs.get(slot.name) is not None and types.get(slot.variable) in (None, "int64"):
@@ -188,7 +198,11 @@ def _kinds_of(given: Any) -> list[str]:
     return [data_type(given.dtype).numpy_name] if hasattr(given, "dtype") else []
 
 
-def _is_type(name: str) -> bool:
+def _shown_type(given: Any) -> str:
+    return given.__name__ if isinstance(given, type) else repr(str(given)[:60])
+
+
+def _is_type(name: Any) -> bool:
     try:
         data_type(name)
     except KeyError:
@@ -352,7 +366,12 @@ def _read_attribute(schema: OnnxSchema, entry: OnnxAttribute, given: Any, report
             report.add("attribute-type", path, f"{entry.name} must be a text", given, "a text")
             return None
     elif entry.type == "INT":
-        if isinstance(given, str) and entry.name in TYPE_ATTRIBUTES and _is_type(given):
+        if entry.name in TYPE_ATTRIBUTES and isinstance(given, (str, type, np.dtype)):
+            given = _ALIASES.get(given.lower(), given) if isinstance(given, str) else cast("Any", given)
+            if not _is_type(given):
+                message = f"{entry.name} is {_shown_type(given)}; it must be an ONNX type ({_TYPE_NAMES}) or its number"
+                report.add("attribute-value", path, message, _shown_type(given), "an element type")
+                return None
             given = data_type(given).onnx_code
         value = _read_number(given, path, "int", report)
     elif entry.type == "TENSOR":

@@ -7,6 +7,7 @@ both, and is needed on the side of the caller too, who must know the outputs.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,24 @@ from .given_node import GivenNode, InferredOutputs
 
 __all__ = ["infer_by_package", "schema_row", "since_version", "tensor_of_proto"]
 
-MISSING = f"other ONNX operators need the package onnx, which is not installed: {install_command('onnx')}"
+_IN_DIRECTML: Mapping[str, str] = {
+    "AveragePool": "AVERAGE_POOLING", "BatchNormalization": "BATCH_NORMALIZATION", "Conv": "CONVOLUTION",
+    "ConvInteger": "CONVOLUTION_INTEGER", "ConvTranspose": "CONVOLUTION", "GRU": "GRU",
+    "GlobalAveragePool": "AVERAGE_POOLING", "GlobalMaxPool": "MAX_POOLING",
+    "LRN": "LOCAL_RESPONSE_NORMALIZATION", "LSTM": "LSTM", "LpNormalization": "LP_NORMALIZATION",
+    "LpPool": "LP_POOLING", "MaxPool": "MAX_POOLING", "MaxRoiPool": "ROI_POOLING", "MaxUnpool": "MAX_UNPOOLING",
+    "MeanVarianceNormalization": "MEAN_VARIANCE_NORMALIZATION", "NonZero": "NONZERO_COORDINATES", "RNN": "RNN",
+    "RoiAlign": "ROI_ALIGN",
+}  # fmt: skip
+"""Operators of ONNX that only ONNX Runtime computes here, and DirectML's operator of the same kind; for messages."""
+_NOT_IN_DIRECTML = frozenset((
+    "AffineGrid", "Attention", "Bernoulli", "BitCast", "BlackmanWindow", "CausalConvWithState", "CenterCropPad",
+    "Col2Im", "Compress", "DFT", "DeformConv", "Det", "Dropout", "Einsum", "GlobalLpPool", "GridSample",
+    "GroupNormalization", "HammingWindow", "HannWindow", "InstanceNormalization", "LayerNormalization",
+    "LinearAttention", "MelWeightMatrix", "NegativeLogLikelihoodLoss", "NonMaxSuppression", "QLinearConv",
+    "QLinearMatMul", "RMSNormalization", "RotaryEmbedding", "STFT", "SoftmaxCrossEntropyLoss", "SwiGLU",
+    "TensorScatter", "Unique",
+))  # fmt: skip
 _ATTRIBUTE_FIELDS = {"FLOAT": "f", "INT": "i", "STRING": "s", "FLOATS": "floats", "INTS": "ints"}
 _FLAGS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
@@ -65,14 +83,15 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
     """The number and the row of the version that the opset means; why there is none if it cannot be computed.
 
     Raises:
-        KeyError: ONNX has no such operator, or the package is not installed; the text says which.
+        KeyError: ONNX has no such operator; or the package is not installed, and then the text says so of an operator
+            that needs it.
     """
     try:
         defs: Any = importlib.import_module("onnx.defs")
     except ModuleNotFoundError:
-        raise KeyError(MISSING) from None
+        raise KeyError(_how_to_install(op_type)) from None
     if not defs.has(op_type):
-        raise KeyError("there is no such operator in ONNX")
+        raise KeyError("")
     try:
         schema = defs.get_schema(op_type, max(1, opset), "")
     except defs.SchemaError:
@@ -87,6 +106,14 @@ def since_version(op_type: str, opset: int) -> tuple[int, dict[str, Any]] | str:
         if kind not in (*_ATTRIBUTE_FIELDS, "TENSOR") and default == ["required"]:
             return f"{op_type} has the attribute {name}, of the kind {kind}, which no node here can have"
     return schema.since_version, row
+
+
+def _how_to_install(op_type: str) -> str:
+    if op_type not in _IN_DIRECTML and op_type not in _NOT_IN_DIRECTML:
+        return ""
+    hint = f"; DirectML's own {_IN_DIRECTML[op_type]}, for run, needs no extra" if op_type in _IN_DIRECTML else ""
+    needed = "it needs the extra 'onnx' where the call is made and on the server"
+    return f"ONNX Runtime computes {op_type}, and {needed}: {install_command('onnx')}{hint}"
 
 
 def infer_by_package(given: GivenNode) -> InferredOutputs:

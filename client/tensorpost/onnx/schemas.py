@@ -18,6 +18,7 @@ from ..datatypes import DATA_TYPES, data_type
 from ..problems import UnknownOperator, Violation, nearest
 
 __all__ = [
+    "LISTED",
     "NEWEST_OPSET",
     "ONNX_OPERATORS",
     "WRITTEN_BY_HAND",
@@ -315,6 +316,9 @@ def _read_operators() -> Iterator[OnnxSchema]:
 ONNX_OPERATORS: tuple[OnnxSchema, ...] = (*_BY_HAND, *_read_operators())
 """Every version of every operator that tensorpost computes itself."""
 
+LISTED = "docs/operators.md lists them"
+"""Where the operators are, for messages."""
+
 _BY_NAME: dict[str, list[OnnxSchema]] = {}
 for _schema in ONNX_OPERATORS:
     _BY_NAME.setdefault(_schema.op_type, []).append(_schema)
@@ -340,15 +344,15 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
         try:
             found = _of_package(op_type, opset)
         except KeyError as error:
-            reason = str(error.args[0])
+            if error.args[0]:
+                raise UnknownOperator(error.args[0], extra={"nearest": None}) from None
         else:
             if isinstance(found, OnnxSchema):
                 return found
             return Violation("opset", ("opset",), found, opset, "another opset or operator", f"ONNX {op_type}")
         guess = nearest(op_type, _BY_NAME)
-        hint = f"did you mean {guess!r}?" if guess else f"there are {', '.join(_BY_NAME)}"
-        hint += f" ({reason})"
-        raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here; {hint}", extra={"nearest": guess})
+        hint = f"; did you mean {guess!r}?" if guess else f", nor one of a similar name; {LISTED}"
+        raise UnknownOperator(f"there is no ONNX operator {op_type[:60]!r} here{hint}", extra={"nearest": guess})
     for schema in versions:
         if schema.since_version <= opset <= (schema.last_opset or NEWEST_OPSET):
             return schema
