@@ -132,13 +132,25 @@ class NpyHeadReader(PieceReader[NpyHead]):
         self._text_at = 0
         self._any_order = any_order
 
+    def finish(self) -> NpyHead:
+        """The head, once the input has ended.
+
+        Raises:
+            BodyMismatch: the input ended inside the head.
+            InvalidFrame: it ended before one, and does not begin as an npy file does.
+        """
+        start = bytes(self._collected)
+        if self.head is None and not self._text_at and not _MAGIC.startswith(start[: len(_MAGIC)]):
+            raise _not_npy(start, start)
+        return super().finish()
+
     def _step(self) -> None:
         start_bytes = len(_START)
         if not self._text_at:
             start = bytes(self._collected)
             if not start.startswith(_MAGIC):
                 refuse_other_containers(start)
-                raise InvalidFrame(f"an npy file begins with {_MAGIC!r}; the body begins with {start!r}")
+                raise _not_npy(start, start + b"...")
             version = (start[6], start[7])
             if version not in _LENGTH_BYTES:
                 raise InvalidFrame(
@@ -152,6 +164,16 @@ class NpyHeadReader(PieceReader[NpyHead]):
             if not self._any_order:
                 _refuse_other_orders(head)
             self._accept(head)
+
+
+def _not_npy(start: bytes, name: bytes) -> InvalidFrame:
+    """The refusal of what is no npy file, and perhaps the name of one."""
+    text = start.decode("latin-1")
+    hint = f"; to send a file with curl write an @ before its name: --data-binary @{name.decode('latin-1')}"
+    return InvalidFrame(
+        f"this is not an npy file: an npy file begins with {_MAGIC!r}; the body begins with {start!r}"
+        + (hint if text.isascii() and text.isprintable() else "")
+    )
 
 
 @remember_small

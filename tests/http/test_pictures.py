@@ -147,7 +147,10 @@ def test_what_no_picture_holds_names_what_does(app: AppClient):
     assert refused(wide, PNG | {"accept": "image/webp"}).endswith("accept image/png or application/x-npy")
     assert "shape (4, 6, 6)" in refused(saved(COLOURS), PNG, "1,1,1,2")
     assert "application/x-npy" in refused(saved(COLOURS), PNG, "2,1,1,1")
-    axes = "a picture is 1, height, width, channels here; send image/png; layout=NCHW for channels first"
+    axes = "1, height, width, channels here; for channels first send it with -H 'content-type: image/png; layout=NCHW'"
+    axes = f"a picture is {axes}"
+    repeated = "repeats=1,1,2,3 repeats the channels as well, 3 become 9; write repeats=1,2,3,1"
+    assert repeated in refused(saved(COLOURS), PNG, "1,1,2,3")
     assert refused(saved(COLOURS), PNG, "1,1,2,3").endswith(f"accept application/x-npy; {axes}")
     assert refused(saved(COLOURS), PNG, "2,1,1,1").endswith(axes)
     answer = app.post(f"{TILE}?repeats=2,3,1", saved(COLOURS), PNG)

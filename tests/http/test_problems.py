@@ -120,6 +120,11 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
         Q, npy_bytes(X), NPY | {"accept": "*/*;q=x"}, 400, "invalid-parameter", None, "quality"
     ),
     "npy sent as a frame": (Q, npy_bytes(X), FRAME, 400, "invalid-frame", None, "an npy file"),
+    "the name of an npy file": (Q, b"x.npy", NPY, 400, "invalid-frame", None, "before its name: --data-binary @x.npy"),
+    "a plain JSON array": (
+        Q, b"[[1, 2], [3, 4]]", JSON, 422, "invalid-descriptor", ("document", "$"),
+        r'must be {\"tensors\": {\"input\": {\"dtype\": \"F32\", \"shape\": [2, 2], \"data\": [1, 2, 3, 4]}}}',
+    ),
     "a frame sent as npy": (Q, framed(R), NPY, 400, "invalid-frame", None, "npy file begins with"),
     "JSON sent as a frame": (Q, call(R), FRAME, 400, "invalid-frame", None, "JSON text"),
     "npy sent as JSON": (Q, npy_bytes(X), JSON, 400, "invalid-json", None, "UTF-8"),
@@ -211,7 +216,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     ),
     # JSON
     "empty JSON": (TILE, b"", JSON, 400, "invalid-json", None, "the JSON text is empty"),
-    "no object": (TILE, b"[]", JSON, 422, "invalid-descriptor", ("document", "$.tensors"), ""),
+    "no object": (TILE, b"[]", JSON, 422, "invalid-descriptor", ("document", "$"), "the body must be"),
     "duplicate keys": (
         TILE, b'{"tensors": {}, "tensors": {}}', JSON, 400, "invalid-json", None, "'tensors' stands twice"
     ),

@@ -112,7 +112,8 @@ def content_length(length: int | None, limit: int) -> int:
     """
     if length is None:
         raise LengthRequired(
-            "there is no Content-Length; send the body's length, or Transfer-Encoding: chunked where it is not known"
+            "the request has no body: there is no Content-Length; with curl write --data-binary @x.npy, in a program "
+            "send the body's length, or Transfer-Encoding: chunked where it is not known"
         )
     if length > limit:
         raise LimitExceeded.of("the request body", length, limit, "TENSORPOST_MAX_BODY_BYTES")

@@ -97,7 +97,10 @@ class Pixels(NamedTuple):
         """What the axes of a picture's tensor are and how to choose others, for messages."""
         if self.layout == "NCHW":
             return "a picture is 1, channels, height, width with layout=NCHW"
-        return "a picture is 1, height, width, channels here; send image/png; layout=NCHW for channels first"
+        return (
+            "a picture is 1, height, width, channels here; for channels first send it with "
+            "-H 'content-type: image/png; layout=NCHW'"
+        )
 
 
 _PLAIN = Pixels()

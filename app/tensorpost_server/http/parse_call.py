@@ -343,7 +343,11 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
     """
     document: Any = read_json(text, max_containers=MOST_JSON_CONTAINERS)
     expected = '{"op": {...}, "tensors": {"input": {"dtype": "F32", "shape": [...], "data": [...]}}}'
-    members: Mapping[str, Any] = cast("Any", document) if isinstance(document, Mapping) else {}
+    example = '{"tensors": {"%s": {"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}}}'
+    example %= next(iter(parser.tensor_names(1)), "input")
+    if not isinstance(document, Mapping):
+        raise InvalidDescriptor.of([Violation("document", (), f"the body must be {example}", None, expected)])
+    members = cast("Mapping[str, Any]", document)
     found = [
         Violation("document", (key,), f"there is no member {key[:60]!r} in a JSON call", None, expected)
         for key in members
@@ -351,7 +355,7 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
     ]
     sent: Any = members.get("tensors")
     if not isinstance(sent, Mapping):
-        found.append(Violation("document", ("tensors",), "tensors must be an object of named tensors", sent, expected))
+        found.append(Violation("document", ("tensors",), f"tensors must name each, as in {example}", sent, expected))
     elif len(cast("Mapping[str, Any]", sent)) > MOST_TENSORS:
         count = len(cast("Mapping[str, Any]", sent))
         message = f"has {count:,} tensors; at most {MOST_TENSORS:,} are read here"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from starlette.types import Message, Send
 
 from tensorpost import datatypes, frame
+from tensorpost.descriptors import TileOperatorDesc
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
 from tensorpost.json_tensor import tensor_to_json
 from tensorpost.operation import Slot
@@ -95,7 +96,7 @@ def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None
                 f"accept {MediaType.FRAME.value}"
             )
     if media_type in IMAGE_TYPES:
-        _check_picture(plan.outputs[0], format_, settings)
+        _check_picture(plan, format_, settings)
     if media_type is MediaType.JSON:
         elements = json_elements(plan)
         if elements > settings.max_json_elements:
@@ -106,9 +107,9 @@ def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None
             )  # fmt: skip
 
 
-def _check_picture(slot: Slot, format_: RequestFormat, settings: Settings) -> None:
+def _check_picture(plan: Plan, format_: RequestFormat, settings: Settings) -> None:
     """Refuse an output that is not a picture, or none of this format; the message names the forms that hold it."""
-    media_type, (layout, dtype) = format_.response, format_.written
+    slot, media_type, (layout, dtype) = plan.outputs[0], format_.response, format_.written
     sizes, row = slot.layout.sizes, slot.layout.data_type
     is_scaled = row.numpy_name in ("float32", "float16") and dtype is not None
     shape = _picture_shape(sizes, layout)
@@ -125,7 +126,8 @@ def _check_picture(slot: Slot, format_: RequestFormat, settings: Settings) -> No
         others = [each for each in IMAGE_TYPES if unwritable(stored, shape, each.name) is None]
         names = sorted([each.value for each in others if each.name in image_formats()])
         axes = "" if names else f"; {format_.written.axes}"
-        raise NotAcceptable(f"{reason}; accept {' or '.join([*names, MediaType.NPY.value])}{axes}")
+        hint = _repeated_channels(plan, layout)
+        raise NotAcceptable(f"{reason}{hint}; accept {' or '.join([*names, MediaType.NPY.value])}{axes}")
     if shape[0] * shape[1] > settings.max_image_pixels:
         raise LimitExceeded.of(
             "the output as a picture", shape[0] * shape[1], settings.max_image_pixels, "TENSORPOST_MAX_IMAGE_PIXELS",
@@ -141,6 +143,20 @@ def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | 
     if len(sizes) != 3:
         return None
     return (sizes[0], sizes[1], sizes[2]) if layout == "NHWC" else (sizes[1], sizes[2], sizes[0])
+
+
+def _repeated_channels(plan: Plan, layout: str) -> str:
+    """What to write instead, where a Tile's repeats are in the order of the other layout."""
+    desc = plan.operation
+    if not isinstance(desc, TileOperatorDesc) or len(desc.repeats) != 4:
+        return ""
+    (count, *others), channels = desc.repeats, 1 if layout == "NCHW" else 3
+    meant = [count, others[2], *others[:2]] if layout == "NCHW" else [count, *others[1:], others[0]]
+    if desc.repeats[channels] == 1 or meant[channels] != 1:
+        return ""
+    had, has = desc.input_tensor.sizes[channels], desc.output_tensor.sizes[channels]
+    given, wanted = (",".join(map(str, repeats)) for repeats in (desc.repeats, meant))
+    return f"; repeats={given} repeats the channels as well, {had} become {has}; write repeats={wanted}"
 
 
 def check_limits(plan: Plan, settings: Settings) -> None:
