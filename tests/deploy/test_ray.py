@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from tests.support.live_server import live_server
 
-from tensorpost import Client, OperatorDesc, TensorpostError, distributed, parse_operator
+from tensorpost import Client, OperatorDesc, Progress, TensorpostError, distributed, parse_operator
 from tensorpost.onnx import OnnxNode
 
 ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
@@ -112,10 +112,11 @@ def test_a_job_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: A
     lost: list[int] = []
     resident: dict[int, int] = {}
 
-    def progress(done: int, count: int) -> None:
+    def progress(so_far: Progress) -> None:
         peaks(resident)
-        if done >= count // 2 and not lost:
-            lost.append(done)
+        assert so_far.to_receive is not None
+        if so_far.received >= so_far.to_receive // 2 and not lost:
+            lost.append(so_far.received)
             cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
 
     begin = time.monotonic()
@@ -129,7 +130,7 @@ def test_a_job_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: A
         assert np.array_equal(y[index], plane(index)), index
     shutil.rmtree(tmp_path / "y")
     print(f"\n{node.op_type} into Zarr: {y.nbytes / 1e6:,.0f} MB in {seconds:.1f} s, every element right;", end=" ")
-    print(f"a node killed after {lost[0]} chunks of 16 MiB; ", end="")
+    print(f"a node killed after {lost[0] >> 20} MiB; ", end="")
     print(f"MiB that its {len(resident)} processes had resident: {sorted(most >> 20 for most in resident.values())}")
     cluster.extra.append(patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE)))
 
