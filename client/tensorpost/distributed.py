@@ -46,8 +46,8 @@ def run(
         chunk_bytes: the most bytes of a chunk; each task holds one. Default 64 MiB.
         backend: one for all chunks; `auto` is the compiled loops where they are, else NumPy; `cuda` needs
             `options={"num_gpus": 1}`.
-        progress: called at the start and after every chunk with a `Progress`: `received` are the bytes written, `to_receive`
-            those of the output. `ProgressBar()` shows it. With `store` only.
+        progress: called at the start and after every chunk with a `Progress`: `received` are the bytes written,
+            `to_receive` those of the output. `ProgressBar()` shows it. With `store` only.
         options: what each task needs, as `ray.remote` takes it: `{"num_cpus": 1, "memory": 2**30}`.
 
     Returns:
