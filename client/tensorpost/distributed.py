@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +45,8 @@ def run(
         chunk_bytes: the most bytes of a chunk; each task holds one. Default 64 MiB.
         backend: one for all chunks; `auto` is the compiled loops where they are, else NumPy; `cuda` needs
             `options={"num_gpus": 1}`.
-        progress: called at the start and after every chunk with a `Progress`: `received` are the bytes written,
-            `to_receive` those of the output. `ProgressBar()` shows it. With `store` only.
+        progress: called at the start and after every chunk with a `Progress`, of which `received` are the bytes written
+            and `to_receive` those of the output; `ProgressBar()` shows it. With `store` only.
         options: what each task needs, as `ray.remote` takes it: `{"num_cpus": 1, "memory": 2**30}`.
 
     Returns:
@@ -74,10 +73,6 @@ def run(
         store=store,
         chunk_bytes=whole_number("chunk_bytes", chunk_bytes, 1),
         backend=backend,
-        progress=None if progress is None else partial(_tell, progress),
+        progress=None if progress is None else lambda done, total: progress(Progress(0, 0, done, total)),
         options=options or {},
     )
-
-
-def _tell(progress: Callable[[Progress], None], done: int, total: int) -> None:
-    progress(Progress(0, 0, done, total))
