@@ -24,7 +24,7 @@ def pytest_configure(config: Any) -> None:
     if hasattr(config, "workerinput"):
         return  # it inherits the variable, and reports to the process that prints
     config.pluginmanager.register(FailuresAtOnce(config))
-    if os.environ.get("TENSORPOST_TEST_KERNELS") == "0":
+    if os.environ.get("TEST_KERNELS") == "0":
         return  # they are skipped where nothing was compiled before
     if importlib.util.find_spec("numba") is None:
         return  # the backend's tests are skipped with that reason

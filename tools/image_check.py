@@ -1,4 +1,4 @@
-"""Start an image, wait until it is ready, send it one real request, stop it: `make image-check`.
+"""Start an image, wait until it is ready, send it two real requests, stop it: `make image-check`.
 
 What comes after `--` is the command that runs the container in the foreground. Exit status 0 if everything is right.
 """
@@ -20,6 +20,7 @@ def main() -> int:
     """Run the check and print one line of figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--backend", default="auto", help="the one that must compute, for instance cuda")
     parser.add_argument("--seconds", type=float, default=60, help="longest time to start")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
@@ -33,11 +34,14 @@ def main() -> int:
                 time.sleep(0.02)
             seconds = time.monotonic() - begin
             x = np.arange(3 * 256 * 256, dtype=np.float32).reshape(3, 256, 256)
-            y = tp.tile(x, (1, 2, 2))
+            y = tp.tile(x, (1, 2, 2), backend=arguments.backend)
+            total = tp.onnx("Add", x, x, backend=arguments.backend)
             unused = [f"{row['name']} ({row['reason']})" for row in tp.devices()["devices"] if row["reason"]]
         if not np.array_equal(y, np.tile(x, (1, 2, 2))):
             sys.exit("its Tile is wrong")
-        said = f"ready in {seconds:.1f} s; a Tile of {x.nbytes} bytes is right"
+        if not np.array_equal(total, x + x):
+            sys.exit("its Add is wrong")
+        said = f"ready in {seconds:.1f} s; a Tile and an Add of {x.nbytes} bytes are right"
         print("; ".join([said, *[f"not used: {reason}" for reason in unused]]))  # noqa: T201 # what it is for
     finally:
         container.send_signal(signal.SIGTERM)

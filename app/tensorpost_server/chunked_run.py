@@ -95,7 +95,7 @@ def run(
     progress: Callable[[int, int], None] | None,
     options: Mapping[str, Any],
 ) -> Any:
-    """See `tensorpost.distributed.run`."""
+    """See `tensorpost.distributed.run`; `progress` is called with the bytes written and the bytes of the output."""
     ray, zarr = _module("ray"), None if store is None else _module("zarr")
     plan = _plan(operation, chunk_bytes)
     chunks = cast("Chunks", plan.slices)
@@ -107,34 +107,31 @@ def run(
         )
     given = [ray.put(np.frombuffer(view, np.uint8)) for view in inputs]  # once for each machine, in shared memory
     task = ray.remote(_compute).options(**{"max_retries": 5, **options})
-    refs: dict[Any, int] = {}
-    done, most = 0, int(ray.cluster_resources().get("CPU", 1)) + _AHEAD
+    refs: dict[Any, int] = {}  # to the bytes of the chunk
+    done, total = 0, math.prod(chunks.layout.sizes) * chunks.layout.data_type.item_size
+    most = int(ray.cluster_resources().get("CPU", 1)) + _AHEAD
     parts: list[tuple[Box, Any]] = []
+    if progress is not None:
+        progress(0, total)
     for index in range(len(chunks)):
-        target = None if store is None else str(store)
+        piece, target = chunks.piece(index), None if store is None else str(store)
         ref = task.remote(operation, chunk_bytes, index, backend, target, *given)
         if store is None:
-            parts.append((chunks.piece(index).box, ref))
+            parts.append((piece.box, ref))
             continue
-        refs[ref] = index
-        if len(refs) >= most:
-            done += _settle(ray, refs, 1)
+        refs[ref] = piece.computed
+        while len(refs) >= most or (refs and index == len(chunks) - 1):
+            done += _settle(ray, refs)
             if progress is not None:
-                progress(done, len(chunks))
-    while refs:
-        done += _settle(ray, refs, 1)
-        if progress is not None:
-            progress(done, len(chunks))
+                progress(done, total)
     return parts if zarr is None else zarr.open_array(str(store), mode="r")
 
 
-def _settle(ray: Any, refs: dict[Any, int], count: int) -> int:
-    """Wait until so many tasks have ended; raises what one of them raised."""
-    ready, _ = ray.wait([*refs], num_returns=count)
-    for ref in ready:
-        ray.get(ref)
-        del refs[ref]
-    return len(ready)
+def _settle(ray: Any, refs: dict[Any, int]) -> int:
+    """Wait until a task has ended, and raise what it raised; the bytes of its chunk."""
+    (ref,), _ = ray.wait([*refs], num_returns=1)
+    ray.get(ref)
+    return refs.pop(ref)
 
 
 def _plan(operation: Operation, chunk_bytes: int) -> Plan:

@@ -9,7 +9,6 @@ since Serve's own proxy moves large bodies at a third of its rate.
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import signal
 import threading
@@ -22,11 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorpost.extras import install_command
 from tensorpost.problems import InvalidParameter
 
+from .autoscaling import QueuedBytesPolicy
 from .http.service import Service
 from .main import create_app
 from .settings import Settings
 
-__all__ = ["Arguments", "QueuedBytesPolicy", "Replica", "application", "run"]
+__all__ = ["Arguments", "Replica", "application", "run"]
 
 # Read when ray.serve is imported, here and in the processes that Ray starts on this machine.
 os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
@@ -61,30 +61,6 @@ class Arguments(BaseModel):
     gpus: float = Field(default=0, ge=0)
     cpus: float = Field(default=1, ge=0)
     settings: dict[str, Any] = Field(default_factory=dict)
-
-
-class QueuedBytesPolicy:
-    """Chooses the number of replicas by the bytes that wait at all of them; too many of them leave one by one.
-
-    Args:
-        queued_bytes: what may wait at each.
-        calm_seconds: how long there must be fewer before one replica is taken away.
-    """
-
-    def __init__(self, queued_bytes: int, calm_seconds: float = 300) -> None:
-        self._queued_bytes, self._calm_seconds = queued_bytes, calm_seconds
-
-    def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """The number of replicas, and what to remember until the next time. Called by Serve's controller."""
-        waiting = sum(context.aggregated_metrics.get("queued_bytes", {}).values())
-        least, most = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
-        wanted = min(most, max(least, math.ceil(waiting / self._queued_bytes)))
-        now, current = float(context.current_time or 0), int(context.target_num_replicas)
-        if wanted >= current:
-            return wanted, {"busy_at": now}
-        if now - float(context.policy_state.get("busy_at", now)) < self._calm_seconds:
-            return current, {"busy_at": context.policy_state.get("busy_at", now)}
-        return current - 1, {"busy_at": now}
 
 
 class Replica:

@@ -1,4 +1,4 @@
-"""Answers to the jobs, made beforehand, by HTTP and gRPC: a server without any work, so the client is the limit."""
+"""Answers to the jobs, made beforehand, by HTTP and gRPC: a server without any work."""
 
 from __future__ import annotations
 

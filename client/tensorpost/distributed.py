@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ._arrays import Inputs, request_template, wire_inputs
-from ._checks import text, whole_number
+from ._checks import shown, text, whole_number
+from ._results import Progress
 from .operation import Operation
+from .problems import InvalidParameter
 
 __all__ = ["run"]
 
@@ -27,7 +29,7 @@ def run(
     store: str | Path | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
     backend: str = "auto",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run an operator, its output cut into chunks that Ray's tasks compute.
@@ -43,7 +45,8 @@ def run(
         chunk_bytes: the most bytes of a chunk; each task holds one. Default 64 MiB.
         backend: one for all chunks; `auto` is the compiled loops where they are, else NumPy; `cuda` needs
             `options={"num_gpus": 1}`.
-        progress: called with the number of chunks written and of all; with `store` only.
+        progress: called at the start and after every chunk with a `Progress`, of which `received` are the bytes written
+            and `to_receive` those of the output; `ProgressBar()` shows it. With `store` only.
         options: what each task needs, as `ray.remote` takes it: `{"num_cpus": 1, "memory": 2**30}`.
 
     Returns:
@@ -57,6 +60,11 @@ def run(
     if store is not None and not isinstance(store, Path):
         text("store", store, "a path or URL")
     text("backend", backend, "the name of one, or 'auto'")
+    if progress is not None and (store is None or not callable(progress)):
+        raise InvalidParameter(
+            f"progress is {shown(progress)}; it must be a function that takes a Progress, and needs a store: "
+            "without one no chunk is waited for"
+        )
     engine = importlib.import_module("tensorpost_server.chunked_run")
     views = wire_inputs(request_template(operation), inputs)
     return engine.run(
@@ -65,6 +73,6 @@ def run(
         store=store,
         chunk_bytes=whole_number("chunk_bytes", chunk_bytes, 1),
         backend=backend,
-        progress=progress,
+        progress=None if progress is None else lambda done, total: progress(Progress(0, 0, done, total)),
         options=options or {},
     )

@@ -232,8 +232,8 @@ def test_an_array_that_is_no_picture_is_not_written_as_one(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "neither npy nor"),
-        (b"neither one nor the other", "neither npy nor"),
+        (b"", "neither npy, npz nor"),
+        (b"neither one nor the other", "neither npy, npz nor"),
         (npy(X)[:-1], "npy"),
         (npy(X)[:20], "npy"),
         (npy(np.array([{}], object)), "npy"),

@@ -15,9 +15,10 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tests.directml_device.deviations import Compared, explained
@@ -25,8 +26,8 @@ from tests.support import oracles
 from tests.support import strategies as ours
 from tests.support.vectors import Case, cases_of, elements
 
-from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc
-from tensorpost.problems import NoBackend
+from tensorpost.descriptors import BufferTensorDesc, OperatorDesc, TileOperatorDesc, parse_operator
+from tensorpost.problems import InvalidDescriptor, NoBackend
 from tensorpost_server.backends import BACKENDS, Backend, Run
 from tensorpost_server.planning import Plan, make_plan
 
@@ -122,6 +123,48 @@ def check_bytes(backend: Backend, case: Case, slice_bytes: int = 1 << 20, *, at_
         at_once: ask for up to `Backend.threads` slices at the same time.
     """
     case.check(answer_of(backend, case, slice_bytes, at_once=at_once))
+
+
+def in_other_layout(case: Case, draw: random.Random) -> Case | None:
+    """The same call with other strides: permuted, some with gaps between lines, each tensor in its own way.
+
+    Returns:
+        None for a node, whose tensors have no strides, for elements of 4 bits, and where a rule demands packed tensors.
+    """
+    if not isinstance(case.desc, OperatorDesc):
+        return None
+
+    def laid_out(part: Any) -> Any:
+        if isinstance(part, list):
+            return [laid_out(entry) for entry in cast("list[Any]", part)]
+        if not isinstance(part, dict):
+            return part
+        members = cast("dict[str, Any]", part)
+        if not {"DataType", "Sizes"} <= members.keys():
+            return {name: laid_out(member) for name, member in members.items()}
+        sizes: list[int] = members["Sizes"]
+        strides, step = [0] * len(sizes), draw.choice([1, 2, 3])
+        for axis in draw.sample(range(len(sizes)), len(sizes)):
+            strides[axis], step = step, step * sizes[axis] + draw.choice([0, 1])
+        kept = {name: member for name, member in members.items() if name != "TotalTensorSizeInBytes"}
+        return {**kept, "Strides": strides}
+
+    slots, document = (*case.desc.inputs, *case.desc.outputs), case.desc.to_document()
+    if re.search("'U?INT4'", str(document)):
+        return None
+    try:
+        desc = parse_operator(laid_out(document), complete=True)
+    except InvalidDescriptor as error:
+        assert "packed" in str(error), error  # noqa: PT017 # whose message is looked at
+        return None
+    old = (*case.inputs, *case.split(case.expected))
+    new: list[bytes] = []
+    for slot, target, buffer in zip(slots, (*desc.inputs, *desc.outputs), old, strict=True):
+        memory = bytearray(target.layout.size_in_bytes)
+        elements(target, memory)[...] = elements(slot, buffer)
+        new.append(bytes(memory))
+    count = len(case.inputs)
+    return replace(case, desc=desc, inputs=tuple(new[:count]), expected=b"".join(new[count:]))
 
 
 def check_explained(backend: Backend, case: Case, slice_bytes: int, *, at_once: bool) -> None:

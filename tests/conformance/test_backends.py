@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import random
 import weakref
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.conformance.suite import (
     Case,
     check_bytes,
     check_explained,
+    in_other_layout,
     known_failures,
     layouts,
     running,
@@ -43,6 +45,15 @@ def test_vectors(backend: Backend, file: VectorsFile):
     """At once, and in the smallest slices."""
     all_hold(file.cases, lambda case: check_bytes(backend, case), known(backend, file))
     all_hold(file.cases, lambda case: check_bytes(backend, case, 1, at_once=True), known(backend, file))
+
+
+@pytest.mark.parametrize("file", vectors_files(), ids=str)
+def test_vectors_in_other_layouts(backend: Backend, file: VectorsFile):
+    """Where the elements lie in memory does not change them: permuted strides with gaps, drawn for every tensor."""
+    if backend.name == "directml":
+        pytest.skip("DirectML takes no strides in many of its tensors; its layouts are drawn in test_any_call")
+    cases = [found for case in file.cases if (found := in_other_layout(case, random.Random(case.name))) is not None]
+    all_hold(cases, lambda case: check_bytes(backend, case), known(backend, file))
 
 
 @each("source", dict.fromkeys(case.name.split(" to ")[0] for case in LAYOUTS))

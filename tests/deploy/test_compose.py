@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-SERVERS = [name for name, service in SERVICES.items() if "build" in service]
+SERVERS = [name for name, service in SERVICES.items() if "healthcheck" in service]
 
 
 def test_it_follows_the_compose_specification() -> None:
@@ -49,6 +49,14 @@ def test_servers_are_read_only_limited_and_asked_for_their_health(name: str) -> 
     assert service["healthcheck"]["test"] == ["CMD", "python", "-m", "tensorpost_server.health_probe"]
     assert set(service["environment"]) <= {setting_variable(field) for field in Settings.model_fields}
     assert service["build"]["target"] in re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "Dockerfile").read_text(), re.M)
+
+
+def test_no_image_of_ours_is_looked_for_in_a_registry() -> None:
+    images = {"tensorpost": "cpu", "tensorpost:cuda": "cuda"}
+    built = {name: service.get("build") for name, service in SERVICES.items() if service["image"] in images}
+
+    assert {*SERVERS, "keys", "same-host-caller"} == built.keys()
+    assert built == {name: {"context": ".", "target": images[SERVICES[name]["image"]]} for name in built}
 
 
 def test_nobody_may_call_unknown_but_from_this_machine() -> None:

@@ -222,13 +222,13 @@ def test_the_time_of_an_idle_connection_begins_with_its_last_answer(runner: asyn
         state, app = ServerState(), Echo()
         await connect(app, state=state, head_seconds=0.05).deliver([post(b"abc")])
         transport = connect(app, state=state, head_seconds=0.05)
-        transport.protocol.timeout_keep_alive = 0.3
-        for _ in range(8):  # longer than a keep-alive, longer than a head may take
+        transport.protocol.timeout_keep_alive = 0.6
+        for _ in range(15):  # longer than a keep-alive, longer than a head may take
             await transport.deliver([post(b"def")])
             await asyncio.sleep(0.06)
         assert not transport.closing, "a connection that is used is not idle"
         assert app.calls == 1
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1)
         assert transport.closing
 
     runner.run(run())

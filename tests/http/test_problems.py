@@ -264,7 +264,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     ),
     # what DirectML forbids
     "wrong type": (
-        Q + "&feature_level=6_3", F64, NPY,
+        Q + "&feature_level=4_1", F64, NPY,
         422, "unsupported-at-feature-level", ("data-type-unsupported", "$.desc.InputTensor.DataType"), "FLOAT64"
     ),
     "a type DirectML has not": (

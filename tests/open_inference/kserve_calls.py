@@ -1,10 +1,12 @@
-"""Every method of KServe's clients against a server: `python kserve_calls.py URL GRPC_PORT`; see test_kserve.py.
+"""Every method of KServe's clients against a server: `python kserve_calls.py URL GRPC_PORT CODE`; see test_kserve.py.
 
-Prints as JSON what came back; test_kserve.py compares it.
+CODE is what the page shows: it has numpy as `np` and an array `x`, and may await. Prints as JSON what came back from
+the other calls; test_kserve.py compares it.
 """
 # pyright: reportMissingImports=false
 # Why: it runs in an environment of its own, which has kserve and nothing of ours.
 
+import ast
 import asyncio
 import json
 import sys
@@ -59,12 +61,20 @@ async def main(url: str, port: str) -> dict[str, Any]:
     states = [await rest.is_server_live(url), await rest.is_server_ready(url), await rest.is_model_ready(url, "tile"),
               await grpc.is_server_live(), await grpc.is_server_ready(), await grpc.is_model_ready("tile"),
               await rest.is_model_ready(url, "tlie")]  # fmt: skip
+    explanation = await refusal(rest.explain(url, "tile", {}))
     wrong = request("tlie", "FP32", binary=True, wanted=None)
     refusals = [await refusal(rest.infer(url, wrong, model_name="tlie")), await refusal(grpc.infer(wrong))]
     await rest.close()
     await grpc.close()
-    return {"arrays": found, "states": states, "refusals": refusals}
+    return {"arrays": found, "states": states, "refusals": refusals, "explanation": explanation}
+
+
+async def page(code: str) -> None:
+    names = {"np": np, "x": ARRAYS["FP32"]}
+    await eval(compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+    await names["client"].close()
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(*sys.argv[1:])), default=bytes.decode))  # noqa: T201 # its answer
+    asyncio.run(page(sys.argv[3]))
+    print(json.dumps(asyncio.run(main(*sys.argv[1:3])), default=bytes.decode))  # noqa: T201 # its answer

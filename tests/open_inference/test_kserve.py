@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.http_app import serving
 
 PEERS = Path(os.environ.get("PEERS", "build/peers"))
 KSERVE = PEERS / "kserve" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+PAGE = Path(__file__).parents[2] / "docs" / "open-inference.md"
 CALLS = Path(__file__).with_name("kserve_calls.py")
 EXPECTED = {
     "FP32": [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
@@ -24,9 +26,10 @@ EXPECTED = {
 
 @pytest.mark.skipif(not KSERVE.exists(), reason=f"{KSERVE} is not there: kserve is 450 MB; make kserve-test")
 def test_every_method_of_kserves_clients():
+    (code,) = re.findall(r"```python\n(from kserve import .*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     with serving(grpc_port=0) as server:
         command = [str(KSERVE), "-W", "ignore", str(CALLS), f"http://{server.host}:{server.port}"]
-        command.append(str(server.app.state.grpc_port))
+        command += [str(server.app.state.grpc_port), code.replace("http://localhost:8000", server.url)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={})
 
     assert run.returncode == 0, run.stderr
@@ -35,4 +38,5 @@ def test_every_method_of_kserves_clients():
     for datatype, elements in found["arrays"]:
         assert elements == np.tile(np.array(EXPECTED[datatype], object), (1, 2)).tolist()
     assert found["states"] == [True] * 6 + [False]
+    assert found["explanation"].startswith("Unsupported protocol v2")
     assert all("did you mean 'tile'" in refusal for refusal in found["refusals"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 import threading
 import time
@@ -260,6 +261,25 @@ def test_presets_come_from_their_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENSORPOST_PRESETS", json.dumps(PRESETS))
 
     assert Settings().presets["tile.2x2"].shape == (2, 3)
+
+
+def test_the_page_s_preset_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (Path(__file__).parents[2] / "docs" / "open-inference.md").read_text("utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "tensorpost.toml"
+    file.write_text(text)
+    monkeypatch.setenv("TENSORPOST_CONFIG_FILE", str(file))
+    x = np.random.default_rng(14).normal(size=(1, 3, 448, 448)).astype("float32")
+
+    with serving(presets=Settings().presets) as server:
+        metadata = server.ask(request_bytes("GET", "/v2/models/thumb_224")).json()
+        answer = server.ask(request_bytes("POST", "/v2/models/thumb_224/infer", x.tobytes(), {HEADER: 0}))
+
+    sizes = (metadata["inputs"][0]["shape"], metadata["outputs"][0]["shape"])
+    assert sizes == ([1, 3, 448, 448], [1, 3, 224, 224])
+    found = np.frombuffer(answer.body[-4 * 3 * 224 * 224 :], "float32").reshape(1, 3, 224, 224)
+    # At half of the size, each element lies in the middle between four.
+    np.testing.assert_allclose(found, x.reshape(1, 3, 224, 2, 224, 2).mean((3, 5)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])

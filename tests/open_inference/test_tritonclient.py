@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.http_app import Serving, eventually, serving
+from tests.support.http_app import Serving, eventually, request_bytes, serving
 
 http = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group dev has it")
 aio = pytest.importorskip("tritonclient.http.aio", reason="tritonclient is not installed; group dev has it")
@@ -118,13 +118,28 @@ def test_the_forms_of_inputs_and_outputs(client: Any):
             assert result.get_response().get("id") == options.get("request_id")
     result = client.infer("tile", [given("input", x), given("repeats", repeats)])
     np.testing.assert_array_equal(result.as_numpy("output"), np.tile(x, (1, 2)))
-    body, length = client.generate_request_body([given("input", x), given("repeats", repeats)])
-    assert length < len(body)
     empty = client.infer("onnx.tile", [given("input", x[:0])], parameters={"repeats": "[1,2]"})
     assert empty.as_numpy("output").shape == (0, 6)
     np.testing.assert_array_equal(
         client.infer("tile.2x2", [given("input", x[:2])]).as_numpy("output"), np.tile(x[:2], (2, 2))
     )
+
+
+def post(server: Serving, body: bytes, length: int) -> tuple[bytes, int]:
+    """The answer to a body that a client made, sent by something else, and how long its JSON part is."""
+    name = "inference-header-content-length"
+    answer = server.ask(request_bytes("POST", "/v2/models/tile/infer", body, {name: length}))
+    return answer.body, int(answer.headers[name])
+
+
+def test_bodies_made_and_read_without_its_connection(server: Serving, client: Any):
+    x = RNG.normal(size=(4, 3)).astype(np.float32)
+
+    body, length = client.generate_request_body([given("input", x), given("repeats", np.array([1, 2]))])
+    answer, header_length = post(server, body, length)
+    result = client.parse_response_body(answer, header_length=header_length)
+
+    np.testing.assert_array_equal(result.as_numpy("output"), np.tile(x, (1, 2)))
 
 
 def test_large_tensors_stream_and_requests_run_beside_each_other(client: Any):
@@ -216,11 +231,21 @@ def test_the_asynchronous_client(server: Serving):
                                         parameters={"repeats": [1, 1]})  # fmt: skip
             np.testing.assert_array_equal(result.as_numpy("output"), x)
             assert (await client.get_inference_statistics("tile"))["model_stats"][0]["inference_count"] > 0
-            for call in (
-                client.infer("tlie", [given("input", x)]), client.unload_model("tile"), client.get_trace_settings(),
-                client.get_log_settings(), client.get_model_metadata("tile", "2"),
-            ):  # fmt: skip
-                with pytest.raises(utils.InferenceServerException, match=r"did you|cannot|not offered|version 1"):
+            body, length = client.generate_request_body([given("input", x)], parameters={"repeats": "[2,1]"})
+            answer, header_length = await asyncio.to_thread(post, server, body, length)
+            result = client.parse_response_body(answer, header_length=header_length)
+            np.testing.assert_array_equal(result.as_numpy("output"), np.tile(x, (2, 1)))
+            for says, call in (
+                ("did you mean", client.infer("tlie", [given("input", x)])),
+                ("version 1", client.get_model_metadata("tile", "2")),
+                ("cannot be unloaded", client.unload_model("tile")),
+                ("not offered", client.get_trace_settings()),
+                ("not offered", client.update_trace_settings("tile", {})),
+                ("not offered", client.get_log_settings()),
+                ("not offered", client.update_log_settings({})),
+                ("not offered", client.register_cuda_shared_memory("a", b"QUJD", 0, 64)),
+            ):
+                with pytest.raises(utils.InferenceServerException, match=says):
                     await call
 
     asyncio.run(calls())
@@ -230,10 +255,16 @@ def test_the_asynchronous_client(server: Serving):
 
 
 @pytest.fixture(scope="module")
-def sharing() -> Iterator[Any]:
-    with serving(shared_memory=True) as server, http.InferenceServerClient(f"{server.host}:{server.port}") as client:
-        yield client
-        eventually(server.idle, "all memory is released")
+def sharing_server() -> Iterator[Serving]:
+    with serving(shared_memory=True) as found:
+        yield found
+        eventually(found.idle, "all memory is released")
+
+
+@pytest.fixture(scope="module")
+def sharing(sharing_server: Serving) -> Iterator[Any]:
+    with http.InferenceServerClient(f"{sharing_server.host}:{sharing_server.port}") as found:
+        yield found
 
 
 @contextlib.contextmanager
@@ -277,6 +308,32 @@ def test_inputs_and_outputs_in_shared_memory(sharing: Any):
             sharing.infer("tile", [tensor], parameters={"repeats": "[1,1]"})
         sharing.unregister_system_shared_memory()
         assert sharing.get_system_shared_memory_status() == []
+
+
+def test_the_asynchronous_client_in_shared_memory(sharing_server: Serving):
+    x = RNG.normal(size=(64, 4)).astype(np.float32)
+    key, size = f"/tensorpost_test_{os.getpid()}_w", 3 * x.nbytes
+    tensor, output = aio.InferInput("input", [64, 4], "FP32"), aio.InferRequestedOutput("output")
+    tensor.set_shared_memory("w", x.nbytes)
+    output.set_shared_memory("w", 2 * x.nbytes, offset=x.nbytes)
+
+    async def calls() -> None:
+        async with aio.InferenceServerClient(f"{sharing_server.host}:{sharing_server.port}") as client:
+            await client.register_system_shared_memory("w", key, size)
+            assert await client.get_system_shared_memory_status("w") == [
+                {"name": "w", "key": key, "offset": 0, "byte_size": size}
+            ]
+            await client.infer("tile", [tensor], outputs=[output], parameters={"repeats": "[2,1]"})
+            await client.unregister_system_shared_memory("w")
+            assert await client.get_system_shared_memory_status() == []
+            assert await client.get_cuda_shared_memory_status() == []
+
+    with shared("w", size) as region:
+        memory.set_shared_memory_region(region, [x])
+        asyncio.run(calls())
+        found = memory.get_contents_as_numpy(region, np.float32, [128, 4], offset=x.nbytes)
+        np.testing.assert_array_equal(found, np.tile(x, (2, 1)))
+        del found
 
 
 def test_what_shared_memory_refuses(sharing: Any, client: Any):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -145,25 +146,34 @@ def test_streams_and_async(client: Any):
     np.testing.assert_array_equal(last.as_numpy("output"), np.tile(x, 2))
 
 
-def test_shared_memory(client: Any):
-    x = RNG.normal(size=(256, 4)).astype(np.float32)
-    key = f"/tensorpost_test_{os.getpid()}_grpc"
-    region = memory.create_shared_memory_region("both", key, 3 * x.nbytes)
+SHARED = RNG.normal(size=(256, 4)).astype(np.float32)
+
+
+@contextlib.contextmanager
+def region_to_tile(name: str) -> Iterator[tuple[str, Any, Any]]:
+    """The key of a region that begins with SHARED, its input and its output; checks what was written after it."""
+    key, size = f"/tensorpost_test_{os.getpid()}_{name}", SHARED.nbytes
+    region = memory.create_shared_memory_region(name, key, 3 * size)
+    tensor, output = grpc.InferInput("input", [256, 4], "FP32"), grpc.InferRequestedOutput("output")
+    tensor.set_shared_memory(name, size)
+    output.set_shared_memory(name, 2 * size, offset=size)
     try:
-        memory.set_shared_memory_region(region, [x])
-        client.register_system_shared_memory("both", key, 3 * x.nbytes)
-        assert client.get_system_shared_memory_status("both").regions["both"].byte_size == 3 * x.nbytes
-        tensor, output = grpc.InferInput("input", [256, 4], "FP32"), grpc.InferRequestedOutput("output")
-        tensor.set_shared_memory("both", x.nbytes)
-        output.set_shared_memory("both", 2 * x.nbytes, offset=x.nbytes)
-        client.infer("tile", [tensor], outputs=[output], parameters={"repeats": "[2,1]"})
-        found = memory.get_contents_as_numpy(region, np.float32, [512, 4], offset=x.nbytes)
-        np.testing.assert_array_equal(found, np.tile(x, (2, 1)))
+        memory.set_shared_memory_region(region, [SHARED])
+        yield key, tensor, output
+        found = memory.get_contents_as_numpy(region, np.float32, [512, 4], offset=size)
+        np.testing.assert_array_equal(found, np.tile(SHARED, (2, 1)))
         del found
-        client.unregister_system_shared_memory("both")
-        assert not client.get_system_shared_memory_status().regions
     finally:
         memory.destroy_shared_memory_region(region)
+
+
+def test_shared_memory(client: Any):
+    with region_to_tile("both") as (key, tensor, output):
+        client.register_system_shared_memory("both", key, 3 * SHARED.nbytes)
+        assert client.get_system_shared_memory_status("both").regions["both"].byte_size == 3 * SHARED.nbytes
+        client.infer("tile", [tensor], outputs=[output], parameters={"repeats": "[2,1]"})
+        client.unregister_system_shared_memory("both")
+        assert not client.get_system_shared_memory_status().regions
 
 
 def test_every_refusal_is_readable_in_the_clients_own_exception(client: Any):
@@ -205,10 +215,57 @@ def test_the_asynchronous_client(server: Serving):
             for n, result in enumerate(results):
                 np.testing.assert_array_equal(result.as_numpy("output"), np.tile(x * n, (1, 2)))
             assert (await client.get_inference_statistics("tile")).model_stats[0].inference_count >= 8
-            with pytest.raises(utils.InferenceServerException, match="did you mean"):
-                await client.infer("tlie", [given("input", x)])
+            await client.load_model("tile")
+            for says, call in (
+                ("did you mean", client.infer("tlie", [given("input", x)])),
+                ("cannot be unloaded", client.unload_model("tile")),
+                ("not offered", client.get_trace_settings()),
+                ("not offered", client.update_trace_settings("tile", {})),
+                ("not offered", client.get_log_settings()),
+                ("not offered", client.update_log_settings({})),
+                ("not offered", client.register_cuda_shared_memory("a", b"QUJD", 0, 64)),
+            ):
+                with pytest.raises(utils.InferenceServerException, match=says):
+                    await call
 
     asyncio.run(calls())
+
+
+def test_the_asynchronous_client_streams(server: Serving):
+    x = np.arange(3, dtype=np.float32)
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for n in range(3):
+            yield {"model_name": "tile", "inputs": [given("input", x + n)], "parameters": {"repeats": "2"}}
+        yield {"model_name": "tlie", "inputs": [given("input", x)]}
+
+    async def calls() -> list[Any]:
+        async with aio.InferenceServerClient(f"127.0.0.1:{server.app.state.grpc_port}") as client:
+            return [answer async for answer in client.stream_infer(requests(), stream_timeout=20)]
+
+    *found, (nothing, refusal) = asyncio.run(calls())
+
+    assert [error for _, error in found] == [None] * 3
+    for n, (result, _) in enumerate(found):
+        np.testing.assert_array_equal(result.as_numpy("output"), np.tile(x + n, 2))
+    assert nothing is None
+    assert "did you mean 'tile'" in str(refusal)
+
+
+def test_the_asynchronous_client_in_shared_memory(server: Serving):
+    async def calls(key: str, tensor: Any, output: Any) -> None:
+        async with aio.InferenceServerClient(f"127.0.0.1:{server.app.state.grpc_port}") as client:
+            await client.register_system_shared_memory("w", key, 3 * SHARED.nbytes)
+            status = await client.get_system_shared_memory_status("w")
+            assert (status.regions["w"].key, status.regions["w"].byte_size) == (key, 3 * SHARED.nbytes)
+            await client.infer("tile", [tensor], outputs=[output], parameters={"repeats": "[2,1]"})
+            await client.unregister_system_shared_memory("w")
+            assert not (await client.get_system_shared_memory_status()).regions
+            assert not (await client.get_cuda_shared_memory_status()).regions
+            await client.unregister_cuda_shared_memory()
+
+    with region_to_tile("w") as found:
+        asyncio.run(calls(*found))
 
 
 def test_our_messages_are_the_published_ones():

@@ -1,13 +1,17 @@
 """What the documents say is run: every Python block of every page, and every example in a docstring.
 
 A block that cannot run says so in the line before its fence: `<!-- not run: the reason -->`. It must compile all the
-same. Blocks of one page share their names, in order. A server stands where a page says `http://127.0.0.1:8000`.
+same. Blocks of one page share their names, in order. A server stands where a page says `http://127.0.0.1:8000`, and its
+gRPC where one says `localhost:8001`.
 """
 
 import ast
 import doctest
 import importlib
+import importlib.util
 import re
+import socket
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +26,7 @@ FOLDERS = ("docs", "tests", "benchmarks", "deploy", "examples", "client", "app")
 PAGES = sorted({*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))})
 MODULES = sorted(path for package in ("client", "app") for path in (ROOT / package).rglob("*.py"))
 SERVER = re.compile(r"http://(?:127\.0\.0\.1|localhost):8000")
+GRPC = "localhost:8001"
 SKIPPED = re.compile(r"[ ]*# doctest: \+SKIP.*$", re.MULTILINE)
 BLOCK = re.compile(
     r"(?:^[ ]*<!-- not run:(?P<reason>.*?)-->\n)?"
@@ -54,8 +59,18 @@ def blocks(page: str) -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with live_server(TENSORPOST_SHARED_MEMORY=True) as url:
+def grpc_port() -> int:
+    """A free one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(grpc_port: int) -> Iterator[str]:
+    settings: dict[str, Any] = {"TENSORPOST_SHARED_MEMORY": True}
+    if importlib.util.find_spec("grpc") is not None:  # no other page needs it
+        settings["TENSORPOST_GRPC_PORT"] = grpc_port
+    with live_server(**settings) as url:
         yield url
 
 
@@ -101,7 +116,10 @@ def test_python_on_a_page_runs(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     if page.name == "open-inference.md":
-        pytest.importorskip("tritonclient.http", reason="tritonclient is not installed; group dev has it")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its code was generated for another major version of protobuf
+            for module in ("tritonclient.http", "tritonclient.grpc"):
+                pytest.importorskip(module, reason="tritonclient is not installed; group dev has it")
     for block in blocks(page.read_text("utf-8")):
         where = f"{page.name}:{block.line}"
         if block.reason is not None:
@@ -112,6 +130,9 @@ def test_python_on_a_page_runs(
         code = block.code
         if SERVER.search(code):
             code = SERVER.sub(request.getfixturevalue("server"), code)
+        if GRPC in code:
+            request.getfixturevalue("server")
+            code = code.replace(GRPC, f"127.0.0.1:{request.getfixturevalue('grpc_port')}")
         if block.is_session:
             run_session(code, names, where)
         else:
