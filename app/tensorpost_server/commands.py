@@ -237,7 +237,7 @@ def probe_directml(index: int) -> dict[str, Any]:
 
 
 def warmup(announce: Callable[[str], None]) -> dict[str, object]:
-    """Compile the numba backend's kernels into its cache, unless they are there. Takes half a minute to a minute.
+    """Compile the numba backend's kernels into its cache, unless they are there: half a minute to two, or longer.
 
     A server never compiles: without this, it computes with NumPy. To be called in a process that has not used numba.
 
@@ -254,7 +254,9 @@ def warmup(announce: Callable[[str], None]) -> dict[str, object]:
     begin = time.perf_counter()
     try:
         if not library.object_file().exists():
-            announce("compiling the numba backend's loops, once: half a minute to a minute")
+            announce(
+                "compiling the numba backend's loops, once: half a minute to two minutes, longer on a busy machine"
+            )
         path, made = library.build()
     except RuntimeError as error:
         raise NoBackend(f"the backend 'numba' cannot be made ready: {error}") from None

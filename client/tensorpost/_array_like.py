@@ -81,6 +81,8 @@ def as_array(name: str, value: object, *, texts: bool = False) -> NDArray[Any]:
         for item in cast("list[object]", value):
             refuse_mask(name, item)
     if array.dtype.kind in ("OSV" if texts else "OUSV") and not _is_extended(array.dtype):
+        if array.dtype.kind == "O" and all(isinstance(item, int) for item in array.flat):
+            raise InvalidParameter(f"{name} holds whole numbers that do not fit 64 bits")
         raise _no_array(name, cast("object", value))
     return array
 

@@ -25,24 +25,31 @@ _EXAMPLES: Mapping[str, str] = {
     "OPERATOR_DESC_ARRAY": """'[{"type": "ACTIVATION_RELU", "desc": {}}]'""",
 }  # fmt: skip
 """How a shell writes a value of each of DirectML's schema types."""
+_LIST = re.compile(r"\b(?:array|entry|entries)\b")
+"""What a rule expects of a list."""
 
 
 @contextmanager
-def picture_notes(sources: Sequence[tuple[str, Source]], advice: str) -> Generator[None]:
+def picture_notes(sources: Sequence[tuple[str, Source]], advice: str, *, of_lists: bool = False) -> Generator[None]:
     """Add to a refusal what the axes of the pictures are that were read, and the command's advice.
 
     Args:
         sources: paths and what was read from them.
         advice: how to write the options for rows, columns and channels.
+        of_lists: whether the options are any operator's: axes are noted where a rule of its own is broken, and the
+            advice where the rule is of a list.
     """
     try:
         yield
     except InvalidRequest as error:
         pictures = [(path, source) for path, source in sources if source.is_picture]
+        if of_lists and not isinstance(error, InvalidDescriptor):
+            raise
         if pictures and error.status is None:  # a server speaks of its limits, not of axes
             for path, source in pictures:
                 error.add_note(f"{path} is {picture_axes(source.array.shape)}, in this order")
-            error.add_note(advice)
+            if not of_lists or any(_LIST.search(violation.expected) for violation in error.violations):
+                error.add_note(advice)
         raise
 
 

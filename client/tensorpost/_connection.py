@@ -20,6 +20,9 @@ __all__ = ["Connection", "awaited", "broken", "connect", "connect_failed", "tls_
 _CONNECTING = (errno.EINPROGRESS, errno.EWOULDBLOCK, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
 _TLS_AWAITED = {2: READ, 3: WRITE}  # by errno of ssl.SSLWantReadError and ssl.SSLWantWriteError
 
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""What OpenSSL calls an answer that is no TLS, by its version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -133,6 +136,8 @@ def connect_failed(deadline: Deadline, error: Exception) -> ConnectFailed:
                 "tls=ssl.create_default_context(cafile=...) with the certificate of its issuer",
                 extra={"certificate": why},
             )
+        if getattr(cause, "reason", None) in _NO_TLS:  # ssl.SSLError
+            return ConnectFailed(f"{origin} answered without TLS ({cause}); if it serves plain HTTP, write http://")
         cause = cause.__cause__ or cause.__context__
     said = str(error) or "no answer in time"
     return ConnectFailed(f"no connection to {origin}: {said}; is the server running, and is this its address?")

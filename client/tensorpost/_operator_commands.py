@@ -275,7 +275,7 @@ def run(
             raise InvalidParameter("an operator document must be a JSON object")
         given = cast("dict[str, Any]", document)
     files = InputFiles.read(inputs or ())
-    with client, picture_notes(files.sources, _LISTS):
+    with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described(given, files) if document_file else described_operator(file, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device, "feature_level": level}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)
@@ -311,7 +311,7 @@ def onnx(
     client = client_of(url, uds, timeout, api_key=api_key_file)
     given = usage("--set", attributes_of, settings or [])
     files = InputFiles.read(inputs or ())
-    with client, picture_notes(files.sources, _LISTS):
+    with client, picture_notes(files.sources, _LISTS, of_lists=True):
         operation, by_name = described_node(op_type, opset, given, files)
         options: dict[str, Any] = {"backend": backend, "device": device}
         compute_outputs(client, operation, by_name, outputs, formats, options, quiet=quiet)

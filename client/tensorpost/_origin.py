@@ -72,6 +72,8 @@ class Origin:
             raise InvalidParameter(f"{given}: over a Unix socket there is http only")
         if url.query or url.fragment or url.username is not None:
             raise InvalidParameter("base_url must have no query, fragment or credentials; a key goes into api_key=")
+        if url.path.rstrip("/") == "/v1":
+            raise InvalidParameter(f"{given} must be the server's address without /v1; calls add their paths to it")
         if not url.path.isascii() or not url.path.isprintable() or " " in url.path:
             raise InvalidParameter(f"base_url's path {url.path[:100]!r} must be percent-encoded")
         if port == 0:

@@ -270,6 +270,8 @@ def _ratios(shape: Sequence[int], sizes: object, scales: object, axes: object) -
         state = "both are" if sizes is not None else "neither is"
         raise InvalidParameter(f"exactly one of sizes and scales must be given, but {state}")
     name, given = ("sizes", sizes) if scales is None else ("scales", scales)
+    if isinstance(given, (str, bytes)):
+        raise InvalidParameter(f"{name} is {shown(given)}, a text; it must be a number or a sequence of numbers")
     named = tuple(range(len(shape))) if axes is None else _axes(axes, len(shape))
     entries = _entries(name, given, None if axes is None else len(named), len(named))
     found: dict[int, tuple[int, Fraction]] = {}

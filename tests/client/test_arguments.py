@@ -45,7 +45,7 @@ def in_both(name: str, *args: Any, **kwargs: Any) -> list[Exception]:
         ("tile", (X, {1: 2}), {}, "repeats is {1: 2}; "),
         ("tile", (X, True), {}, "repeats is True; "),
         ("run", (DESC, {"inputs": X}), {}, "TILE takes one input, named 'input'; got inputs. Pass the array"),
-        ("resample", (X,), {"scales": "2", "axes": 0}, "scales[0] is '2'; it must be a number"),
+        ("resample", (X,), {"scales": "2", "axes": 0}, "scales is '2', a text; it must be a number"),
         ("resample", (X,), {"sizes": 2.5, "axes": 0}, "sizes[0] is 2.5; it must be a whole number"),
         ("resample", (X,), {"sizes": (1,)}, "sizes has 1 entry but x has 2 dimensions; "),
         ("tile", (X, (1, 2)), {"out": np.ma.zeros((2, 6), np.float32)}, "out is a masked array.*out.data"),

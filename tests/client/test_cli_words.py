@@ -187,6 +187,14 @@ def test_one_repeat_for_a_picture_says_what_to_write(tmp_path: Path):
     assert (done.returncode, "write --repeats 2,2" in " ".join(done.stderr.split())) == (1, True)
 
 
+def test_hints_about_lists_are_for_lists(tmp_path: Path):
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / "in.png")
+    for arguments in (["tyle"], ["join", "-s", "axes=1"], ["join", "-s", "axis=9"]):
+        name, *settings = arguments
+        done = invoke("run", name, str(tmp_path / "in.png"), *settings, "-o", str(tmp_path / "out.npy"))
+        assert (done.returncode, "repeats" in done.stderr) == (1, False), done.stderr
+
+
 def test_another_web_server_is_called_one():
     page = b"<!DOCTYPE HTML><html><head><style>b { color: red }</style></head><body><b>Unsupported method</b></body>"
 

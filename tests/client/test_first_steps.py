@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -186,6 +186,24 @@ def test_numbers_and_type_names_are_read_as_numpy_reads_them(url: str):
         np.testing.assert_array_equal(tp.onnx("Sub", 2.5, ONES), 2.5 - ONES, strict=True)
         for kind in (np.float16, np.dtype("f2"), "half", "float16"):
             np.testing.assert_array_equal(tp.onnx("Cast", ONES, to=kind), ONES.astype("f2"), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda url: Client(url).resample(ONES, scales="2"),
+            "scales is '2', a text; it must be a number or a sequence",
+        ),
+        (lambda url: Client(url).tile([10**30], 2), "x holds whole numbers that do not fit 64 bits"),
+        (lambda url: Client(url).onnx("Relu", ONES, opset="a"), "opset is 'a'; Relu means different things at"),
+        (lambda url: Client(f"{url}/v1"), "must be the server's address without /v1"),
+        (lambda url: Client(url.replace("http:", "https:")).tile(ONES, 2), "if it serves plain HTTP, write http://"),
+    ],
+)
+def test_other_mistakes_say_what_to_write(url: str, call: Callable[[str], Any], said: str):
+    with pytest.raises(tensorpost.TensorpostError, match=re.escape(said)):
+        call(url)
 
 
 def test_a_client_without_a_url_asks_the_environment(url: str, monkeypatch: pytest.MonkeyPatch):

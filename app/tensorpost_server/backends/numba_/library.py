@@ -139,7 +139,7 @@ def object_file() -> Path:
 def build() -> tuple[Path, bool]:
     """Compile the kernels into the cache, unless they are there.
 
-    Takes half a minute to a minute. Meant for a process of its own: numba then compiles for `target()`, whatever this
+    Takes half a minute to two. Meant for a process of its own: numba then compiles for `target()`, whatever this
     CPU has.
 
     Returns:
