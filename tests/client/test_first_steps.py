@@ -153,6 +153,7 @@ def test_a_name_that_the_package_has_not_says_where_it_is():
 
 
 ONES = np.ones((2, 2), np.float32)
+TEXT: Any = "a"
 
 
 @pytest.mark.parametrize(
@@ -192,11 +193,11 @@ def test_numbers_and_type_names_are_read_as_numpy_reads_them(url: str):
     ("call", "said"),
     [
         (
-            lambda url: Client(url).resample(ONES, scales="2"),
-            "scales is '2', a text; it must be a number or a sequence",
+            lambda url: Client(url).resample(ONES, scales=TEXT),
+            "scales is 'a', a text; it must be a number or a sequence",
         ),
         (lambda url: Client(url).tile([10**30], 2), "x holds whole numbers that do not fit 64 bits"),
-        (lambda url: Client(url).onnx("Relu", ONES, opset="a"), "opset is 'a'; Relu means different things at"),
+        (lambda url: Client(url).onnx("Relu", ONES, opset=TEXT), "opset is 'a'; Relu means different things at"),
         (lambda url: Client(f"{url}/v1"), "must be the server's address without /v1"),
         (lambda url: Client(url.replace("http:", "https:")).tile(ONES, 2), "if it serves plain HTTP, write http://"),
     ],
