@@ -66,6 +66,11 @@ def run(
             "without one no chunk is waited for"
         )
     engine = importlib.import_module("tensorpost_server.chunked_run")
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(Progress(0, 0, done, total))
+
     views = wire_inputs(request_template(operation), inputs)
     return engine.run(
         operation,
@@ -73,6 +78,6 @@ def run(
         store=store,
         chunk_bytes=whole_number("chunk_bytes", chunk_bytes, 1),
         backend=backend,
-        progress=None if progress is None else lambda done, total: progress(Progress(0, 0, done, total)),
+        progress=None if progress is None else report,
         options=options or {},
     )
