@@ -43,6 +43,7 @@ from tests.support.cuda_cases import (
     resample_calls,
     tile_calls,
 )
+from tests.support.cuda_device import missing_device
 
 from tensorpost.descriptors import Resample2OperatorDesc
 from tensorpost.layout import Layout
@@ -58,25 +59,12 @@ from tensorpost_server.operators import form_of
 from tensorpost_server.operators.tile import tile
 from tensorpost_server.planning import Plan
 
-
-def _missing() -> str | None:
-    try:
-        import cupy  # pyright: ignore[reportMissingImports] # an extra of its own, not installed for development
-    except ImportError as error:
-        return f"CuPy cannot be imported: {error}"
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"there is no NVIDIA device that CuPy can use: {error}"
-    return None if count else "there is no NVIDIA device"
-
-
-if (MISSING := _missing()) is not None:
+if (MISSING := missing_device()) is not None:
     pytest.skip(MISSING, allow_module_level=True)
 
-import cupy  # noqa: E402 # pyright: ignore[reportMissingImports] # both only where there is a device
+import cupy  # pyright: ignore[reportMissingImports] # both only where there is a device
 
-from tensorpost_server.backends.cuda import compute  # noqa: E402
+from tensorpost_server.backends.cuda import compute
 
 SANITIZED = "TENSORPOST_SANITIZE" in os.environ
 if SANITIZED:

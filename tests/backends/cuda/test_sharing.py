@@ -14,26 +14,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from tests.support.cuda_device import missing_device
 from tests.support.cuda_sharing import Asker, infer_request, region_input
 from tests.support.http_app import Serving, eventually, serving
 
-
-def _missing() -> str | None:
-    try:
-        import cupy  # pyright: ignore[reportMissingImports] # an extra of its own, not installed for development
-    except ImportError as error:
-        return f"CuPy cannot be imported: {error}"
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"there is no NVIDIA device that CuPy can use: {error}"
-    return None if count else "there is no NVIDIA device"
-
-
-# ---- over the stand-in -----------------------------------------------------------------------------------------------
-
-
-if (MISSING := _missing()) is not None:
+if (MISSING := missing_device()) is not None:
     pytest.skip(MISSING, allow_module_level=True)
 
 
