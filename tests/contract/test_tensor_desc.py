@@ -395,7 +395,7 @@ def test_a_field_under_both_names_is_given_twice() -> None:
          "$.DataType: DataType must be the name or number of a DML_TENSOR_DATA_TYPE, not null"),
         ({"DataType": "UINT8", "Sizes": [1.5]}, "$.Sizes[0]: Sizes[0] must be a whole number, not 1.5"),
         ({"DataType": "UINT8", "Sizes": [2**32]},
-         "$.Sizes[0]: Sizes[0] is 4294967296, which does not fit DirectML's UINT"),
+         "$.Sizes[0]: Sizes[0] is 4294967296, which does not fit DirectML's UINT: a whole number from 0 to 4294967295"),
         ({"DataType": "UINT8", "Sizes": []}, "$.Sizes: Sizes has 0 entries, not 1 to 8"),
         ({"DataType": "UINT8", "Sizes": [0]},
          "$.Sizes[0]: a size of 0 is an error in DirectML, which has no empty tensors"),

@@ -225,7 +225,11 @@ def test_of_names_what_is_wrong_with_the_repeats_and_not_the_output(repeats: Any
 @pytest.mark.parametrize(
     ("repeats", "words"),
     [
-        ((1, 2**31), "Sizes[1]: in the output, Sizes[1] is 6442450944, which does not fit DirectML's UINT"),
+        (
+            (1, 2**31),
+            ("Sizes[1]: in the output, Sizes[1] is 6442450944, which does not fit DirectML's UINT: a whole number "
+            "from 0 to 4294967295"),
+        ),
         ((2**15, 2**16), ("Sizes: the output would have 12884901888 elements; a DirectML buffer tensor has at most "
                           "2^32 - 1 = 4294967295")),
     ],

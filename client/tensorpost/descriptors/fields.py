@@ -93,7 +93,9 @@ class WholeNumber:
         context = {"expected": expected, "kind": self.kind, "found": _shown(value)}
         if number is None:
             raise PydanticCustomError("not-an-integer", "must be a whole number, not {found}", context)
-        raise PydanticCustomError("out-of-range", "is {found}, which does not fit DirectML's {kind}", context)
+        raise PydanticCustomError(
+            "out-of-range", "is {found}, which does not fit DirectML's {kind}: {expected}", context
+        )
 
 
 def _index(value: object) -> int | None:
