@@ -349,7 +349,7 @@ class Bench:
         cupy, dtype = self.cupy, x.data_type.dtype
         count = x.data_size_in_bytes // dtype.itemsize
         random = cupy.random.RandomState(seed)
-        if job.group == "pointwise":
+        if job.group in ("pointwise", "reductions"):
             elements = random.standard_normal(count, dtype=np.float32).astype(dtype)
         else:
             elements = random.randint(0, 256, count, dtype=np.uint8).astype(dtype)
@@ -484,7 +484,7 @@ def main() -> int:
     if bench.torch is not None:
         versions["torch"] = bench.torch.__version__
     print(name, versions)
-    print(f"{'':10}{'job':48}{'type':9}{'MiB':>6}{'ours':>7}{'torch':>7}{'cupy':>7}{'ours, ns':>10}{'copy GB/s':>11}")
+    print(f"{'':11}{'job':48}{'type':9}{'MiB':>6}{'ours':>7}{'torch':>7}{'cupy':>7}{'ours, ns':>10}{'copy GB/s':>11}")
     rows: list[dict[str, Any]] = []
     for job in jobs():
         if arguments.groups and job.group not in arguments.groups:
@@ -496,7 +496,7 @@ def main() -> int:
             f"{row['share'][one]:7.2f}" if one in row["share"] else f"{'':7}" for one in ("ours", "torch", "cupy")
         )
         print(
-            f"{job.group:10}{job.name:48}{job.dtype:9}{row['MiB']:6.0f}{shares}"
+            f"{job.group:11}{job.name:48}{job.dtype:9}{row['MiB']:6.0f}{shares}"
             f"{row['ns per element']['ours']:10.5f}{row['copy GB/s']:11.0f}  {judge(row)}",
             flush=True,
         )
