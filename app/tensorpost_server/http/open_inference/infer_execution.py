@@ -124,9 +124,10 @@ class InferExecution(Execution):
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
         runs = runs and worker.refuses(plan) is None
         device_inputs: dict[int, DeviceMemory] = {}
+        checked = -1 if plan.index_range is None else prepared.order[plan.index_range.input]  # is read on the host
         for name, (region, part) in self._device_inputs.items():
             at, size = names.index(name), prepared.sizes[names.index(name)]
-            if runs and region.worker is worker:
+            if runs and region.worker is worker and at != checked:
                 device_inputs[at] = region.part(part.offset, size)
             else:
                 assert read.memory is not None
