@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from tensorpost.onnx.strings import StringTable
-from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded
+from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
 
 from ...backends import DeviceMemory, Run, SharingBackend
 from ...engine import Stages, Worker
@@ -198,7 +198,7 @@ class InferExecution(Execution):
         small = small_tensor_names(self._model, request.inputs)
         for tensor in request.inputs:
             if tensor.name in small and tensor.packed_bytes > MOST_VALUE_BYTES:
-                raise InvalidFrame(
+                raise TensorMismatch(
                     f"tensor {tensor.name!r} has {tensor.packed_bytes:,} bytes; an attribute has at most "
                     f"{MOST_VALUE_BYTES:,}"
                 )
