@@ -335,11 +335,14 @@ def _is_real(item: object) -> bool:
 def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: Report) -> dict[str, AttributeValue]:
     """Every attribute that has a value, defaults filled in, by name."""
     names = [entry.name for entry in schema.attributes]
+    small = [entry.name for entry in schema.value_inputs]  # people write both in the same place
     for name in attributes:
         if name not in names:
             message = f"{schema.name} has no attribute {str(name)[:60]!r}"
-            message += _elsewhere(schema, operator.methodcaller("attribute", name)) or did_you_mean(name, names)
-            expected = ", ".join(names) or "no attributes"
+            message += _elsewhere(schema, operator.methodcaller("attribute", name)) or did_you_mean(
+                name, [*names, *small]
+            )
+            expected = ", ".join([*names, *[f"{name} (an input)" for name in small]]) or "no attributes"
             report.add("attribute-unknown", ("attributes", str(name)), message, attributes[name], expected)
     filled: dict[str, AttributeValue] = {}
     for entry in schema.attributes:

@@ -172,7 +172,7 @@ def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None
         return
     if known or schema.attribute("kernel_shape") is not None:
         kernel = given.attributes.get("kernel_shape")
-        window = f"the window {list(kernel)}" if isinstance(kernel, tuple) and kernel else "the window"
+        window = f"the window {kernel}".replace("(", "[").replace(")", "]") if kernel else "the window"
         would = f": {name} would have the shape {list(sizes or ())}" if known else ""
         message = f"{window} of {schema.op_type} is larger than the input with its padding{would}"
         given.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
