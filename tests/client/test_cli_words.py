@@ -125,6 +125,12 @@ def test_any_operator_by_name(url: str, tmp_path: Path, x: Path):
         (["run", "cast", "{x}"], 1, "--set output_data_type: output_data_type must be given"),
         (["run", "cast", "{x}"], 1, "write it as in: -s output_data_type=FLOAT32$"),
         (["run", "reduce", "{x}"], 1, "-s axes=0,1"),
+        (
+            ["resample", "{x}", "--scale", "2"],
+            1,
+            "name them, as in --axes -2,-1 for the rows and columns of N, C, H, W",
+        ),
+        (["resample", "{x}", "--size", "7"], 1, "--size is a single number, which holds for every axis in --axes"),
         (["run", "sofmax", "{x}"], 1, "did you mean 'ACTIVATION_SOFTMAX'?"),
         (["run", "tile", "{x}", "-s", "repeats=1,1,1,-1"], 1, "from 1 to 4294967295"),
         (["onnx", "Resize", "{x}"], 1, "-s scales=1,1,2,2"),
