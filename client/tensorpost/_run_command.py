@@ -21,7 +21,7 @@ from .descriptors.catalogue import slot_name
 from .images import encode_image
 from .npy import encode_npy_head
 from .onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
-from .onnx._reading import schema_of
+from .onnx.schemas import schema_of
 from .operation import Operation
 from .problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .strict_json import read_json

@@ -133,6 +133,17 @@ def test_arguments_that_are_refused(name: str, arguments: Any, words: str) -> No
         getattr(tp, name)(*arguments)
 
 
+@pytest.mark.parametrize("client", [Client("localhost:1"), AsyncClient("localhost:1")])
+def test_type_errors_name_the_method_as_it_was_written(client: Any) -> None:
+    for call, said in (
+        (lambda: client.sum(X, dtype=float), r"^sum\(\) got an unexpected keyword argument 'dtype'$"),
+        (lambda: client.argmax(X, dtype=float), r"^argmax\(\) got an unexpected keyword argument 'dtype'$"),
+        (lambda: client.slice(X, 0, 1), r"^slice\(\) takes 3 positional arguments but 4 were given$"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            call()
+
+
 def test_every_call_is_tried() -> None:
     names = {name for name, _ in inspect.getmembers(NumpyCalls, inspect.isfunction) if not name.startswith("_")}
     assert names == {name for name, _, _ in CASES} | {"slice", "split", "softmax", "topk"}
