@@ -248,6 +248,21 @@ def copies(dtype: str) -> Iterator[Job]:
         )  # fmt: skip
 
 
+def reductions(dtype: str) -> Iterator[Job]:
+    """Sums and maxima of rows, of columns and of all elements of 256 MiB, which count as read."""
+    x = dml.BufferTensorDesc.packed(np.dtype(dtype), (8192, 32768 // np.dtype(dtype).itemsize))
+    for function, named in (("SUM", "sum"), ("MAX", "amax")):
+        for where, axes in (("rows", (1,)), ("columns", (0,)), ("all elements", (0, 1))):
+            desc = dml.ReduceOperatorDesc.completed({"Function": function, "InputTensor": x, "Axes": axes})
+            source, out = desc.inputs[0].layout, desc.outputs[0].layout
+            # Sums of 16,384 elements in another order.
+            tolerance = 0.0 if named == "amax" else {"float32": 1e-3, "float16": 2e-3}[dtype]
+            yield Job(
+                "reductions", f"{named} of {where}", form_of(desc), (source,), out, None, 1.0,
+                _torch(named, axes, True), _cupy(named, axes, keepdims=True), source.size_in_bytes, tolerance,
+            )  # fmt: skip
+
+
 def jobs() -> Iterator[Job]:
     big = (("float32", 1), ("uint8", 4))
     yield tile("tile", (1, 3, 512, 512), (40, 1, 4, 4), "float32", 0.90)
@@ -269,6 +284,8 @@ def jobs() -> Iterator[Job]:
             yield from pointwise(dtype, mib)
     for dtype in ("float32", "float16", "uint8"):
         yield from copies(dtype)
+    for dtype in ("float32", "float16"):
+        yield from reductions(dtype)
     for dtype, target in (("float32", 0.80), ("float16", 0.70), ("uint8", 0.60)):
         yield resample("linear", (8, 3, 1080, 1920), (8, 3, 2160, 3840), dtype, target)
         yield resample("linear", (8, 3, 1080, 1920), (8, 3, 1836, 3264), dtype, target)
@@ -332,7 +349,7 @@ class Bench:
         cupy, dtype = self.cupy, x.data_type.dtype
         count = x.data_size_in_bytes // dtype.itemsize
         random = cupy.random.RandomState(seed)
-        if job.group == "pointwise":
+        if job.group in ("pointwise", "reductions"):
             elements = random.standard_normal(count, dtype=np.float32).astype(dtype)
         else:
             elements = random.randint(0, 256, count, dtype=np.uint8).astype(dtype)
@@ -454,7 +471,9 @@ def judge(row: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "groups", nargs="*", help="tile, peers, pointwise, copies, linear, nearest, overhead; all if none is given"
+        "groups",
+        nargs="*",
+        help="tile, peers, pointwise, copies, reductions, linear, nearest, overhead; all if none is given",
     )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="where to write all figures")
@@ -465,7 +484,7 @@ def main() -> int:
     if bench.torch is not None:
         versions["torch"] = bench.torch.__version__
     print(name, versions)
-    print(f"{'':10}{'job':48}{'type':9}{'MiB':>6}{'ours':>7}{'torch':>7}{'cupy':>7}{'ours, ns':>10}{'copy GB/s':>11}")
+    print(f"{'':11}{'job':48}{'type':9}{'MiB':>6}{'ours':>7}{'torch':>7}{'cupy':>7}{'ours, ns':>10}{'copy GB/s':>11}")
     rows: list[dict[str, Any]] = []
     for job in jobs():
         if arguments.groups and job.group not in arguments.groups:
@@ -477,7 +496,7 @@ def main() -> int:
             f"{row['share'][one]:7.2f}" if one in row["share"] else f"{'':7}" for one in ("ours", "torch", "cupy")
         )
         print(
-            f"{job.group:10}{job.name:48}{job.dtype:9}{row['MiB']:6.0f}{shares}"
+            f"{job.group:11}{job.name:48}{job.dtype:9}{row['MiB']:6.0f}{shares}"
             f"{row['ns per element']['ours']:10.5f}{row['copy GB/s']:11.0f}  {judge(row)}",
             flush=True,
         )

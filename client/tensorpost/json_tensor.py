@@ -24,7 +24,7 @@ from ._heads import ANY_NAME, JsonPath, is_array, is_object, shape_violation
 from .datatypes import DATA_TYPES, DataType
 from .problems import InvalidDescriptor, InvalidParameter, Violation, json_path
 
-__all__ = ["tensor_from_json", "tensor_to_json"]
+__all__ = ["json_type", "tensor_from_json", "tensor_to_json"]
 
 _MOST_VIOLATIONS = 8  # of a JSON tensor's elements; a million wrong numbers need no million messages
 _OUR_JSON = "tensorpost's JSON form of a tensor"
@@ -48,31 +48,38 @@ def tensor_to_json(array: NDArray[Any]) -> dict[str, Any]:
         InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
     """
     array = np.asarray(array)
+    row = json_type(array)
+    flat = array.ravel()
+    if row.dtype.kind in "biu" or row.dtype == np.float64:
+        data: list[Any] = flat.tolist()
+    else:
+        short = np.array([float(str(element)) for element in flat], np.float64)
+        # Seldom, decimals that are right for the narrow type land beside it when read as float64 first.
+        data = np.where(short.astype(flat.dtype) == flat, short, flat.astype(np.float64)).tolist()
+    return {"dtype": row.safetensors, "shape": list(array.shape), "data": data}
+
+
+def json_type(array: NDArray[Any]) -> DataType:
+    """The data type of an array that can be written as plain JSON.
+
+    Raises:
+        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
+    """
     row = ANY_NAME.get(array.dtype.name)
     if row not in _TYPES:
         raise InvalidParameter(
             f"an array of {array.dtype} has no JSON form here; JSON tensors hold numbers and booleans"
         )
-    flat = array.ravel()
-    if row.dtype.kind in "biu":
-        data: list[Any] = flat.tolist()
-    else:
-        with np.errstate(invalid="ignore"):  # a signalling NaN is refused below, like any other
-            exact = flat.astype(np.float64)
-        bad = np.flatnonzero(~np.isfinite(exact))
+    if row.dtype.kind not in "biu":
+        with np.errstate(invalid="ignore"):  # a signalling NaN is refused like any other
+            bad = np.flatnonzero(~np.isfinite(array.astype(np.float64)))
         if bad.size:
             place = json_path(map(int, np.unravel_index(int(bad[0]), array.shape)))[1:] or "[]"
             raise InvalidParameter(
-                f"{bad.size} of {flat.size} elements are not finite, the first at {place}, and JSON has no words for "
+                f"{bad.size} of {array.size} elements are not finite, the first at {place}, and JSON has no words for "
                 "them; ask for a binary form, npy or a frame (safetensors)"
             )
-        if flat.dtype == exact.dtype:
-            data = flat.tolist()
-        else:
-            short = np.array([float(str(element)) for element in flat], np.float64)
-            # Seldom, decimals that are right for the narrow type land beside it when read as float64 first.
-            data = np.where(short.astype(flat.dtype) == flat, short, exact).tolist()
-    return {"dtype": row.safetensors, "shape": list(array.shape), "data": data}
+    return row
 
 
 def tensor_from_json(document: Mapping[str, Any], *, path: tuple[str | int, ...] = ()) -> NDArray[Any]:

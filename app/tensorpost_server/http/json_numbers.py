@@ -1,23 +1,60 @@
-"""Numbers as JSON text, written block by block, so that other threads of Python run in between."""
+"""Elements of arrays as JSON text, written block by block, so that other threads of Python run in between.
+
+By orjson: for 65,536 elements it takes 0.2 ms (integers), 1.5 (float64) and 5 (float32), and pydantic-core or a loop in
+Python 1.6, 3.6 and 40.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic_core import to_json
+import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 __all__ = ["json_numbers"]
 
-_BLOCK = 4096  # elements written by one call of the encoder, 0.2 ms of float64
+_BLOCK = 8192  # elements between two chances for other threads: 0.2 ms of float64, 0.6 of float32
+_WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
-def json_numbers(values: list[Any]) -> bytes:
-    """The elements between commas, without brackets; NaN and infinities are the words of JavaScript.
+def json_numbers(array: NDArray[Any]) -> bytes:
+    """The elements in row-major order between commas, without brackets.
 
-    By pydantic-core, which writes float64 ten times as fast as the module json.
+    Floats have short decimals that read back to the same bits, even where a reader makes them float64 first. NaN and
+    infinities are the words of JavaScript.
 
     Args:
-        values: numbers or booleans.
+        array: numbers or booleans, of any shape.
     """
-    blocks = (values[at : at + _BLOCK] for at in range(0, len(values), _BLOCK))
-    return b",".join([to_json(block, inf_nan_mode="constants")[1:-1] for block in blocks])
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.itemsize == 2 and flat.dtype.kind not in "iu":  # float16 and bfloat16: many elements are the same
+        values, places = np.unique(flat.view(np.uint16), return_inverse=True)
+        values = values.view(flat.dtype)
+        short = np.array([float(str(value)) for value in values], np.float64)
+        flat = _read_back(short, values)[places]
+    return b",".join([_block(flat[at : at + _BLOCK]) for at in range(0, flat.size, _BLOCK)])
+
+
+def _block(flat: NDArray[Any]) -> bytes:
+    text = _dumps(flat)
+    if flat.dtype == np.float32:
+        text = _dumps(_read_back(np.array(orjson.loads(b"[%b]" % text), np.float64), flat))
+    if b"null" not in text:
+        return text
+    words = [_WORDS[str(float(element))] for element in flat[~np.isfinite(flat)]]
+    pieces = text.split(b"null")
+    return b"".join([part for pair in zip(pieces, [*words, b""], strict=True) for part in pair])
+
+
+def _read_back(short: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.float64]:
+    """The short decimals of values, or the values themselves where those are rounded to another one.
+
+    Seldom, decimals that are right for the narrow type land beside it when they are read as float64 first.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):  # of signalling NaN
+        return np.where(short.astype(values.dtype) == values, short, values.astype(np.float64))
+
+
+def _dumps(flat: NDArray[Any]) -> bytes:
+    return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]

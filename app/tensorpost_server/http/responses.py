@@ -18,7 +18,7 @@ from starlette.types import Message, Send
 from tensorpost import datatypes, frame
 from tensorpost.descriptors import TileOperatorDesc
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
-from tensorpost.json_tensor import tensor_to_json
+from tensorpost.json_tensor import json_type
 from tensorpost.operation import Slot
 from tensorpost.problems import LimitExceeded, NotAcceptable
 
@@ -259,14 +259,13 @@ def _json_body(prepared: PreparedCall, arrays: Mapping[str, NDArray[Any]], metad
 
 
 def tensor_json(array: NDArray[Any]) -> bytes:
-    """The JSON text of `tensor_to_json`.
+    """A tensor as JSON text: `{"dtype": "F32", "shape": [2], "data": [0.1, 2.0]}`.
 
     Raises:
-        InvalidParameter: whatever `tensor_to_json` refuses.
+        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
     """
-    tensor = tensor_to_json(array)
-    data = json_numbers(tensor.pop("data"))
-    return b'%b, "data": [%b]}' % (json.dumps(tensor).encode()[:-1], data)
+    members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    return b'%b, "data": [%b]}' % (json.dumps(members).encode()[:-1], json_numbers(array))
 
 
 def _npz_body(arrays: Mapping[str, NDArray[Any]]) -> bytes:

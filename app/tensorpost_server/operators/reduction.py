@@ -10,6 +10,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tensorpost import descriptors as dml
 from tensorpost.descriptors import AxisDirection, ReduceFunction
 
@@ -44,13 +46,15 @@ def reduce_lines(xp: ModuleType, x: Any, out: Any, axes: tuple[int, ...], functi
     if function in (ReduceFunction.MAX, ReduceFunction.MIN):
         out[...] = (xp.max if function is ReduceFunction.MAX else xp.min)(x, axis=axes, keepdims=True)
         return
-    x = x.astype(wide, copy=False)
+    summed = (ReduceFunction.SUM, ReduceFunction.AVERAGE, ReduceFunction.LOG_SUM, ReduceFunction.MULTIPLY)
+    if xp is np or function not in summed:
+        x = x.astype(wide, copy=False)  # CuPy widens while it sums; NumPy does so by pieces, whose sums are less exact
     total = {"axis": axes, "keepdims": True, "dtype": wide}
     match function:
         case ReduceFunction.SUM:
             out[...] = xp.sum(x, **total)
         case ReduceFunction.AVERAGE:
-            out[...] = xp.sum(x, **total) / x.dtype.type(x.size // out.size)
+            out[...] = xp.sum(x, **total) / np.dtype(wide).type(x.size // out.size)
         case ReduceFunction.MULTIPLY:
             out[...] = xp.prod(x, **total)
         case ReduceFunction.L1:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tensorpost.datatypes import DataType
 from tensorpost.layout import Layout
 from tensorpost.operation import Slot
@@ -198,10 +196,7 @@ def _json_data(output: OutputForm, data: memoryview) -> str:
         except UnicodeDecodeError:
             raise InvalidParameter(f"output {output.name!r} is no Unicode text; ask for binary data") from None
         return json.dumps(texts, separators=(",", ":"), ensure_ascii=False)[1:-1]
-    flat = Layout.row_major(output.data_type, output.shape).view(data).reshape(-1)
-    if flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
-        return json_numbers([float(str(element)) for element in flat]).decode()
-    return json_numbers(np.asarray(flat).tolist()).decode()
+    return json_numbers(Layout.row_major(output.data_type, output.shape).view(data)).decode()
 
 
 def streaming_head(form: ResponseForm, plan: Plan, worker: Worker) -> PreparedHead:
