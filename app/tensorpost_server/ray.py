@@ -41,6 +41,9 @@ _NAME = "tensorpost"
 _DRAIN_SECONDS = 5
 """How long a replica that stops still answers, so that no proxy sends it requests any more."""
 
+_FROM_HAPROXY = "tensorpost.from_haproxy"
+"""In the ASGI scope of requests that come by HTTP, rather than from Serve's own proxy by messages of Ray's."""
+
 _REPLICA_VARIABLES = {
     # Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
@@ -85,7 +88,7 @@ class Replica:
         self._service: Service = self._application.state.service
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._application if _answers_directly() else _with_bytes(self._application)
+        return _with_bytes(self._application)
 
     def check_health(self) -> None:
         """Raise what only a new process helps against; Serve then starts one.
@@ -104,16 +107,17 @@ class Replica:
         return {"queued_bytes": 0.0 if pool is None else float(sum(status.queued_bytes for status in pool.status()))}
 
 
-def _answers_directly() -> bool:
-    """Whether replicas answer HAProxy over HTTP, rather than Serve's own proxy by messages of Ray's."""
-    constants: Any = importlib.import_module("ray.serve._private.constants")
-    return bool(getattr(constants, "RAY_SERVE_ENABLE_HA_PROXY", False))
-
-
 def _with_bytes(app: ASGIApp) -> ASGIApp:
-    """An application whose bodies can be pickled: copied from views of its memory."""
+    """An application whose bodies can be pickled, where they are: for Serve's own proxy they are copied.
+
+    It answers in the place of HAProxy until HAProxy knows of a replica, or with `RAY_SERVE_ENABLE_HA_PROXY=0`.
+    """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get(_FROM_HAPROXY):
+            await app(scope, receive, send)
+            return
+
         async def send_bytes(message: Message) -> None:
             if isinstance(message.get("body"), memoryview):
                 message = {**message, "body": bytes(message["body"])}
@@ -144,6 +148,7 @@ class _ReplicaMiddleware:
             await send(message)
 
         if scope["type"] == "http":
+            scope[_FROM_HAPROXY] = True
             scope["headers"] = [*scope["headers"], (b"x-request-disconnect-disabled", b"?1")]
         await self._app(scope, receive, send_one_id)
 
@@ -220,7 +225,7 @@ def run(settings: Settings, replicas: int) -> None:
         include_dashboard=False if mine else None,
     )
     given = settings.model_dump(mode="json", exclude_unset=True)
-    serve.start(http_options={"host": settings.host, "port": settings.port, "location": "EveryNode"})
+    serve.start("EveryNode", {"host": settings.host, "port": settings.port})
     own = {name: value for name, value in given.items() if name not in _NOT_OURS}
     arguments = Arguments(replicas=replicas, settings=own)
     serve.run(_deployment(arguments, settings), name=_NAME, route_prefix="/")

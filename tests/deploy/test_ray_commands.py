@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.support.http_app import NPY
 from tests.support.live_server import UNDER_TEST
+from tests.support.processes import descendants
 
 from tensorpost import Client
 from tensorpost_server.settings import Settings
@@ -50,22 +51,6 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-def descendants(process: int) -> set[int]:
-    """Ids of the processes that this one has started, and those have."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has ended
-        children.setdefault(parent, []).append(int(stat.parent.name))
-    found, todo = set[int](), [process]
-    while todo:
-        todo += (new := set(children.get(todo.pop(), [])) - found)
-        found |= new
-    return found
 
 
 @contextmanager
@@ -108,20 +93,20 @@ def test_the_tests_of_a_server_pass() -> None:
 def test_serve_answers_and_ends_what_is_in_flight_before_it_stops() -> None:
     """By the signal to stop, as a service manager sends it, in the middle of a long answer."""
     x = np.arange(1 << 20, dtype=np.float32)
-    with served_on_ray(2) as (url, process):
-        body = io.BytesIO()
-        np.save(body, x)
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-        connection.request(
-            "POST", "/v1/operators/tile?repeats=64", body.getvalue(), {**NPY, "accept": NPY["content-type"]}
-        )
+    body = io.BytesIO()
+    np.save(body, x)
+    headers = {**NPY, "accept": NPY["content-type"]}
+    with (
+        served_on_ray(2) as (url, process),
+        closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection,
+        Client(url) as tp,
+    ):
+        assert np.array_equal(tp.tile(x[:3], (2,)), np.tile(x[:3], 2))
+        cluster = descendants(process.pid)
+        connection.request("POST", "/v1/operators/tile?repeats=64", body.getvalue(), headers)
         answer = connection.getresponse()
         assert answer.status == 200
         beginning = answer.read(1000)
-        with Client(url) as tp:
-            assert np.array_equal(tp.tile(x[:3], (2,)), np.tile(x[:3], 2))
-        cluster = descendants(process.pid)
-        assert len(cluster) > 5
 
         process.send_signal(signal.SIGTERM)
         told = time.monotonic()
@@ -130,8 +115,9 @@ def test_serve_answers_and_ends_what_is_in_flight_before_it_stops() -> None:
         status = process.wait(60)
         seconds = time.monotonic() - told
 
-        assert np.array_equal(result, np.tile(x, 64))
         print(f"\nstopped {seconds:.1f} s after SIGTERM, with an answer in flight; {len(cluster)} processes ended")
+        assert np.array_equal(result, np.tile(x, 64))
         assert status == 0
         assert seconds < Settings().shutdown_seconds
+        assert len(cluster) > 5
         assert not {pid for pid in cluster if Path(f"/proc/{pid}").exists()}
