@@ -39,6 +39,7 @@ from .responses import (
     JSON_BYTES_PER_TEXT_BYTE,
     WHOLE_FORMS,
     ResponseSender,
+    backend_name,
     check_output,
     json_elements,
     response_head,
@@ -340,7 +341,7 @@ class Execution:
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""
-        self._observation.backend = worker.backend.name
+        self._observation.backend = backend_name(worker, plan)
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()

@@ -56,7 +56,8 @@ class RequestRecord(NamedTuple):
         method: the HTTP method as it was sent; "-" if the head was not read.
         path: decoded, as it was sent, with any characters; "-" if its head was not read.
         operator: `TILE`, `Tile` of ONNX; None if it was no call of an operator that there is.
-        backend: name of the backend that computed it; None if none was chosen.
+        backend: name of the backend that computed it, as the header `Tensorpost-Backend` has it (`numba+numpy`); None
+            if none was chosen.
         status: status of the response; None if no response was begun.
         reason: code of the problem that it was refused with, or `client-disconnected`; None if all went well.
         received_bytes: length of its body as far as it arrived, bytes.
