@@ -1,8 +1,10 @@
-"""Every place that names the backend of a call names what computed it: answers, access log, metrics, `/v1/validate`."""
+"""Answers, access log, metrics and `/v1/validate` have one name for a backend and one for an operator."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from tensorpost_server.backends.numpy_ import NumpyBackend
 from tensorpost_server.http.observability.access_log import AccessLog, json_line
 from tensorpost_server.planning import make_plan
 
+COUNTER = "tensorpost_requests_total{"
 INT64 = np.arange(4, dtype=np.int64).reshape(2, 2)
 MATRICES = frame_bytes({"A": ("I64", [2, 2], INT64.tobytes()), "B": ("I64", [2, 2], INT64.tobytes())}, {})
 MODEL = {"inputs": [{"name": "A", "shape": [2], "datatype": "INT64", "data": [1, 2]},
@@ -46,10 +49,10 @@ CALLS = {
 }
 
 
-def named_in_metrics(server: Serving) -> set[str]:
+def counted(server: Serving) -> list[dict[str, str]]:
+    """The labels of `tensorpost_requests_total`."""
     text = server.ask(request_bytes("GET", "/metrics")).body.decode()
-    labels = [line.partition("{")[2] for line in text.splitlines() if line.startswith("tensorpost_requests_total{")]
-    return {label.partition('backend="')[2].partition('"')[0] for label in labels} - {"none"}
+    return [dict(re.findall(r'(\w+)="(\w*[+\w]*)"', line)) for line in text.splitlines() if line.startswith(COUNTER)]
 
 
 @pytest.mark.parametrize("how", CALLS)
@@ -69,7 +72,7 @@ def test_one_request_has_one_name(how: str):
                 wire.send(request_bytes("POST", path, body, headers))
                 answers.append(wire.answer())
         eventually(lambda: "".join(lines).count("\n") >= 4, "the lines are written")
-        in_metrics = named_in_metrics(server)
+        in_metrics = {labels["backend"] for labels in counted(server)}
 
     assert [(answer.status, answer.headers["tensorpost-backend"]) for answer in answers] == [(200, name)] * 4
     assert [json.loads(line)["backend"] for line in "".join(lines).splitlines()[:4]] == [name] * 4
@@ -104,3 +107,36 @@ def test_cuda_refuses_what_numpy_would_compute(op_type: str):
 
     assert [cuda.refuses(plan) for plan in plans] == [None, "numpy computes it, in ordinary memory"]
     assert [NumpyBackend().library(plan) for plan in plans] == ["", ""]
+
+
+def test_refused_and_served_calls_of_an_operator_have_one_label():
+    x, frame = npy_bytes([[1, 2]]), frame_bytes({"A": ("F32", [1], bytes(4)), "B": ("F32", [1], bytes(4))}, {})
+    calls = [
+        ("/v1/onnx/Resize?mode=linear&sizes=2,2", x, NPY, "Resize", (200, 422)),
+        ("/v1/onnx/Add", frame, FRAME, "Add", (200, 422)),
+        ("/v1/operators/Tile?repeats=1,2", x, NPY, "TILE", (200, 400)),
+        ("/v2/models/onnx.tile/infer", b"", JSON, "Tile", (400, 400)),
+        ("/v1/onnx/tile", x, NPY, "none", (404, 404)),
+    ]
+    if importlib.util.find_spec("onnxruntime") is not None:
+        calls.append(("/v1/onnx/Det?opset=19", npy_bytes(np.eye(3, dtype="f4")), NPY, "Det", (200, 422)))
+    wanted: set[tuple[str, int]] = set()
+    lines: list[str] = []
+    with serving() as server:
+        server.service.observe_by(AccessLog(json_line, lines.append))
+        for path, body, fields, operator, statuses in calls:
+            whole = request_bytes("POST", path, body, fields)
+            spoilt = request_bytes("POST", path + ("&" if "?" in path else "?") + "nonsense=1", body, fields)
+            with server.wire() as wire:
+                for request in (whole, whole, whole, spoilt):  # parsed, prepared, replayed, refused
+                    wire.send(request)
+                    status = wire.answer().status
+                    assert status == statuses[request is spoilt], (path, status)
+                    wanted.add((operator, status))
+        found = {(labels["operator"], int(labels["status"])) for labels in counted(server)}
+        eventually(lambda: "".join(lines).count("\n") > 4 * len(calls), "the lines are written")
+    logged = [json.loads(line) for line in "".join(lines).splitlines()]
+    versions = {(line["operator"], line["opset_version"], line["status"]) for line in logged}
+
+    assert found == wanted
+    assert {("Resize", 19, 200), ("Resize", None, 422), ("Add", 14, 200), ("TILE", None, 200)} <= versions
