@@ -20,7 +20,7 @@ from tensorpost.descriptors import TileOperatorDesc
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
 from tensorpost.json_tensor import json_type
 from tensorpost.operation import Slot
-from tensorpost.problems import LimitExceeded, NotAcceptable
+from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ..engine import Stages, Worker
 from ..planning import Plan
@@ -262,9 +262,13 @@ def tensor_json(array: NDArray[Any]) -> bytes:
     """A tensor as JSON text: `{"dtype": "F32", "shape": [2], "data": [0.1, 2.0]}`.
 
     Raises:
-        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
+        NotAcceptable: NaN or infinity, which JSON cannot represent; complex numbers, text and other types.
     """
-    members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    try:
+        members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    except InvalidParameter as error:
+        others = f"{MediaType.NPY.value} or {MediaType.FRAME.value}"
+        raise NotAcceptable(f"the output: {error.detail}, as with Accept: {others}") from None
     return b'%b, "data": [%b]}' % (json.dumps(members).encode()[:-1], json_numbers(array))
 
 
