@@ -25,6 +25,7 @@ from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import operator_routes
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
+from .http.caller_address import TrustedProxies
 from .http.documents import examples, playground
 from .http.documents.openapi import expanded
 from .http.error_responses import (
@@ -112,7 +113,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
-    service = Service(settings, admission, AccessControl(settings), InferenceService(settings), metrics=metrics)
+    access, inference = AccessControl(settings), InferenceService(settings)
+    service = Service(settings, admission, access, inference, TrustedProxies.of(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
