@@ -38,6 +38,7 @@ from .http.error_responses import (
 )
 from .http.observability import metrics_endpoint
 from .http.observability.access_log import AccessLog, console_line, json_line
+from .http.observability.log_format import log_format
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
@@ -182,17 +183,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 def _access_log(settings: Settings) -> AccessLog | None:
     """The access log as the settings say, on standard error; None if it is off."""
-    choice = settings.access_log
-    if choice == "off" or not logging.getLogger(__name__).isEnabledFor(logging.INFO):
+    if settings.access_log == "off" or not logging.getLogger(__name__).isEnabledFor(logging.INFO):
         return None
-    if choice == "auto":
-        choice = "console" if sys.stderr.isatty() else "json"
 
     def write(lines: str) -> None:
         sys.stderr.write(lines)
         sys.stderr.flush()
 
-    return AccessLog(console_line if choice == "console" else json_line, write)
+    return AccessLog(console_line if log_format(settings) == "console" else json_line, write)
 
 
 async def _trim(admission: Admission, sweep: Callable[[], object], seconds: float = KEEP_SECONDS / 4) -> None:

@@ -197,7 +197,8 @@ class Settings(BaseSettings):
     access_log: Literal["auto", "json", "console", "off"] = Field(
         default="auto",
         description="A line on standard error for each request that has ended. json: an object in a line; console: for "
-        "people; auto: console on a terminal, else json. A log level above info turns it off too.",
+        "people; auto: console on a terminal, else json; off: none. A log level above info turns it off too. Warnings "
+        "and errors are written in the same format; with off, in that of auto.",
     )
     metrics: bool = Field(
         default=True,

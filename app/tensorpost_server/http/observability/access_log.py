@@ -14,7 +14,7 @@ from functools import lru_cache
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
-__all__ = ["AccessLog", "console_line", "json_line", "printable"]
+__all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
 
 _LONGEST_TEXT = 200
 
@@ -33,7 +33,7 @@ def json_line(record: RequestRecord) -> str:
     """A record as a JSON object in one line."""
     stages = ",".join([f'"{name}":{took:.3f}' for name, took in record.stages.items()])
     return (
-        f'{{"time":"{_time(record.ended)}","event":"request","id":"{record.id}","caller":{_quoted(record.caller)},'
+        f'{{"time":"{timestamp(record.ended)}","event":"request","id":"{record.id}","caller":{_quoted(record.caller)},'
         f'"method":{_quoted(record.method)},"path":{_quoted(record.path)},"operator":{_quoted(record.operator)},'
         f'"backend":{_quoted(record.backend)},"status":{record.status or "null"},"reason":{_quoted(record.reason)},'
         f'"bytes_in":{record.received_bytes},"bytes_out":{record.sent_bytes},"ms":{record.seconds * 1e3:.3f},'
@@ -43,7 +43,7 @@ def json_line(record: RequestRecord) -> str:
 
 def console_line(record: RequestRecord) -> str:
     """A record as a line for people: what is not there is left out."""
-    parts = [_time(record.ended), str(record.status or "---"), printable(record.method), printable(record.path)]
+    parts = [timestamp(record.ended), str(record.status or "---"), printable(record.method), printable(record.path)]
     for name, value in (
         ("operator", record.operator),
         ("backend", record.backend),
@@ -63,7 +63,7 @@ def _quoted(text: str | None) -> str:
     return "null" if text is None else json.dumps(printable(text))
 
 
-def _time(moment: float) -> str:
+def timestamp(moment: float) -> str:
     """UTC with milliseconds, as RFC 3339 writes it."""
     return f"{_second(int(moment))}.{int(moment % 1 * 1e3):03d}Z"
 
