@@ -202,7 +202,7 @@ class Settings(BaseSettings):
     )
     metrics: bool = Field(
         default=True,
-        description="Whether requests are counted and GET /metrics says so, in Prometheus's text format.",
+        description="Whether requests are counted and GET /metrics says so, in Prometheus's formats.",
     )
     playground: bool = Field(
         default=True,

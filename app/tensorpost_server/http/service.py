@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -73,6 +74,7 @@ class Service:
         traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: the thread for large JSON and heads.
+        scraping: held while metrics are written.
         slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
@@ -93,6 +95,7 @@ class Service:
     traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
+    scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
     slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
 
