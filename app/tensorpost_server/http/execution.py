@@ -25,11 +25,12 @@ from .call_cache import (
     WholeMessages,
     received_tensors,
 )
+from .caller_address import caller_of
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import FRAMING, Framing, caller_of, content_length, wait_seconds
+from .headers import FRAMING, Framing, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadBody, ReadCall, read_call

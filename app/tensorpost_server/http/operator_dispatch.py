@@ -57,6 +57,8 @@ class OperatorDispatch:
             await self._app(scope, receive, send)
             return
         fields = header_fields(scope["headers"])
+        if (proxies := self._service.proxies) is not None:
+            proxies.set_client(scope, fields)
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         observation = Observation(scope, id_)
         if self._service.traces is not None:

@@ -18,11 +18,12 @@ from tensorpost.problems import InvalidDescriptor, Unavailable, Violation
 from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
+from .caller_address import caller_of
 from .caller_watch import CallerWatch
 from .dialects import served_operator
 from .documents import examples
 from .documents.conformance import conformance_of
-from .headers import FRAMING, Framing, caller_of, content_length, header_fields
+from .headers import FRAMING, Framing, content_length, header_fields
 from .media_types import refuse_content_encoding, require_json
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES

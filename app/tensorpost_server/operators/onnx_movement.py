@@ -243,7 +243,9 @@ def scatter_form(node: OnnxNode) -> Array:
     """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
     _, indices = node.tensors[1]
     scratch = indices.element_count * (8 * len(indices.shape) + 40)
-    return Array(_scatter, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_index_range(node))
+    return Array(
+        _scatter, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_index_range(node)
+    )
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -259,7 +261,9 @@ def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, redu
 def scatter_nd_form(node: OnnxNode) -> Array:
     """The data, then `output[indices[k]]` is the update, or takes it in by the reduction."""
     scratch = 24 * node.tensors[1][1].element_count
-    return Array(_scatter_nd, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_tuple_range(node))
+    return Array(
+        _scatter_nd, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_tuple_range(node)
+    )
 
 
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:
