@@ -12,7 +12,7 @@ The tree::
     |   |-- InvalidParameter                 a query parameter or header that is unknown or malformed
     |   |-- TensorMismatch                   other tensors than the operation takes: names, number, types or shapes
     |   |-- BodyMismatch                     the body is shorter or longer than its head says
-    |   |-- LengthRequired                   no Content-Length
+    |   |-- LengthRequired                   no body: neither Content-Length nor chunked
     |   |-- UnsupportedMediaType             a Content-Type we do not read
     |   |-- NotAcceptable                    an Accept we cannot write
     |   |-- Unauthenticated                  no API key, or none that is valid
@@ -21,7 +21,7 @@ The tree::
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now
-    |   |-- TooBusy                          every byte of the memory budget is in use; try again
+    |   |-- TooBusy                          all requests, connections or memory are in use; try again
     |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
@@ -402,10 +402,10 @@ class BodyMismatch(InvalidRequest):
 
 
 class LengthRequired(InvalidRequest):
-    """The request has a body but no Content-Length."""
+    """The request has no body: it has neither Content-Length nor `Transfer-Encoding: chunked`."""
 
     code = "length-required"
-    title = "Content-Length is required"
+    title = "The request has no body"
 
 
 class UnsupportedMediaType(InvalidRequest):
@@ -473,7 +473,7 @@ class Unavailable(TensorpostError):
 
 
 class TooBusy(Unavailable):
-    """Every byte of the memory budget is in use. `extra["retry_after_seconds"]` says when to try again."""
+    """All requests, connections or memory are in use, or the caller's share. Wait `extra["retry_after_seconds"]`."""
 
     code = "too-busy"
     title = "Too busy"

@@ -1,17 +1,21 @@
-"""`GET /metrics`: what is counted is what was sent, in a text that a reader written from the format's page takes."""
+"""`GET /metrics`: what is counted is what was sent, in texts that prometheus-client's parsers take, and a reader of
+the text format that was written here from the format's page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import Metric, generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.http_app import NPY, Serving, assert_problem, eventually, http_app, npy_bytes, request_bytes, serving
 
-from tensorpost_server.http.observability.metrics import BOUNDS, METRICS, RequestMetrics, Sample, exposition
+from tensorpost_server.http.observability.metrics import BOUNDS, METRICS, RequestMetrics, SampleCollector
 from tensorpost_server.http.observability.request_record import RequestRecord
 
 TILE = "/v1/operators/tile?repeats=2&backend=numpy"
@@ -88,6 +92,60 @@ def test_requests_of_every_path_are_counted():
     assert found["tensorpost_ready"][at()] == 1
 
 
+OPENMETRICS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+"""What Prometheus 3 sends."""
+
+PROCESS = {
+    "process_cpu_seconds", "process_max_fds", "process_open_fds", "process_resident_memory_bytes",
+    "process_start_time_seconds", "process_virtual_memory_bytes",
+}  # fmt: skip
+"""Of prometheus-client, on Linux."""
+
+Parse = Callable[[str], Iterable[Metric]]
+FORMATS: list[tuple[str | None, str, Parse]] = [
+    (None, "text/plain; version=0.0.4; charset=utf-8", text_string_to_metric_families),
+    ("*/*", "text/plain; version=0.0.4; charset=utf-8", text_string_to_metric_families),
+    (OPENMETRICS, "application/openmetrics-text; version=1.0.0;", openmetrics.text_string_to_metric_families),
+    # No version is a number: what everybody reads, and no fault of the server.
+    ("application/openmetrics-text;version=x", "text/plain; version=0.0.4;", text_string_to_metric_families),
+]
+
+
+@pytest.mark.parametrize(("accept", "media_type", "parse"), FORMATS, ids=["none", "any", "openmetrics", "malformed"])
+def test_prometheus_reads_what_was_sent(accept: str | None, media_type: str, parse: Parse):
+    small = npy_bytes([1, 2])
+    with http_app() as app:
+        for _ in range(3):
+            assert app.post(TILE, small).status_code == 200
+        app.post("/v1/operators/tile?repeats=x", small)
+        answer = app.get("/metrics", headers={} if accept is None else {"accept": accept})
+
+    assert answer.headers["content-type"].startswith(media_type)
+    families = {family.name: family for family in parse(answer.text)}
+    counters = {name for name, metric in METRICS.items() if metric.kind == "counter"}
+    assert counters == {
+        f"{name}_total" for name, family in families.items() if name not in PROCESS and family.type == "counter"
+    }
+    assert METRICS.keys() <= families.keys() | {f"{name}_total" for name in families}
+    process = {name for name in families if name.startswith("process_")}
+    assert process == PROCESS if Path("/proc/self/stat").exists() else not process
+    values = {(sample.name, frozenset(sample.labels.items())): sample.value
+              for family in families.values() for sample in family.samples}  # fmt: skip
+    assert values["tensorpost_requests_total", at(**CALL, status="200")] == 3
+    assert values["tensorpost_requests_total", at(operator="TILE", backend="none", status="422")] == 1
+    assert values["tensorpost_received_bytes_total", at(**CALL)] == 3 * len(small)
+    assert values["tensorpost_sent_bytes_total", at(**CALL)] == 3 * len(npy_bytes([1] * 4))
+    assert values["tensorpost_request_seconds_bucket", at(**CALL, le="+Inf")] == 3
+    assert values["tensorpost_request_seconds_bucket", at(**CALL, le="60.0")] == 3
+    assert values["tensorpost_request_seconds_count", at(**CALL)] == 3
+    assert values["tensorpost_stage_seconds_count", at(stage="compute", backend="numpy")] == 3
+    assert values["tensorpost_refusals_total", at(reason="invalid-descriptor")] == 1
+    assert values["tensorpost_memory_limit_bytes", at()] == app.service.admission.memory_bytes
+
+
 def test_callers_that_leave_are_cancellations():
     with serving() as server:
         with server.wire() as wire:
@@ -127,22 +185,31 @@ def test_they_can_be_turned_off():
         assert_problem(app.get("/metrics"), 404, "not-found")
 
 
+def request_of(seconds: float) -> RequestRecord:
+    return RequestRecord(0, "", None, "POST", "/", "TILE", "numpy", 200, None, 1, 2, 1, {"head": 1.0}, seconds)
+
+
+def test_samples_stay_as_they_are_while_a_thread_writes_them():
+    metrics = RequestMetrics()
+    metrics.observe([request_of(0.5)])
+    collector = SampleCollector([*metrics.samples()])
+    before = generate_latest(collector)
+    metrics.observe([request_of(0.5)])
+
+    assert generate_latest(collector) == before
+    assert generate_latest(SampleCollector([*metrics.samples()])) != before
+
+
 def test_a_histogram_counts_what_is_at_most_its_upper_ends():
     metrics = RequestMetrics()
     seconds = [0.0, BOUNDS[0], BOUNDS[0] * 1.001, 0.0009, 70.0]
     for took in seconds:
-        metrics.observe([RequestRecord(0, "", None, "POST", "/", "TILE", "numpy", 200, None, 1, 2, 1, {}, took)])
-    found = read(exposition(metrics.samples()))
+        metrics.observe([request_of(took)])
+    found = read(generate_latest(SampleCollector([*metrics.samples()])).decode())
 
     buckets = {float(dict(labels)["le"]): n for labels, n in found["tensorpost_request_seconds_bucket"].items()}
     assert buckets == {upper: sum(took <= upper for took in seconds) for upper in (*BOUNDS, float("inf"))}
     assert found["tensorpost_request_seconds_sum"][at(**CALL)] == pytest.approx(sum(seconds))
-
-
-def test_labels_are_escaped():
-    sample = Sample("tensorpost_build_info", ('a"b\\c\nd', "3"), 1)
-
-    assert 'tensorpost_build_info{version="a\\"b\\\\c\\nd",python="3"} 1' in exposition([sample]).splitlines()
 
 
 BACKENDS = "app/tensorpost_server/backends"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 from tests.support.http_app import http_app
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 from tensorpost.onnx import schemas, shapes
 from tensorpost_server.operators import onnx_runtime
@@ -27,7 +27,7 @@ FRAME = {"content-type": "application/vnd.safetensors"}
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
-    with live_server() as url, httpx.Client(base_url=url) as client:
+    with default_server() as url, httpx.Client(base_url=url) as client:
         yield client
 
 

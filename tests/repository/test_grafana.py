@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tensorpost_server.http.observability.metrics import METRICS
+from tensorpost_server.http.observability.metrics import METRICS as OURS
+from tensorpost_server.http.observability.metrics import Metric
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -19,6 +20,9 @@ _NAME = re.compile(r"\b(?:tensorpost|process)_[a-z_]+")
 _SELECTOR = re.compile(r"((?:tensorpost|process)_[a-z_]+)\{([^}]*)\}")
 _GROUPED = re.compile(r"\bby \(([a-z_, ]*)\)")
 FROM_PROMETHEUS = {"instance", "job"}
+# What prometheus-client says of a process on Linux; tests/http/test_metrics.py holds the names to what it says.
+PROCESS = ("cpu_seconds_total", "max_fds", "open_fds", "resident_memory_bytes", "start_time_seconds")
+METRICS = {**OURS, **{f"process_{name}": Metric("gauge", (), "") for name in PROCESS}}
 DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "tensorpost.json").read_text("utf-8"))
 ALERTS = dict(
     re.findall(r"- alert: (\w+)\n +expr: (.+)\n", (GRAFANA / "alerts.yaml").read_text("utf-8")),

@@ -314,24 +314,29 @@ def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
 
 
 def backend_name(worker: Worker, plan: Plan) -> str:
-    """The name of the backend, and the library that does its work where that is another one."""
-    return worker.backend.name + (f"+{plan.library}" if plan.library else "")
+    """The name of the backend, and the library that computes the plan in its place: `numba+numpy`.
+
+    Answers, access log, metrics and traces have this one name.
+    """
+    library = worker.backend.library(plan)
+    return f"{worker.backend.name}+{library}" if library else worker.backend.name
 
 
 def _head(
     worker: Worker, plan: Plan, media_type: MediaType, body_head: bytes, length: int, *, inline: bool
 ) -> PreparedHead:
+    backend = backend_name(worker, plan)
     headers = (
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", backend_name(worker, plan).encode()),
+        (b"tensorpost-backend", backend.encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
     if media_type not in _SELF_DESCRIBED:
         layout = plan.outputs[0].layout
         headers += raw_tensor_fields(layout.data_type, layout.sizes)
-    return PreparedHead(headers, field_lines(headers), body_head, inline)
+    return PreparedHead(headers, field_lines(headers), body_head, backend, inline)
 
 
 class ResponseSender:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .caller_address import TrustedProxies
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
@@ -62,6 +64,7 @@ class Service:
         admission: the memory budget.
         access: who may call.
         inference: the models of `/v2`.
+        proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
@@ -71,6 +74,7 @@ class Service:
         traces: makes spans of the requests that have ended; None if they are off.
         records: takes the record of each request that has ended, on every path; None if nobody wants them.
         parsing: the thread for large JSON and heads.
+        scraping: held while metrics are written.
         slow_threads: threads for what may take seconds: pictures, npz, compressed bodies, the package onnx.
         end: ends the process when a device failed for good, so that its supervisor starts a clean one.
     """
@@ -79,6 +83,7 @@ class Service:
     admission: Admission
     access: AccessControl
     inference: InferenceService
+    proxies: TrustedProxies | None = None
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(
@@ -90,6 +95,7 @@ class Service:
     traces: Traces | None = None
     records: RecordBatch | None = None
     parsing: ParseThreads = field(default_factory=ParseThreads)
+    scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
     slow_threads: ParseThreads = field(default_factory=lambda: ParseThreads(2, "tensorpost-slow"))
     end: Callable[[], None] = _stop_process
 

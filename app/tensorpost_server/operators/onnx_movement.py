@@ -243,7 +243,9 @@ def scatter_form(node: OnnxNode) -> Array:
     """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
     _, indices = node.tensors[1]
     scratch = indices.element_count * (8 * len(indices.shape) + 40)
-    return Array(_scatter, 3, _work(node), node.parameters, scratch, index_range=_index_range(node))
+    return Array(
+        _scatter, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_index_range(node)
+    )
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -252,14 +254,16 @@ def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, redu
     coordinates = list(xp.nonzero(inside))
     values = updates[tuple(coordinates)]
     coordinates[axis] = places[inside]
-    return _updated(xp, x, tuple(coordinates), values, reduction)
+    return _updated(x, tuple(coordinates), values, reduction)
 
 
 @form_of_node("ScatterND")
 def scatter_nd_form(node: OnnxNode) -> Array:
     """The data, then `output[indices[k]]` is the update, or takes it in by the reduction."""
     scratch = 24 * node.tensors[1][1].element_count
-    return Array(_scatter_nd, 3, _work(node), node.parameters, scratch, index_range=_tuple_range(node))
+    return Array(
+        _scatter_nd, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_tuple_range(node)
+    )
 
 
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:
@@ -268,19 +272,21 @@ def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: s
     places = tuple([_inside(xp, indices[..., at], x.shape[at]) for at in range(indices.shape[-1])])
     if not places:  # tuples of no numbers name the whole tensor
         places = (xp.zeros(indices.shape[:-1], "int64"),)
-        return _updated(xp, x[None], places, updates, reduction)[0]
-    return _updated(xp, x, places, updates, reduction)
+        return _updated(x[None], places, updates, reduction)[0]
+    return _updated(x, places, updates, reduction)
 
 
-def _updated(xp: ModuleType, x: Any, places: tuple[Any, ...], values: Any, reduction: str) -> Any:
+def _combining_library(node: OnnxNode) -> str:
+    """NumPy, if values that meet are combined: CuPy has no product of this kind."""
+    return "" if dict(node.parameters)["reduction"] == "none" else "numpy"
+
+
+def _updated(x: Any, places: tuple[Any, ...], values: Any, reduction: str) -> Any:
     """A copy of the array with some elements set, or combined with all values that meet there, in float32 of halves."""
     if reduction == "none":
         made = x.copy()
         made[places] = values
         return made
-    if xp is not np:  # CuPy has no product of this kind
-        host = [np.asarray(array.get()) for array in (x, values, *places)]
-        return xp.asarray(_updated(np, host[0], tuple(host[2:]), host[1], reduction))
     wide = "float32" if x.dtype.name in ("float16", "bfloat16") else x.dtype
     made = x.astype(wide)
     function = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]

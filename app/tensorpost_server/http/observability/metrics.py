@@ -1,7 +1,7 @@
-"""Counters and histograms of requests, and the text format in which Prometheus reads them.
+"""Counters and histograms of requests, and their collector for prometheus-client, which writes them when they are read.
 
-Source of the format: Prometheus, "Exposition formats", text format 0.0.4. It is written here because a request must not
-pay for it: prometheus-client takes a lock and looks labels up for every value, of which a request has a dozen.
+They are counted here and not by prometheus-client's own counters, which take a lock and look labels up for every value,
+of which a request has a dozen (docs/decisions/0027-metrics-and-access-log.md has the figures).
 
 Numbers are kept per application and changed on the event loop's thread alone, so there are no locks. The values of a
 label are bounded: operators that there are, backends, statuses, stages and problem codes.
@@ -10,15 +10,19 @@ label are bounded: operators that there are, backends, statuses, stages and prob
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from ...engine import STAGES
 from .request_record import CLIENT_DISCONNECTED, RequestRecord
 
-__all__ = ["BOUNDS", "CONTENT_TYPE", "METRICS", "Metric", "RequestMetrics", "Sample", "exposition"]
+__all__ = ["BOUNDS", "METRICS", "Metric", "RequestMetrics", "Sample", "SampleCollector"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MetricFamily = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 BOUNDS = (25e-6, 1e-4, 2.5e-4, 1e-3, 2.5e-3, 1e-2, 2.5e-2, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
 """Upper ends of the buckets of every histogram, seconds: from a replayed call to a large tensor on a slow line."""
@@ -96,17 +100,19 @@ METRICS: Mapping[str, Metric] = {
         "counter", (), "Requests whose spans were lost, because more ended than spans could be made of."
     ),
     "tensorpost_build_info": Metric("gauge", ("version", "python"), "Always 1."),
-    "process_start_time_seconds": Metric("gauge", (), "When the application was made, seconds since 1970."),
-    "process_cpu_seconds_total": Metric("counter", (), "Processor time of the process."),
-    "process_resident_memory_bytes": Metric("gauge", (), "Memory of the process that is in RAM (Linux)."),
-    "process_open_fds": Metric("gauge", (), "Open descriptors, connections among them (Linux)."),
-    "process_max_fds": Metric("gauge", (), "Descriptors that may be open (not on Windows)."),
 }  # fmt: skip
-"""Every metric there is, by name, in the order in which they are written."""
+"""Every metric of ours by name, in the order in which they are written; process_* are prometheus-client's."""
+
+_FAMILIES: Mapping[str, type[MetricFamily]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+_UPPER_ENDS = (*map(repr, BOUNDS), "+Inf")
 
 
 class Sample(NamedTuple):
-    """One line.
+    """One value of a metric.
 
     Attributes:
         metric: its name in `METRICS`.
@@ -132,6 +138,16 @@ class Histogram:
         """Count a value."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.sum += seconds
+
+    def copy(self) -> Histogram:
+        """The same, which stays as it is."""
+        copied = Histogram()
+        copied.counts, copied.sum = self.counts.copy(), self.sum
+        return copied
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """The upper end of each bucket, and how many values are at most that."""
+        return [*zip(_UPPER_ENDS, accumulate(self.counts), strict=True)]
 
 
 class _CallCounts:
@@ -179,53 +195,44 @@ class RequestMetrics:
                 self._refusals[record.reason] = self._refusals.get(record.reason, 0) + 1
 
     def samples(self) -> Iterator[Sample]:
-        """What was counted."""
+        """What was counted; it stays as it is when more is."""
         for (operator, backend), calls in self._calls.items():
             labels = operator or "none", backend or "none"
             for status, count in calls.statuses.items():
                 yield Sample("tensorpost_requests_total", (*labels, str(status or "none")), count)
-            yield Sample("tensorpost_request_seconds", labels, calls.seconds)
+            yield Sample("tensorpost_request_seconds", labels, calls.seconds.copy())
             yield Sample("tensorpost_received_bytes_total", labels, calls.received_bytes)
             yield Sample("tensorpost_sent_bytes_total", labels, calls.sent_bytes)
             yield Sample("tensorpost_slices_total", labels, calls.slices)
         for backend, stages in self._stages.items():
             for stage, histogram in stages.items():
-                yield Sample("tensorpost_stage_seconds", (stage, backend or "none"), histogram)
+                yield Sample("tensorpost_stage_seconds", (stage, backend or "none"), histogram.copy())
         for reason, count in self._refusals.items():
             yield Sample("tensorpost_refusals_total", (reason,), count)
         yield Sample("tensorpost_cancellations_total", (), self._cancellations)
 
 
-def exposition(samples: Iterable[Sample]) -> str:
-    """The text that Prometheus reads, with the samples of each metric together."""
-    by_metric: dict[str, list[Sample]] = {name: [] for name in METRICS}
-    for sample in samples:
-        by_metric[sample.metric].append(sample)
-    lines: list[str] = []
-    for name, found in by_metric.items():
-        metric = METRICS[name]
-        lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
-        for sample in found:
-            labels = ",".join(
-                [f'{label}="{_escaped(v)}"' for label, v in zip(metric.labels, sample.labels, strict=True)]
-            )
-            if isinstance(sample.value, Histogram):
-                lines += _histogram_lines(name, labels, sample.value)
+class SampleCollector(Collector):
+    """Hands samples to prometheus-client.
+
+    Args:
+        samples: values of `METRICS`, in any order.
+    """
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Every metric of `METRICS` with its samples."""
+        families = {
+            name: _FAMILIES[metric.kind](name, metric.help, labels=metric.labels) for name, metric in METRICS.items()
+        }
+        for sample in self._samples:
+            family, value = families[sample.metric], sample.value
+            if isinstance(family, HistogramMetricFamily):
+                assert isinstance(value, Histogram)
+                family.add_metric(sample.labels, value.buckets(), value.sum)
             else:
-                lines.append(f"{name}{{{labels}}} {sample.value!r}" if labels else f"{name} {sample.value!r}")
-    return "\n".join([*lines, ""])
-
-
-def _histogram_lines(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
-    """Buckets with all that is below their upper end, as the format wants them; then the sum and the count."""
-    count, comma = 0, "," if labels else ""
-    for bound, inside in zip((*BOUNDS, None), histogram.counts, strict=True):
-        count += inside
-        upper = "+Inf" if bound is None else f"{bound:g}"
-        yield f'{name}_bucket{{{labels}{comma}le="{upper}"}} {count}'
-    yield f"{name}_sum{{{labels}}} {histogram.sum!r}"
-    yield f"{name}_count{{{labels}}} {count}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+                assert not isinstance(value, Histogram)
+                family.add_metric(sample.labels, value)
+        yield from families.values()

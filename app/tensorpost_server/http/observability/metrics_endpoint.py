@@ -3,43 +3,56 @@
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 
 from fastapi import APIRouter
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tensorpost.problems import NotFound
 
-from ...machine import resident_memory
 from ...settings import setting_variable
 from ..service import Service, service_of
-from .metrics import CONTENT_TYPE, METRICS, Sample, exposition
-
-try:
-    import resource
-except ModuleNotFoundError:  # Windows
-    resource = None
+from .metrics import METRICS, Sample, SampleCollector
 
 __all__ = ["router"]
 
 router = APIRouter()
-_STARTED = time.time()
 
 
 @router.get("/metrics", summary="Read the metrics", tags=["service"], response_class=Response)
 async def read_metrics(request: Request) -> Response:
-    """Every metric of docs/operations.md in Prometheus's text format 0.0.4; 404 if a setting turned them off."""
+    """Every metric of docs/operations.md as Prometheus's text, or OpenMetrics if `Accept` names it; 404 if off."""
     service = service_of(request)
     if service.metrics is None or service.records is None:
         raise NotFound(f"metrics are turned off here (setting {setting_variable('metrics')})")
-    service.records.flush()
-    text = exposition([*service.metrics.samples(), *_state(service), *_process()])
-    return Response(text, media_type=CONTENT_TYPE)
+    encode, content_type = _encoder(",".join(request.headers.getlist("accept")))
+    async with service.scraping:  # those that wait hold no samples, which may be megabytes
+        service.records.flush()
+        samples = [*service.metrics.samples(), *_state(service)]
+        # With every operator in use it takes 40 ms and more, so it does not run on the event loop's thread.
+        text = await service.parsing.of("metrics").run(True, _written, samples, encode)
+    return Response(text, headers={"Vary": "Accept"}, media_type=content_type)
+
+
+def _written(samples: list[Sample], encode: Callable[[Collector], bytes]) -> bytes:
+    """The samples and the figures of the process in an encoding of prometheus-client's."""
+    registry = CollectorRegistry()
+    registry.register(SampleCollector(samples))
+    ProcessCollector(registry=registry)
+    return encode(registry)
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """What writes the format that `Accept` asks for, and its media type."""
+    try:
+        return choose_encoder(accept)
+    except TypeError:  # prometheus-client 0.26 compares a version that is no number with numbers
+        return choose_encoder("")
 
 
 def _state(service: Service) -> Iterator[Sample]:
@@ -76,15 +89,3 @@ def _state(service: Service) -> Iterator[Sample]:
         for name, value in status.gauges.items():
             if (metric := f"tensorpost_{name}") in METRICS:
                 yield Sample(metric, labels, value)
-
-
-def _process() -> Iterator[Sample]:
-    """What Prometheus's own libraries say of every process, by the same names."""
-    yield Sample("process_start_time_seconds", (), round(_STARTED, 3))
-    yield Sample("process_cpu_seconds_total", (), round(time.process_time(), 3))
-    with suppress(OSError, AttributeError, ValueError):  # there is no /proc, or it is not Linux's
-        if (resident := resident_memory()) is not None:
-            yield Sample("process_resident_memory_bytes", (), resident)
-        yield Sample("process_open_fds", (), len([*Path("/proc/self/fd").iterdir()]))
-    if resource is not None:
-        yield Sample("process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
