@@ -321,7 +321,7 @@ def test_arrays_without_names_are_taken_in_order(app: AppClient):
 
 
 def test_npz_with_other_names_says_how_to_name_them(app: AppClient):
-    problem = assert_problem(app.post("/v1/operators/join?axis=0", npz(left=A, right=B), NPZ), 400, "invalid-frame")
+    problem = assert_problem(app.post("/v1/operators/join?axis=0", npz(left=A, right=B), NPZ), 400, "tensor-mismatch")
     assert "takes the tensors 'input_0', 'input_1', ...; the body has 'left', 'right'" in problem["detail"]
     assert "have these names, or all are without names and in this order" in problem["detail"]
 

@@ -178,7 +178,7 @@ def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None
         given.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
     message = f"the shape of {name} depends on elements, and it must be known before anything is computed"
     if len(schema.inputs) > 1:
-        message += "; give small inputs that decide it as lists of numbers"
+        message += "; give the inputs that decide it by value, as lists of numbers"
     given.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
 
 
