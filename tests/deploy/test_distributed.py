@@ -17,7 +17,7 @@ import pytest
 
 from tensorpost import Progress, ProgressBar, distributed
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import InvalidParameter
+from tensorpost.problems import InvalidDescriptor, InvalidParameter
 
 X = np.arange(6 << 10, dtype=np.float32).reshape(6, 1024)
 TILE = OnnxNode.of("Tile", {"input": X, "repeats": [4, 1]}, opset=13)  # 96 KiB
@@ -88,3 +88,13 @@ def test_a_progress_bar_shows_it(stores: dict[str, np.ndarray[Any, Any]]) -> Non
 def test_progress_that_could_not_be_told_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter, match=r"progress is .* a function that takes a Progress, and needs a store"):
         distributed.run(TILE, X, **options)
+
+
+def test_indices_out_of_bounds_are_refused_before_any_task(stores: dict[str, np.ndarray[Any, Any]]) -> None:
+    indices = np.array([0, 6])
+    node = OnnxNode.of("Gather", {"data": X, "indices": indices}, opset=13)
+    with pytest.raises(
+        InvalidDescriptor, match=r"indices\[1\] is 6, but axis 0 of data has 6 elements; valid: -6 to 5"
+    ):
+        distributed.run(node, [X, indices], store="y", backend="numpy")
+    assert not stores
