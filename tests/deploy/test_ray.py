@@ -209,7 +209,8 @@ def replicas(url: str) -> dict[str, float]:
     for _ in range(40):
         text = urllib.request.urlopen(f"{url}/metrics").read().decode()
         (began,) = re.findall(r"^process_start_time_seconds (\S+)", text, re.MULTILINE)
-        found[began] = sum(map(float, re.findall(r'^tensorpost_requests_total\{operator="TILE".*\} (\S+)', text, re.M)))
+        counts = re.findall(r'^tensorpost_requests_total\{[^}]*operator="TILE"[^}]*\} (\S+)', text, re.MULTILINE)
+        found[began] = sum(map(float, counts))
     return found
 
 
