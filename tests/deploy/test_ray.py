@@ -341,6 +341,7 @@ def test_refusals_are_the_replicas_own(service: str) -> None:
 def test_a_replica_is_added_while_bytes_wait(service: str) -> None:
     from tensorpost_server.ray import serve
 
+    deploy(replicas=1, cpus=0.6)  # autoscaling begins with as many as there are
     deploy(replicas=1, most_replicas=2, queued_bytes=1 << 20, cpus=0.6)
     until(lambda: running(serve) == 1)
     began = time.monotonic()
