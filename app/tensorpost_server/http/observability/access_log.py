@@ -14,7 +14,7 @@ from functools import lru_cache
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
-__all__ = ["AccessLog", "console_line", "json_line", "printable"]
+__all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
 
 _LONGEST_TEXT = 200
 
@@ -35,24 +35,26 @@ def _printable(text: str) -> str:
 
 def json_line(record: RequestRecord) -> str:
     """A record as a JSON object in one line."""
-    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, _, stages, seconds, _ = record
-    known = _members(caller, method, path[: _LONGEST_TEXT + 1], operator, backend, status, reason)
+    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version = record
+    stages, seconds = record.stages, record.seconds
+    known = _members(caller, method, path[: _LONGEST_TEXT + 1], operator, version, backend, status, reason)
     took = _stages_format(tuple(stages)) % tuple(stages.values())
     return (
-        f'{{"time":"{_time(int(ended * 1e3))}","event":"request","id":"{id_}",{known},"bytes_in":{received},'
+        f'{{"time":"{timestamp(ended)}","event":"request","id":"{id_}",{known},"bytes_in":{received},'
         f'"bytes_out":{sent},"ms":{seconds * 1e3:.3f},"stages_ms":{{{took}}}}}\n'
     )
 
 
 @lru_cache(4096)
 def _members(
-    caller: str | None, method: str, path: str, operator: str | None, backend: str | None, status: int | None,
-    reason: str | None,
+    caller: str | None, method: str, path: str, operator: str | None, opset_version: int | None, backend: str | None,
+    status: int | None, reason: str | None,
 ) -> str:  # fmt: skip
     """The members that are the same in most lines: a line takes two thirds of the time with them in one cache."""
     texts = {"caller": caller, "method": method, "path": path, "operator": operator, "backend": backend}
     members = {name: None if text is None else printable(text) for name, text in texts.items()}
-    return json.dumps({**members, "status": status, "reason": reason}, separators=(",", ":"))[1:-1]
+    others = {"opset_version": opset_version, "status": status, "reason": reason}
+    return json.dumps({**members, **others}, separators=(",", ":"))[1:-1]
 
 
 @lru_cache(64)
@@ -62,10 +64,10 @@ def _stages_format(names: tuple[str, ...]) -> str:
 
 def console_line(record: RequestRecord) -> str:
     """A record as a line for people: what is not there is left out."""
-    ended = _time(int(record.ended * 1e3))
-    parts = [ended, str(record.status or "---"), printable(record.method), printable(record.path)]
+    parts = [timestamp(record.ended), str(record.status or "---"), printable(record.method), printable(record.path)]
     for name, value in (
         ("operator", record.operator),
+        ("opset_version", None if record.opset_version is None else str(record.opset_version)),
         ("backend", record.backend),
         ("caller", record.caller),
         ("reason", record.reason),
@@ -75,6 +77,11 @@ def console_line(record: RequestRecord) -> str:
     parts.append(f"in={record.received_bytes} out={record.sent_bytes} ms={record.seconds * 1e3:.3f}")
     parts += [f"{name}={took:.3f}" for name, took in record.stages.items()]
     return " ".join([*parts, f"id={record.id}\n"])
+
+
+def timestamp(moment: float) -> str:
+    """UTC with milliseconds, as RFC 3339 writes it."""
+    return _time(int(moment * 1e3))
 
 
 @lru_cache(4)
