@@ -32,7 +32,7 @@ def model_of(template: RequestTemplate) -> str | None:
     _, _, dialect, name = template.endpoint.split("/")
     if dialect == "onnx":
         return f"onnx.{name.lower()}" if is_own(name) else None
-    return None if name == "resample" else name  # which is the newest of its family there
+    return name
 
 
 async def compute_shared(
