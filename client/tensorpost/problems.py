@@ -72,6 +72,7 @@ __all__ = [
     "OutOfDeviceMemory",
     "QuotaExceeded",
     "ReceiveTimeout",
+    "RegionNotFound",
     "RequestTimeout",
     "ServerFault",
     "TensorMismatch",
@@ -441,6 +442,13 @@ class NotFound(InvalidRequest):
 
     code = "not-found"
     title = "There is nothing at this path"
+
+
+class RegionNotFound(NotFound):
+    """No shared memory region of this name is registered by this caller."""
+
+    code = "region-not-found"
+    title = "There is no such shared memory region"
 
 
 class MethodNotAllowed(InvalidRequest):
