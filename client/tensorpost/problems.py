@@ -10,8 +10,9 @@ The tree::
     |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or absurd depth
     |   |-- InvalidFrame                     a head that lies about its buffers, or is none; a broken npy header
     |   |-- InvalidParameter                 a query parameter or header that is unknown or malformed
+    |   |-- TensorMismatch                   other tensors than the operation takes: names, number, types or shapes
     |   |-- BodyMismatch                     the body is shorter or longer than its head says
-    |   |-- LengthRequired                   no Content-Length
+    |   |-- LengthRequired                   no body: neither Content-Length nor chunked
     |   |-- UnsupportedMediaType             a Content-Type we do not read
     |   |-- NotAcceptable                    an Accept we cannot write
     |   |-- Unauthenticated                  no API key, or none that is valid
@@ -20,7 +21,7 @@ The tree::
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now
-    |   |-- TooBusy                          every byte of the memory budget is in use; try again
+    |   |-- TooBusy                          all requests, connections or memory are in use; try again
     |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
@@ -73,6 +74,7 @@ __all__ = [
     "ReceiveTimeout",
     "RequestTimeout",
     "ServerFault",
+    "TensorMismatch",
     "TensorpostError",
     "TooBusy",
     "Unauthenticated",
@@ -365,6 +367,13 @@ class InvalidFrame(InvalidRequest):
     title = "The tensor container cannot be read"
 
 
+class TensorMismatch(InvalidRequest):
+    """The body was read, but its tensors are not those that the operation takes: names, number, types or shapes."""
+
+    code = "tensor-mismatch"
+    title = "The body's tensors are not those that the operation takes"
+
+
 class InvalidParameter(InvalidRequest):
     """A query parameter, header or argument is unknown, missing or malformed."""
 
@@ -380,10 +389,10 @@ class BodyMismatch(InvalidRequest):
 
 
 class LengthRequired(InvalidRequest):
-    """The request has a body but no Content-Length."""
+    """The request has no body: it has neither Content-Length nor `Transfer-Encoding: chunked`."""
 
     code = "length-required"
-    title = "Content-Length is required"
+    title = "The request has no body"
 
 
 class UnsupportedMediaType(InvalidRequest):
@@ -451,7 +460,7 @@ class Unavailable(TensorpostError):
 
 
 class TooBusy(Unavailable):
-    """Every byte of the memory budget is in use. `extra["retry_after_seconds"]` says when to try again."""
+    """All requests, connections or memory are in use, or the caller's share. Wait `extra["retry_after_seconds"]`."""
 
     code = "too-busy"
     title = "Too busy"

@@ -181,13 +181,17 @@ def test_the_query_the_headers_and_the_tensor_are_not_in_a_line():
 def test_both_forms_of_a_line():
     assert json.loads(json_line(RECORD)) == {
         "time": "2023-11-14T22:13:20.250Z", "event": "request", "id": "abc", "caller": "anna", "method": "POST",
-        "path": "/v1/operators/tile", "operator": "TILE", "backend": "numpy", "status": 200, "reason": None,
+        "path": "/v1/operators/tile", "operator": "TILE", "backend": "numpy", "opset_version": None, "status": 200,
+        "reason": None,
         "bytes_in": 136, "bytes_out": 144, "ms": 1.5, "stages_ms": {"head": 0.25},
     }  # fmt: skip
     assert console_line(RECORD) == (
         "2023-11-14T22:13:20.250Z 200 POST /v1/operators/tile operator=TILE backend=numpy caller=anna "
         "in=136 out=144 ms=1.500 head=0.250 id=abc\n"
     )
+    node = RECORD._replace(operator="Tile", opset_version=13)
+    assert json.loads(json_line(node))["opset_version"] == 13
+    assert " operator=Tile opset_version=13 backend=numpy " in console_line(node)
     assert " --- " in console_line(RECORD._replace(status=None))
     assert printable("ä\u2028" * 1000) == "\\xe4\\u2028" * 100 + "..."
 

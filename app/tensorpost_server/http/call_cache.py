@@ -143,12 +143,14 @@ class PreparedHead:
         headers: the header fields that are the same for each request.
         lines: the same, as they are sent.
         body_head: the bytes of the body before its tensors.
+        backend: the backend's name, as in the headers.
         inline: whether that worker computes the call on the event loop's thread, except for the first time.
     """
 
     headers: tuple[tuple[bytes, bytes], ...]
     lines: bytes
     body_head: bytes
+    backend: str
     inline: bool
 
 
@@ -267,11 +269,13 @@ class Replay:
         stages.done("compute")
         id_, took = request_id(self._sent_id), stages.milliseconds
         if service.records is not None:
+            operation = prepared.plan.operation
             if self._proxies is not None:
                 address = self._proxies.caller(address, self._forwarded)
             record = RequestRecord(
-                time.time(), id_, self._key_name or address or "local", "POST", self._path, prepared.plan.operator,
-                worker.backend.name, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
+                time.time(), id_, self._key_name or address or "local", "POST", self._path, operation.op_type,
+                head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
+                operation.opset_version,
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output

@@ -40,6 +40,7 @@ from .responses import (
     JSON_BYTES_PER_TEXT_BYTE,
     WHOLE_FORMS,
     ResponseSender,
+    backend_name,
     check_output,
     json_elements,
     response_head,
@@ -168,7 +169,7 @@ class Execution:
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
-        self._observation.operator = plan.operation.name
+        self._observation.opset_version = plan.operation.opset_version
         worker = pool.choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
@@ -222,6 +223,8 @@ class Execution:
         threads = self._slow_threads if slow else self._parsing
         # Refuses an unknown operator before anything of the body is read.
         parser = await threads.run(slow, self._dialect, self._operator)
+        if slow:
+            self._observation.operator = self._operator  # the package onnx knows it, so no caller made it up
         head, prepared = await self._known_call(key, body, stages)
         if prepared is not None:
             return prepared, ReadBody()
@@ -341,7 +344,7 @@ class Execution:
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""
-        self._observation.backend = worker.backend.name
+        self._observation.backend = backend_name(worker, plan)
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()
