@@ -151,6 +151,11 @@ def _check_access_from_outside(settings: Settings, address: str) -> None:
     Raises:
         InvalidParameter: anybody could call, and no setting says that this is meant.
     """
+    if settings.trusted_proxies.strip() == "*":
+        _log.warning(
+            "whoever can reach %s may say whose requests it sends (%s is *): let nobody but one proxy reach it",
+            address, setting_variable("trusted_proxies"),
+        )  # fmt: skip
     keys, anonymous = setting_variable("keys_file"), setting_variable("allow_anonymous")
     if settings.keys_file is not None or settings.jwks_file is not None:
         if settings.tls_certificate is None:

@@ -242,12 +242,14 @@ def test_it_does_not_start_where_others_could_call_without_a_key() -> None:
 
 
 def test_it_warns_when_others_can_call_without_a_key() -> None:
-    with serving("--host", "0.0.0.0", "--port", "0", TENSORPOST_ALLOW_ANONYMOUS="1") as (server, url):
+    settings = {"TENSORPOST_ALLOW_ANONYMOUS": "1", "TENSORPOST_TRUSTED_PROXIES": "*"}
+    with serving("--host", "0.0.0.0", "--port", "0", **settings) as (server, url):
         server.terminate()
         _, err = server.communicate(timeout=PATIENCE)
 
     assert url.startswith("http://0.0.0.0:")
-    assert err.count("\n") == 1
+    assert err.count("\n") == 2
+    assert "may say whose requests it sends (TENSORPOST_TRUSTED_PROXIES is *)" in err
     assert "anybody may call (TENSORPOST_ALLOW_ANONYMOUS)" in err
 
 
