@@ -1,8 +1,8 @@
 """What this process may use of the machine: cores, memory and open files, less what a container's limits take away.
 
-Linux says a container's limits in control groups (kernel documentation, "Control Group v2" and "Control Groups version
-1"). A group's limit holds for all groups below it, so the smallest one on the way up from our own counts. Inside a
-container the way often begins at its own group, which then lies at the root of what is mounted.
+Linux sets a container's limits in control groups (kernel documentation, "Control Group v2" and "Control Groups version
+1"). A group's limit holds for all groups below it, so the smallest one from the process's own group up to the root
+counts. Inside a container its own group is often the root of what is mounted.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
 
     Args:
         groups: where control groups are mounted.
-        ours: the file that says in which ones we are.
+        ours: the file that lists the groups of this process.
     """
     found = [
         int(text)
-        for folder, version in _folders(groups, ours, "memory")
+        for folder, version in _cgroup_directories(groups, ours, "memory")
         # without a limit version 2 says "max", and version 1 a number larger than any memory
         if (text := _text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))).isdigit()
     ]
@@ -68,11 +68,11 @@ def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
 
     Args:
         groups: where control groups are mounted.
-        ours: the file that says in which ones we are.
+        ours: the file that lists the groups of this process.
     """
     runs_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = [runs_on]
-    for folder, version in _folders(groups, ours, "cpu"):
+    for folder, version in _cgroup_directories(groups, ours, "cpu"):
         if version == 2:
             quota, _, period = _text(folder / "cpu.max").partition(" ")
         else:
@@ -82,8 +82,8 @@ def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
     return min(found)
 
 
-def _folders(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Folders of our groups for a controller, upwards, each with the version of its files."""
+def _cgroup_directories(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """The cgroup directories of this process for a controller, from its own to the root, with the cgroup version."""
     for line in _text(ours).splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -101,7 +101,7 @@ def _folders(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, 
 
 
 def _text(file: Path) -> str:
-    """What stands in a file; nothing if there is none, or we may not read it."""
+    """The content of a file; empty if there is none, or it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -46,7 +46,7 @@ class Arguments(BaseModel):
 
     Attributes:
         replicas: processes, each with devices of its own; the least, with `most_replicas`.
-        most_replicas: grow to so many with the bytes that wait; None for no autoscaling.
+        most_replicas: most replicas when bytes wait; None for no autoscaling.
         queued_bytes: input and output bytes that may wait at each replica before there is one more.
         gpus: GPUs of each replica.
         cpus: processor cores that each replica takes of its node, in Ray's books.

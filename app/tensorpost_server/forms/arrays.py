@@ -39,7 +39,7 @@ class Array:
     scratch: int = 0
     library: str = ""
 
-    in_one_go = True
+    computed_whole = True
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""

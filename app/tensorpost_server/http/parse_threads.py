@@ -39,7 +39,7 @@ class ParseThreads:
     def __init__(self, count: int = 1, name: str = "tensorpost-parse") -> None:
         self.threads = WorkerThreads(count, name, extra_small=False, lower_priority=True)
 
-    def of(self, caller: str) -> CallerThreads:
+    def for_caller(self, caller: str) -> CallerThreads:
         """The threads, for a request of this caller."""
         return CallerThreads(self.threads, caller)
 
