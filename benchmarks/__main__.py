@@ -26,6 +26,7 @@ SECTIONS = {
     "sizes": ("benchmarks.sizes", "one call from 1 KiB to 1 GiB, or to --gibibytes"),
     "sdk": ("benchmarks.sdk", "our client against httpx"),
     "small": ("benchmarks.small", "rate and latency of small requests"),
+    "observability": ("benchmarks.observability", "small requests with keys, access log and metrics, and without"),
     "peers": ("benchmarks.peers.bulk", "large tensors, against other products"),
     "kernels": ("benchmarks.kernels", "on the CPU, against torch, ONNX Runtime, OpenCV and OpenVINO"),
 }
@@ -91,7 +92,7 @@ def measured(name: str, module: str, bench: Bench) -> Section:
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    lines = "\n".join(f"  {name:10}{title}" for name, (_, title) in SECTIONS.items())
+    lines = "\n".join(f"  {name:15}{title}" for name, (_, title) in SECTIONS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"{__doc__}\n\nsections:\n{lines}",

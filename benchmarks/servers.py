@@ -96,11 +96,11 @@ def running(
             _end(process)
 
 
-def tensorpost(**settings: object) -> contextlib.AbstractContextManager[Server]:
+def tensorpost(log_level: str = "warning", **settings: object) -> contextlib.AbstractContextManager[Server]:
     """Our server as `tensorpost serve` runs it; settings by name without their prefix, for instance `pool_bytes=0`."""
     return running(
         "tensorpost",
-        lambda port: [sys.executable, "-m", "tensorpost", "serve", "--port", str(port), "--log-level", "warning"],
+        lambda port: [sys.executable, "-m", "tensorpost", "serve", "--port", str(port), "--log-level", log_level],
         answers(READY),
         environment={f"TENSORPOST_{name.upper()}": str(value) for name, value in settings.items()},
     )

@@ -98,6 +98,7 @@ def run(
     """See `tensorpost.distributed.run`; `progress` is called with the bytes written and the bytes of the output."""
     ray, zarr = _module("ray"), None if store is None else _module("zarr")
     plan = _plan(operation, chunk_bytes)
+    plan.check_indices(inputs)
     chunks = cast("Chunks", plan.slices)
     if not ray.is_initialized():
         ray.init(configure_logging=False, log_to_driver=False)

@@ -24,6 +24,7 @@ from tensorpost.problems import InvalidParameter, NoBackend, nearest
 from .backends import CannotOpen
 from .backends.numba_ import library
 from .http.access.api_keys import ApiKey, KeyScope, digest, keys_file, new_key, read_keys, write_keys
+from .http.observability.log_format import log_format, log_formatter
 from .main import create_app, open_pool
 from .service_links import is_service_link
 from .serving import (
@@ -66,8 +67,8 @@ def serve(
     """Run the server until it is told to stop (SIGINT, SIGTERM).
 
     When it takes requests it prints one line with its address to standard output. Everything else goes to standard
-    error: a warning if others than this machine can reach it without keys or TLS, one for each environment variable
-    that looks like a setting but is none, and later errors.
+    error, in the format of the access log: a warning if others than this machine can reach it without keys or TLS, one
+    for each environment variable that looks like a setting but is none, and later errors.
 
     A socket that systemd passed (`inherited_socket`) is listened on, and goes on to hold connections after the end.
 
@@ -85,9 +86,9 @@ def serve(
     """
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
-    _log_to_standard_error(log_level)
     chosen = {"host": host, "port": port, "uds": uds}
     settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
+    _log_to_standard_error(log_level, settings)
     for sentence in unknown_variables():
         _log.warning(sentence)
     choice = choose_protocol(settings)
@@ -105,7 +106,7 @@ def serve(
             _check_access_from_outside(settings, address)
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
-        if sys.stderr.isatty() and not address.startswith("unix:"):
+        if sys.stderr.isatty() and log_format(settings) == "console" and not address.startswith("unix:"):
             page = f"page: {address}/   " if settings.playground else ""
             sys.stderr.write(f"{page}documentation: {address}/docs   stop: Ctrl+C\n")
         server.run_until_stopped(listener)
@@ -124,9 +125,9 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         InvalidParameter: a setting or argument cannot be right, or others could reach it and anybody could call.
         ModuleNotFoundError: Ray is not installed; the message names the extra.
     """
-    _log_to_standard_error(log_level)
     chosen = {"host": host, "port": port}
     settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
+    _log_to_standard_error(log_level, settings)
     for sentence in unknown_variables():
         _log.warning(sentence)
     host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -441,7 +442,8 @@ def _settings(**arguments: Any) -> Settings:
         raise InvalidParameter("; ".join(sentences)) from None
 
 
-def _log_to_standard_error(log_level: str) -> None:
+def _log_to_standard_error(log_level: str, settings: Settings) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(log_formatter(settings))
+    logging.captureWarnings(True)
     logging.basicConfig(level=log_level.upper(), handlers=[handler])

@@ -303,7 +303,7 @@ def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: s
         log_level=log_level if log_level != "info" else "warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nothing here depends on the caller's address
+        proxy_headers=False,  # see `http/caller_address.py`; uvicorn's would believe every program of this machine
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         **uvicorn_options(settings),

@@ -6,6 +6,7 @@ A value comes from the first of these that has one: an argument; the variable `T
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -23,11 +24,22 @@ from tensorpost.problems import InvalidParameter, nearest
 from . import machine
 from .service_links import is_service_link
 
-__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Preset", "Settings", "origins", "setting_variable"]
+__all__ = [
+    "CONFIG_FILE",
+    "ENVIRONMENT_PREFIX",
+    "UNIX_PEERS",
+    "Preset",
+    "Settings",
+    "networks",
+    "origins",
+    "setting_variable",
+]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 CONFIG_FILE = "CONFIG_FILE"
 """Name, after the prefix, of the variable that names a TOML file with settings."""
+UNIX_PEERS = "unix"
+"""Stands for the peers of Unix sockets in `trusted_proxies`."""
 _FILE = "_FILE"
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)[ ]?([kmgt]i?b)", re.IGNORECASE)
 _UNITS = {f"{letter}{i}b": (1024 if i else 1000) ** (at + 1) for at, letter in enumerate("kmgt") for i in ("", "i")}
@@ -38,6 +50,27 @@ _GIB = 1 << 30
 def setting_variable(name: str) -> str:
     """The environment variable that sets a setting: `TENSORPOST_PORT` for `port`."""
     return ENVIRONMENT_PREFIX + name.upper()
+
+
+def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] | None:
+    """The addresses and networks in the setting `trusted_proxies`; None for `*`, which is any.
+
+    Raises:
+        ValueError: an item is neither, or has bits set beyond its prefix.
+    """
+    items = [item for each in text.split(",") if (item := each.strip())]
+    if items == ["*"]:
+        return None
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for item in items:
+        try:
+            found += [] if item == UNIX_PEERS else [ipaddress.ip_network(item)]
+        except ValueError as error:
+            raise ValueError(
+                f"{item[:80]!r} is no address, no network in CIDR ({str(error)[:160]}), and neither unix nor * alone; "
+                "for instance 10.0.0.0/8,127.0.0.1,::1"
+            ) from None
+    return tuple(found)
 
 
 class Preset(BaseModel):
@@ -166,7 +199,8 @@ class Settings(BaseSettings):
     access_log: Literal["auto", "json", "console", "off"] = Field(
         default="auto",
         description="A line on standard error for each request that has ended. json: an object in a line; console: for "
-        "people; auto: console on a terminal, else json. A log level above info turns it off too.",
+        "people; auto: console on a terminal, else json; off: none. A log level above info turns it off too. Warnings "
+        "and errors are written in the same format; with off, in that of auto.",
     )
     metrics: bool = Field(
         default=True,
@@ -301,7 +335,7 @@ class Settings(BaseSettings):
         le=1,
         description="Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may "
         "hold with more than one request, of what the others left; then 429. So there is always room for another "
-        "caller. 1 where all callers come through one proxy.",
+        "caller. Behind a proxy, all callers without keys have one address, unless trusted_proxies names it.",
     )
     slow_upload_seconds: float = Field(
         default=10,
@@ -319,8 +353,15 @@ class Settings(BaseSettings):
     max_connections_per_address: int | None = Field(
         default=None,
         ge=1,
-        description="The same for the connections of one caller's address. Default: half of max_connections. Behind a "
-        "proxy, all callers have its address.",
+        description="The same for the connections of one caller's address. Default: half of max_connections. "
+        "Proxies that trusted_proxies names have no such limit.",
+    )
+    trusted_proxies: str = Field(
+        default="",
+        description="Peers whose X-Forwarded-For is believed: addresses and networks in CIDR, separated by commas "
+        "(10.0.0.0/8,127.0.0.1,::1), and unix for a Unix socket. The last address there that is not one of them is the "
+        "caller's, for logs, turns and caller_share. Their connections count in max_connections only. * believes every "
+        "peer one address, so whoever reaches the port can name any. Default: none.",
     )
     presets: Annotated[Mapping[str, Preset], NoDecode] = Field(
         default={},
@@ -412,6 +453,12 @@ class Settings(BaseSettings):
         "waits before it kills. Up to half of it, while there are such requests, the port stays open and "
         "/v2/health/ready answers 503.",
     )
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_networks(cls, value: str) -> str:
+        networks(value)
+        return value
 
     @field_validator("presets", mode="before")
     @classmethod

@@ -15,7 +15,7 @@ from ._results import Result, ServerTiming
 from ._shared_memory import LEAST_BYTES, OwnRegion, RegionPool
 from ._transport import Transport
 from .onnx.schemas import is_own
-from .problems import NotFound, TensorpostError
+from .problems import NoBackend, NotFound, TensorpostError, Unavailable
 
 __all__ = ["close_regions", "compute_shared", "model_of"]
 
@@ -53,6 +53,7 @@ async def compute_shared(
 
     Raises:
         InvalidParameter: an argument is wrong; nothing was sent.
+        Unavailable: the server's shared memory is turned off.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
     given = check_out(template.outputs, out)
@@ -116,8 +117,15 @@ async def _infer(
 async def _register(transport: Transport, region: OwnRegion) -> None:
     body = json.dumps({"key": f"/{region.name}", "byte_size": region.size}).encode()
     path = f"/v2/systemsharedmemory/region/{region.name}/register"
-    async with await transport.ask(Request("POST", path, _JSON, (memoryview(body),))) as response:
-        await response.read()
+    try:
+        async with await transport.ask(Request("POST", path, _JSON, (memoryview(body),))) as response:
+            await response.read()
+    except NoBackend as error:  # what the server calls everything that it does not offer
+        raise Unavailable(
+            "this server takes no tensors in shared memory: start it with the setting TENSORPOST_SHARED_MEMORY=1, or "
+            "make the client without shared_memory=True",
+            status=error.status, request_id=error.request_id,
+        ) from error  # fmt: skip
     region.registered = True
     region.unlink()
 

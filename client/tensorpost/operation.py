@@ -38,6 +38,16 @@ class Operation(Protocol):
         ...
 
     @property
+    def op_type(self) -> str:
+        """The operator without its version: `TILE` of DirectML, `Resize` of ONNX."""
+        ...
+
+    @property
+    def opset_version(self) -> int | None:
+        """The version of an ONNX operator, which is the opset that introduced it; None of DirectML's operators."""
+        ...
+
+    @property
     def endpoint(self) -> str:
         """The path that the operation is posted to: `/v1/operators/tile`, `/v1/onnx/Resize`."""
         ...

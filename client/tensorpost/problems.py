@@ -10,6 +10,7 @@ The tree::
     |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or absurd depth
     |   |-- InvalidFrame                     a head that lies about its buffers, or is none; a broken npy header
     |   |-- InvalidParameter                 a query parameter or header that is unknown or malformed
+    |   |-- TensorMismatch                   other tensors than the operation takes: names, number, types or shapes
     |   |-- BodyMismatch                     the body is shorter or longer than its head says
     |   |-- LengthRequired                   no body: neither Content-Length nor chunked
     |   |-- UnsupportedMediaType             a Content-Type we do not read
@@ -73,6 +74,7 @@ __all__ = [
     "ReceiveTimeout",
     "RequestTimeout",
     "ServerFault",
+    "TensorMismatch",
     "TensorpostError",
     "TooBusy",
     "Unauthenticated",
@@ -363,6 +365,13 @@ class InvalidFrame(InvalidRequest):
 
     code = "invalid-frame"
     title = "The tensor container cannot be read"
+
+
+class TensorMismatch(InvalidRequest):
+    """The body was read, but its tensors are not those that the operation takes: names, number, types or shapes."""
+
+    code = "tensor-mismatch"
+    title = "The body's tensors are not those that the operation takes"
 
 
 class InvalidParameter(InvalidRequest):

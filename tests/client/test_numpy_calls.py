@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 from tensorpost import AsyncClient, Client
 from tensorpost._numpy_calls import NumpyCalls
@@ -54,7 +54,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with live_server() as address:
+    with default_server() as address:
         yield address
 
 

@@ -32,6 +32,7 @@ from tensorpost_server import commands
 from tensorpost_server.http.access import access_control, api_keys, watched_file
 from tensorpost_server.http.access.access_control import TokenBucket
 from tensorpost_server.http.access.api_keys import ApiKey, read_keys, write_keys
+from tensorpost_server.http.observability.access_log import AccessLog, json_line
 
 TILE = "/v1/operators/tile?repeats=2"
 BODY = npy_bytes([1, 2])
@@ -319,6 +320,27 @@ def test_a_rate(file: Path, anna: str, clock: Clock) -> None:
         assert ask(anna).status_code == 200, "one caller's quota is nobody else's"
         clock.seconds += 30
         assert [ask(bert).status_code for _ in range(2)] == [200, 429]
+
+
+def test_the_log_names_a_caller_who_is_refused(file: Path, anna: str, clock: Clock) -> None:
+    bert = commands.add_key(file, "bert", requests_per_minute=1)
+    expires = datetime.fromtimestamp(clock.time() - 1, UTC).isoformat()
+    file.write_text(file.read_text() + line("tp_old", name="carl", expires=expires))
+    lines: list[str] = []
+    with http_app(keys_file=file) as app:
+        app.service.observe_by(AccessLog(json_line, lines.append))
+        app.post(TILE, BODY, {**NPY, **bearer(bert)})
+        for path in (TILE, "/v2/models/onnx.tile/infer", "/v1/validate", "/v2/models/none/infer"):
+            assert app.post(path, BODY, {**NPY, **bearer(bert)}).status_code == 429
+        assert app.get("/metrics", headers=bearer(anna)).status_code == 403
+        assert app.post(TILE, BODY, {**NPY, **bearer("tp_old")}).status_code == 401
+        assert app.post(TILE, BODY, {**NPY, **bearer("tp_wrong")}).status_code == 401
+    found = [json.loads(text) for text in "".join(lines).splitlines()]
+
+    assert [(each["caller"], each["operator"], each["status"]) for each in found] == [
+        ("bert", "TILE", 200), ("bert", "TILE", 429), ("bert", "Tile", 429), ("bert", None, 429), ("bert", None, 429),
+        ("anna", None, 403), ("carl", "TILE", 401), (None, "TILE", 401),
+    ]  # fmt: skip
 
 
 def test_a_changed_file_gives_no_quota_back(file: Path, clock: Clock) -> None:

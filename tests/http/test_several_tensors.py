@@ -99,9 +99,9 @@ def test_a_tensor_at_an_odd_address_is_copied_first(app: AppClient):
 
 
 def test_npy_holds_one_input(app: AppClient):
-    problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "invalid-frame")
+    problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "tensor-mismatch")
     assert "the operator takes a, b; send npz or a frame, which is a safetensors file" in problem["detail"]
-    problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "invalid-frame")
+    problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "tensor-mismatch")
     assert "the operator takes input_0, input_1, ...; send npz" in problem["detail"]
 
 
@@ -120,13 +120,13 @@ def test_eleven_tensors_are_in_the_order_of_their_numbers(app: AppClient):
 @pytest.mark.parametrize("names", [["input_0", "input_2"], ["input_1"], ["input"], ["input_00"], ["input_0", "x"], []])
 def test_names_that_are_not_numbered_from_zero(app: AppClient, names: Sequence[str]):
     problem = assert_problem(
-        app.post(JOIN + "?axis=0", frame(dict.fromkeys(names, A)), FRAME), 400, "invalid-frame"
+        app.post(JOIN + "?axis=0", frame(dict.fromkeys(names, A)), FRAME), 400, "tensor-mismatch"
     )  # fmt: skip
     assert "the operator takes the tensors 'input_0'" in problem["detail"]
 
 
 def test_an_array_of_tensors_takes_any_number(app: AppClient):
-    problem = assert_problem(app.post(JOIN + "?axis=0", frame({"a": A, "b": B}), FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(JOIN + "?axis=0", frame({"a": A, "b": B}), FRAME), 400, "tensor-mismatch")
     assert problem["detail"] == "the operator takes the tensors 'input_0', 'input_1', ...; the body has 'a', 'b'"
 
 
@@ -134,7 +134,7 @@ def test_a_document_and_its_tensors_must_agree_in_number(app: AppClient):
     tensor = {"DataType": "FLOAT32", "Sizes": [2, 3]}
     document = {"type": "JOIN", "desc": {"InputTensors": [tensor] * 3, "Axis": 0}}
     body = frame({"input_0": A, "input_1": B}, document)
-    problem = assert_problem(app.post(JOIN, body, FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(JOIN, body, FRAME), 400, "tensor-mismatch")
     assert "takes the tensors 'input_0', 'input_1', 'input_2'; the body has 'input_0', 'input_1'" in problem["detail"]
 
 
@@ -150,9 +150,9 @@ def test_an_optional_tensor_that_is_described_must_be_sent(app: AppClient):
     x = A.reshape(1, 1, 2, 3)
     tensor = {"DataType": "FLOAT32", "Sizes": [1, 1, 2, 2]}
     document = {"type": "GEMM", "desc": {"CTensor": tensor, "TransB": "TRANSPOSE"}}
-    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x}, document), FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x}, document), FRAME), 400, "tensor-mismatch")
     assert "takes the tensors 'a', 'b', 'c'; the body has 'a', 'b'" in problem["detail"]
-    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x, "d": x}), FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x, "d": x}), FRAME), 400, "tensor-mismatch")
     assert "takes the tensors 'a', 'b' and may have 'c'" in problem["detail"]
 
 
@@ -181,7 +181,7 @@ def test_an_operator_without_inputs(app: AppClient):
 
 def test_without_inputs_nothing_may_be_sent(app: AppClient):
     assert_problem(app.post(FILL + SEQUENCE, npy_bytes(A)), 400, "body-length-mismatch")
-    assert_problem(app.post(FILL + SEQUENCE, frame({"input": A}), FRAME), 400, "invalid-frame")
+    assert_problem(app.post(FILL + SEQUENCE, frame({"input": A}), FRAME), 400, "tensor-mismatch")
     assert_problem(app.post(FILL + SEQUENCE, b"", FRAME), 400, "body-length-mismatch")
 
 

@@ -72,7 +72,10 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
-    """A device that runs plans. All but `refusal_reason`, `host_memory` and `gauges` is called by its worker alone."""
+    """A device that runs plans.
+
+    All but `refusal_reason`, `library`, `held_bytes`, `host_memory` and `gauges` is called by its worker alone.
+    """
 
     @property
     def name(self) -> str:
@@ -105,6 +108,13 @@ class Backend(Protocol):
 
     def refusal_reason(self, plan: Plan) -> str | None:
         """Why this backend cannot run the plan exactly; None if it can. Has no side effects and takes microseconds."""
+        ...
+
+    def library(self, plan: Plan) -> str:
+        """What computes the plan instead of the backend's own code: `numpy`, `onnxruntime`; empty if that code does.
+
+        Answers name it after the backend, so that nobody measures another library by mistake. Takes microseconds.
+        """
         ...
 
     def held_bytes(self, plan: Plan) -> int:
@@ -219,6 +229,11 @@ class HostBackend:
     """There is one."""
     inline = True
     """A small plan is done before another thread would have woken up."""
+
+    def library(self, plan: Plan) -> str:
+        """Empty: the backend's own code computes every plan that it does not refuse."""
+        del plan
+        return ""
 
     def held_bytes(self, plan: Plan) -> int:
         """Outputs that are computed together, and the scratch memory of the slices computed at the same time."""

@@ -36,6 +36,10 @@ class NumpyBackend(HostBackend):
         del plan
         return None
 
+    def library(self, plan: Plan) -> str:
+        """ONNX Runtime, for operators that NumPy does not compute here."""
+        return "" if plan.library == self.name else plan.library
+
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumpyRun:
         """Views of the inputs; nothing is copied."""
         views = [layout.view(memory) for layout, memory in zip(plan.operands, inputs, strict=True)]

@@ -162,6 +162,7 @@ class Worker:
 
     def run_now(self, plan: Plan, inputs: Sequence[memoryview], head: bytes = b"") -> bytes:
         """The bytes `head`, then the whole output of a small plan, computed on the caller's thread."""
+        plan.check_indices(inputs)
         run = self.backend.start(plan, inputs)
         try:
             if plan.slices.whole is not None and plan.outputs[0].layout.packed:
@@ -249,6 +250,7 @@ class Worker:
     ) -> Run:
         """Start a run; if the caller is cancelled meanwhile, it is closed again before the cancellation goes on."""
         moved = 0 if self.backend.inline else plan.input_bytes // _BYTES_PER_ELEMENT  # to the memory of the device
+        start = _checked(start) if plan.index_range is not None else start
         if timeline is not None:  # processors compute where the inputs are
             start = timeline.timed("kernel" if self.backend.inline else "upload", start)
         starting = self._threads.submit(calls, _cost(moved), self._watched, start, plan, inputs)
@@ -373,6 +375,16 @@ class QueueSlot:
     def release(self) -> None:
         """Take the request out of the queue. Called once."""
         self._worker.dequeue(self._size_in_bytes)
+
+
+def _checked(start: StartFunction) -> StartFunction:
+    """The function, after the plan's indices were found to lie within their axes."""
+
+    def checked(plan: Plan, inputs: Sequence[memoryview]) -> Run:
+        plan.check_indices(inputs)
+        return start(plan, inputs)
+
+    return checked
 
 
 def _cost(work: int) -> int:

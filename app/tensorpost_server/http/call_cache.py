@@ -34,7 +34,8 @@ from tensorpost.problems import TensorpostError
 
 from ..engine import Stages, Worker
 from ..planning import Plan
-from .headers import request_id
+from .caller_address import FORWARDED_FOR
+from .headers import header_fields, request_id
 from .media_types import MOST_KEY_BYTES
 from .observability.request_record import RequestRecord
 from .parse_call import Dialect, RunOptions
@@ -142,12 +143,14 @@ class PreparedHead:
         headers: the header fields that are the same for each request.
         lines: the same, as they are sent.
         body_head: the bytes of the body before its tensors.
+        backend: the backend's name, as in the headers.
         inline: whether that worker computes the call on the event loop's thread, except for the first time.
     """
 
     headers: tuple[tuple[bytes, bytes], ...]
     lines: bytes
     body_head: bytes
+    backend: str
     inline: bool
 
 
@@ -219,11 +222,13 @@ class Replay:
             key, which the head holds; an address need not be.
     """
 
-    __slots__ = ("_key", "_key_name", "_path", "_sent_id", "_service")
+    __slots__ = ("_forwarded", "_key", "_key_name", "_path", "_proxies", "_sent_id", "_service")
 
     def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
         self._path = scope["path"]
+        self._proxies = service.proxies
+        self._forwarded = None if self._proxies is None else header_fields(scope["headers"]).get(FORWARDED_FOR)
         self._key_name = None if service.access.anonymous else scope.get("tensorpost.caller")
 
     def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
@@ -231,7 +236,7 @@ class Replay:
 
         Args:
             body: the whole body, as long as the HTTP head says.
-            address: the caller's; None on a Unix socket.
+            address: the peer's; None on a Unix socket.
 
         Returns:
             The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
@@ -264,9 +269,13 @@ class Replay:
         stages.done("compute")
         id_, took = request_id(self._sent_id), stages.milliseconds
         if service.records is not None:
+            operation = prepared.plan.operation
+            if self._proxies is not None:
+                address = self._proxies.caller(address, self._forwarded)
             record = RequestRecord(
-                time.time(), id_, self._key_name or address or "local", "POST", self._path, prepared.plan.operator,
-                worker.backend.name, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3,
+                time.time(), id_, self._key_name or address or "local", "POST", self._path, operation.op_type,
+                head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
+                operation.opset_version,
             )  # fmt: skip
             service.records.add(record)
         return head.lines + changing_field_lines(id_, stages), output
@@ -294,8 +303,8 @@ def changing_field_lines(id_: str, stages: Stages) -> bytes:
 # ---- the ASGI extension ----------------------------------------------------------------------------------------------
 
 ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes] | None]
-"""Answers a body, from this address (None on a Unix socket), with the header lines and the body of a response 200; None
-to let the application answer."""
+"""Answers a body, from this peer's address (None on a Unix socket), with the header lines and the body of a response
+200; None to let the application answer."""
 
 
 class SendWhole(Protocol):

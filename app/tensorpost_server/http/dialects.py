@@ -19,9 +19,9 @@ from tensorpost.onnx.schemas import is_own
 from tensorpost.operation import Operation
 from tensorpost.problems import (
     InvalidDescriptor,
-    InvalidFrame,
     InvalidJson,
     InvalidParameter,
+    TensorMismatch,
     UnknownOperator,
     Violation,
     json_path,
@@ -86,7 +86,7 @@ class DirectmlParser:
         if len(only) == 1 and not only[0].is_array:
             return only[0].slot_name
         names = [field.slot_name + (f"_0, {field.slot_name}_1, ..." if field.is_array else "") for field in fields]
-        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+        raise TensorMismatch(_ONE_TENSOR.format(", ".join(names)))
 
     def tensor_names(self, count: int) -> list[str]:
         """See `CallParser.tensor_names`."""
@@ -103,7 +103,7 @@ class DirectmlParser:
             InvalidJson: the document is not JSON.
             InvalidParameter: a query parameter that is unknown, repeated, or sent beside a document.
             InvalidDescriptor: the description breaks a rule.
-            InvalidFrame: the tensors do not match the description.
+            TensorMismatch: the tensors do not match the description.
         """
         del values
         cls = self._cls
@@ -179,7 +179,7 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
     """Add to the fields what the body announces about inputs that they leave out.
 
     Raises:
-        InvalidFrame: a required tensor is missing, or a name is of no field.
+        TensorMismatch: a required tensor is missing, or a name is of no field.
     """
     by_field: dict[str, list[tuple[TensorPath, AnnouncedTensor]]] = {}
     for tensor in tensors:
@@ -276,7 +276,7 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
     """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
 
     Raises:
-        InvalidFrame: it is neither.
+        TensorMismatch: it is neither.
     """
     layout, size = described.layout, described.total_tensor_size_in_bytes
     if layout.packed and tensor.data_type is layout.data_type and tensor.shape == layout.sizes:
@@ -285,7 +285,7 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
         return
     raw = f"U8 with shape [{size}]"
     expected = f"{layout.data_type.safetensors} with shape {list(layout.sizes)} or {raw}" if layout.packed else raw
-    raise InvalidFrame(
+    raise TensorMismatch(
         f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
         f"{list(tensor.shape)}, but {field} describes {expected}"
     )
@@ -313,7 +313,7 @@ class OnnxParser:
         if len(only) == 1 and not only[0].variadic:
             return only[0].name
         names = [entry.name + (f"_0, {entry.name}_1, ..." if entry.variadic else "") for entry in inputs]
-        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+        raise TensorMismatch(_ONE_TENSOR.format(", ".join(names)))
 
     def tensor_names(self, count: int) -> list[str]:
         """See `CallParser.tensor_names`: of the operator's newest version."""
@@ -333,7 +333,7 @@ class OnnxParser:
             InvalidJson: the document is not JSON.
             InvalidParameter: a query parameter that is repeated or sent beside a document; no such opset.
             InvalidDescriptor: the node breaks a rule of ONNX.
-            InvalidFrame: the tensors do not match the node.
+            TensorMismatch: the tensors do not match the node.
         """
         name = self._name
         parameters, options = parse_query(query, (), ["backend", "device"])
@@ -366,7 +366,7 @@ class OnnxParser:
         for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):
             if found.get(slot.name) != tensor:
                 sent = found[slot.name].to_json() if slot.name in found else "missing"
-                raise InvalidFrame(
+                raise TensorMismatch(
                     f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
                 )
         match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
@@ -412,7 +412,7 @@ def _completed(
         sent = cast("Mapping[str, Any]", inputs)
         twice = sorted(sent.keys() & values.keys())
         if twice:
-            raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
+            raise TensorMismatch(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
         inputs = {**found, **sent, **values}
     return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}
 

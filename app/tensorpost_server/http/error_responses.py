@@ -52,6 +52,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.UnknownOperator: 404,
     p.InvalidJson: 400,
     p.InvalidFrame: 400,
+    p.TensorMismatch: 400,
     p.InvalidParameter: 400,
     p.BodyMismatch: 400,
     p.LengthRequired: 411,

@@ -25,11 +25,12 @@ from .call_cache import (
     WholeMessages,
     received_tensors,
 )
+from .caller_address import caller_of
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import FRAMING, Framing, caller_of, content_length, wait_seconds
+from .headers import FRAMING, Framing, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadBody, ReadCall, read_call
@@ -39,6 +40,7 @@ from .responses import (
     JSON_BYTES_PER_TEXT_BYTE,
     WHOLE_FORMS,
     ResponseSender,
+    backend_name,
     check_output,
     json_elements,
     response_head,
@@ -170,7 +172,7 @@ class Execution:
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
         plan, options = prepared.plan, prepared.options
-        self._observation.operator = plan.operation.name
+        self._observation.opset_version = plan.operation.opset_version
         worker = pool.choose(plan, options.backend, options.device)
         worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
         self._enqueue(worker, plan)
@@ -224,6 +226,8 @@ class Execution:
         threads = self._slow_threads if slow else self._parsing
         # Refuses an unknown operator before anything of the body is read.
         parser = await threads.run(slow, self._dialect, self._operator)
+        if slow:
+            self._observation.operator = self._operator  # the package onnx knows it, so no caller made it up
         head, prepared = await self._known_call(key, body, stages)
         if prepared is not None:
             return prepared, ReadBody()
@@ -343,7 +347,7 @@ class Execution:
 
     def _enqueue(self, worker: Worker, plan: Plan) -> None:
         """Enter the queue of this worker, and leave that of the worker before."""
-        self._observation.backend = worker.backend.name
+        self._observation.backend = backend_name(worker, plan)
         before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
         if before is not None:
             before.release()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable
+from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable, UnknownOperator
 
 from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .access.cross_origin import is_preflight, preflight_response, send_for_origin
@@ -56,6 +57,8 @@ class OperatorDispatch:
             await self._app(scope, receive, send)
             return
         fields = header_fields(scope["headers"])
+        if (proxies := self._service.proxies) is not None:
+            proxies.set_client(scope, fields)
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         observation = Observation(scope, id_)
         if self._service.traces is not None:
@@ -106,6 +109,7 @@ class OperatorDispatch:
         try:
             send = self._service.access.admit(scope, fields, path, send)
         except TensorpostError as error:
+            observation.operator = self._called_operator(scope["method"], path)
             await answer_error(request, error)(scope, receive, send_observed)
             return
         if scope["method"] == "OPTIONS":
@@ -121,7 +125,7 @@ class OperatorDispatch:
             whole = whole_messages(scope) if service.replays and origin is None else None
             if dialect is not None and name:
                 execution = Execution(service, scope, fields, dialect, name, whole, observation)
-                observation.operator = operator_name(name)
+                observation.operator = operator_name(begin, name)
                 await _run(service, execution, scope, receive, send, observation)
                 return
             if name == "infer" and (inference := INFER_PATH.fullmatch(path)):
@@ -130,7 +134,7 @@ class OperatorDispatch:
                 except TensorpostError as error:
                     await answer_error(request, error)(scope, receive, send_observed)
                     return
-                observation.operator = operator_name(model.operator)
+                observation.operator = operator_name(model.dialect, model.operator)
                 execution = InferExecution(service, scope, fields, model, whole, observation)
                 await _run(service, execution, scope, receive, send, observation)
                 return
@@ -149,6 +153,17 @@ class OperatorDispatch:
             await self._app({**scope, "method": "GET"}, receive, send_head(inner))
             return
         await self._app(scope, receive, inner)
+
+    def _called_operator(self, method: str, path: str) -> str | None:
+        """The operator of a call that is not let in; None if the path names none that there is."""
+        begin, _, name = path.rpartition("/")
+        if method == "POST" and begin in DIALECTS:
+            return operator_name(begin, name)
+        if method == "POST" and (inference := INFER_PATH.fullmatch(path)):
+            with suppress(UnknownOperator):
+                model = self._service.inference.models.find(inference[1], inference[2])
+                return operator_name(model.dialect, model.operator)
+        return None
 
 
 def send_head(send: Send) -> Send:

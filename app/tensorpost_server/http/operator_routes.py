@@ -18,16 +18,17 @@ from tensorpost.problems import InvalidDescriptor, Unavailable, Violation
 from tensorpost.strict_json import read_json
 
 from ..planning import Plan, make_plan
+from .caller_address import caller_of
 from .caller_watch import CallerWatch
 from .dialects import served_operator
 from .documents import examples
 from .documents.conformance import conformance_of
-from .headers import FRAMING, Framing, caller_of, content_length, header_fields
+from .headers import FRAMING, Framing, content_length, header_fields
 from .media_types import refuse_content_encoding, require_json
 from .parse_call import MOST_JSON_CONTAINERS, parse_query, whole_json
 from .parse_threads import INLINE_TEXT_BYTES
 from .request_body import RequestBody, receive_chunked
-from .responses import slices_bytes
+from .responses import backend_name, slices_bytes
 from .service import JsonDocument, Service, service_of
 
 __all__ = ["catalogue_entry", "router"]
@@ -219,7 +220,7 @@ def _cost(service: Service, plan: Plan) -> dict[str, Any] | None:
     seconds = worker.costs.seconds(plan)
     memory = plan.input_bytes + slices_bytes(plan, service.settings) + worker.backend.held_bytes(plan)
     return {
-        "backend": worker.backend.name,
+        "backend": backend_name(worker, plan),
         "device": worker.backend.device,
         "work": plan.work,
         "seconds": float(f"{seconds:.2g}"),

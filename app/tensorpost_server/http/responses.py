@@ -20,7 +20,7 @@ from tensorpost.descriptors import TileOperatorDesc
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
 from tensorpost.json_tensor import json_type
 from tensorpost.operation import Slot
-from tensorpost.problems import LimitExceeded, NotAcceptable
+from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ..engine import Stages, Worker
 from ..planning import Plan
@@ -262,9 +262,13 @@ def tensor_json(array: NDArray[Any]) -> bytes:
     """A tensor as JSON text: `{"dtype": "F32", "shape": [2], "data": [0.1, 2.0]}`.
 
     Raises:
-        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
+        NotAcceptable: NaN or infinity, which JSON cannot represent; complex numbers, text and other types.
     """
-    members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    try:
+        members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    except InvalidParameter as error:
+        others = f"{MediaType.NPY.value} or {MediaType.FRAME.value}"
+        raise NotAcceptable(f"the output: {error.detail}, as with Accept: {others}") from None
     return b'%b, "data": [%b]}' % (json.dumps(members).encode()[:-1], json_numbers(array))
 
 
@@ -310,24 +314,29 @@ def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
 
 
 def backend_name(worker: Worker, plan: Plan) -> str:
-    """The name of the backend, and the library that does its work where that is another one."""
-    return worker.backend.name + (f"+{plan.library}" if plan.library else "")
+    """The name of the backend, and the library that computes the plan in its place: `numba+numpy`.
+
+    Answers, access log, metrics and traces have this one name.
+    """
+    library = worker.backend.library(plan)
+    return f"{worker.backend.name}+{library}" if library else worker.backend.name
 
 
 def _head(
     worker: Worker, plan: Plan, media_type: MediaType, body_head: bytes, length: int, *, inline: bool
 ) -> PreparedHead:
+    backend = backend_name(worker, plan)
     headers = (
         (b"content-type", media_type.value.encode()),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", backend_name(worker, plan).encode()),
+        (b"tensorpost-backend", backend.encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     )
     if media_type not in _SELF_DESCRIBED:
         layout = plan.outputs[0].layout
         headers += raw_tensor_fields(layout.data_type, layout.sizes)
-    return PreparedHead(headers, field_lines(headers), body_head, inline)
+    return PreparedHead(headers, field_lines(headers), body_head, backend, inline)
 
 
 class ResponseSender:

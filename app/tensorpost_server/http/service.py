@@ -20,6 +20,7 @@ from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .caller_address import TrustedProxies
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
@@ -63,6 +64,7 @@ class Service:
         admission: the memory budget.
         access: who may call.
         inference: the models of `/v2`.
+        proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
@@ -81,6 +83,7 @@ class Service:
     admission: Admission
     access: AccessControl
     inference: InferenceService
+    proxies: TrustedProxies | None = None
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import Array, AxesForm, BoxFunction, Copies, Form, Lines, Pointwise, whole_box
+from ..forms import Array, AxesForm, BoxFunction, Copies, Form, IndexRange, Lines, Pointwise, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
@@ -70,6 +71,23 @@ class Plan:
         object.__setattr__(self, "operands", operands)
         object.__setattr__(self, "input_bytes", sum([slot.layout.size_in_bytes for slot in self.inputs]))
         object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
+
+    @property
+    def index_range(self) -> IndexRange | None:
+        """What the elements of an input must lie in (ONNX's indices); None if any are allowed."""
+        return self.form.index_range if isinstance(self.form, (Array, BoxFunction)) else None
+
+    def check_indices(self, inputs: Sequence[memoryview]) -> None:
+        """Refuse indices outside of their axis; called once, before the plan is run on these inputs.
+
+        Args:
+            inputs: bytes of the plan's inputs, in binding order; only those of the indices are read.
+
+        Raises:
+            InvalidDescriptor: an index is outside.
+        """
+        if (found := self.index_range) is not None:
+            found.check(self.operands[found.input].view(inputs[found.input]))
 
     @property
     def library(self) -> str:

@@ -112,6 +112,15 @@ class OperatorDesc(Descriptor):
         return self.operator_type
 
     @property
+    def op_type(self) -> str:
+        """See `Operation.op_type`."""
+        return self.operator_type
+
+    @property
+    def opset_version(self) -> None:
+        """See `Operation.opset_version`."""
+
+    @property
     def endpoint(self) -> str:
         """See `Operation.endpoint`."""
         return f"/v1/operators/{self.operator_type.lower()}"

@@ -1,7 +1,7 @@
 """Rules of ONNX's operators that move elements; see `shapes.py`.
 
-Choices where the text is silent: an index outside of its axis is not refused (no shape depends on it), the nearest one
-inside is taken; Scatter and ScatterElements leave out updates there.
+Indices outside of their axis are an error in ONNX. No shape depends on them, and only the server has them: it refuses
+them before it computes (`tensorpost_server.forms.IndexRange`), those of Scatter-9 too, whose text is silent.
 """
 
 from __future__ import annotations

@@ -154,6 +154,11 @@ class OnnxNode:
         return self.schema.name
 
     @property
+    def opset_version(self) -> int:
+        """See `Operation.opset_version`."""
+        return self.schema.since_version
+
+    @property
     def endpoint(self) -> str:
         """See `Operation.endpoint`."""
         return f"/v1/onnx/{self.op_type}"

@@ -171,6 +171,11 @@ class CudaBackend:
             )
         return None
 
+    def library(self, plan: Plan) -> str:
+        """Empty: what a library computes in ordinary memory is refused."""
+        del plan
+        return ""
+
     def held_bytes(self, plan: Plan) -> int:
         """0: outputs exist in ordinary memory in slices; those computed together are device memory."""
         del plan

@@ -4,7 +4,7 @@ It runs every plan. Compiled loops compute what gains by them: all copies and ne
 size; linear, cubic, antialiased and gradients for float32, float16, uint8 and int8, summed in float32; expressions that
 are computed in float32; sums, means, largest and smallest elements of lines (`reduction_plan.py` has the types). NumPy
 computes everything else, exactly as the numpy backend does, so nothing is refused and `auto` never has a reason to
-prefer that one.
+prefer that one. `library` tells which of both, and answers name the backend `numba+numpy` then.
 
 Copies are the same to the bit; resampled elements are made of the same indices, the same float32 weights and in the
 same order of taps as NumPy's; sums of lines are no less exact than NumPy's; exp, log, tanh, erf and GELU differ from
@@ -121,6 +121,10 @@ class NumbaBackend(HostBackend):
     def uses_numpy(self, plan: Plan) -> str | None:
         """Why NumPy computes the plan; None if compiled loops do."""
         return self._recipe(plan).reason
+
+    def library(self, plan: Plan) -> str:
+        """NumPy, or ONNX Runtime, where no compiled loops compute the plan."""
+        return "" if self.uses_numpy(plan) is None else plan.library or "numpy"
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> NumbaRun | NumpyRun:
         """Views of the inputs; nothing is copied."""

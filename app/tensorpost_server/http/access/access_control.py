@@ -133,7 +133,7 @@ class AccessControl:
             self._tokens.open()
 
     def admit(self, scope: Scope, fields: Mapping[bytes, bytes], path: str, send: Send) -> Send:
-        """Let a request in, and name its caller in the scope.
+        """Let a request in, and name its caller in the scope, also if its key is known and it is refused.
 
         Args:
             scope: the ASGI scope of the request.
@@ -155,6 +155,9 @@ class AccessControl:
             return send
         now = time.monotonic()
         hash_, grant = self._presented(fields, now)
+        scope[CALLER] = grant.key.name
+        if time.time() >= grant.expires:
+            raise _not_valid(f"the key {grant.key.name} has expired; ask whoever runs this server for a new one")
         needed = _scope_of(scope["method"], path)
         if needed is not None and needed not in grant.key.scopes:
             raise Forbidden(
@@ -166,13 +169,12 @@ class AccessControl:
                 f"the key {grant.key.name} has used up what it may take in a minute; wait",
                 extra={"retry_after_seconds": math.ceil(seconds)},
             )
-        scope[CALLER] = grant.key.name
         grant.take_request()
         self._count_and_guard(hash_, grant, scope, fields)
         return send if grant.bytes is None else partial(_send_counted, grant, send)
 
     def _presented(self, fields: Mapping[bytes, bytes], now: float) -> tuple[str, _Grant]:
-        """The key that the header fields present."""
+        """The key that the header fields present, expired or not."""
         key = _key_in(fields)
         is_token = self._tokens is not None and key.count(b".") == 2  # RFC 7515, section 7.1; no key of ours has any
         if len(key) > LONGEST_KEY and not is_token:
@@ -183,8 +185,6 @@ class AccessControl:
             grant = self._grant_token(hash_, key, now)
         if grant is None:
             raise _not_valid("there is no such key here, or it was revoked; ask whoever runs this server for one")
-        if time.time() >= grant.expires:
-            raise _not_valid(f"the key {grant.key.name} has expired; ask whoever runs this server for a new one")
         return hash_, grant
 
     def _current(self, hash_: str, now: float) -> _Grant | None:

@@ -14,38 +14,60 @@ from functools import lru_cache
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
-__all__ = ["AccessLog", "console_line", "json_line", "printable"]
+__all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
 
 _LONGEST_TEXT = 200
 
 
-@lru_cache(4096)
 def printable(text: str) -> str:
     r"""A text from a caller in printable ASCII without spaces, of which at most 200 characters.
 
     Spaces, line ends, escape sequences of terminals and what is not ASCII are written as in a Python string: `\x20`.
     """
+    return _printable(text[: _LONGEST_TEXT + 1])
+
+
+@lru_cache(4096)
+def _printable(text: str) -> str:
     cut = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "..."
     return cut.encode("unicode_escape").decode("ascii").replace(" ", "\\x20")
 
 
 def json_line(record: RequestRecord) -> str:
     """A record as a JSON object in one line."""
-    stages = ",".join([f'"{name}":{took:.3f}' for name, took in record.stages.items()])
+    ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version = record
+    stages, seconds = record.stages, record.seconds
+    known = _members(caller, method, path[: _LONGEST_TEXT + 1], operator, version, backend, status, reason)
+    took = _stages_format(tuple(stages)) % tuple(stages.values())
     return (
-        f'{{"time":"{_time(record.ended)}","event":"request","id":"{record.id}","caller":{_quoted(record.caller)},'
-        f'"method":{_quoted(record.method)},"path":{_quoted(record.path)},"operator":{_quoted(record.operator)},'
-        f'"backend":{_quoted(record.backend)},"status":{record.status or "null"},"reason":{_quoted(record.reason)},'
-        f'"bytes_in":{record.received_bytes},"bytes_out":{record.sent_bytes},"ms":{record.seconds * 1e3:.3f},'
-        f'"stages_ms":{{{stages}}}}}\n'
+        f'{{"time":"{timestamp(ended)}","event":"request","id":"{id_}",{known},"bytes_in":{received},'
+        f'"bytes_out":{sent},"ms":{seconds * 1e3:.3f},"stages_ms":{{{took}}}}}\n'
     )
+
+
+@lru_cache(4096)
+def _members(
+    caller: str | None, method: str, path: str, operator: str | None, opset_version: int | None, backend: str | None,
+    status: int | None, reason: str | None,
+) -> str:  # fmt: skip
+    """The members that are the same in most lines: a line takes two thirds of the time with them in one cache."""
+    texts = {"caller": caller, "method": method, "path": path, "operator": operator, "backend": backend}
+    members = {name: None if text is None else printable(text) for name, text in texts.items()}
+    others = {"opset_version": opset_version, "status": status, "reason": reason}
+    return json.dumps({**members, **others}, separators=(",", ":"))[1:-1]
+
+
+@lru_cache(64)
+def _stages_format(names: tuple[str, ...]) -> str:
+    return ",".join([f'"{name}":%.3f' for name in names])
 
 
 def console_line(record: RequestRecord) -> str:
     """A record as a line for people: what is not there is left out."""
-    parts = [_time(record.ended), str(record.status or "---"), printable(record.method), printable(record.path)]
+    parts = [timestamp(record.ended), str(record.status or "---"), printable(record.method), printable(record.path)]
     for name, value in (
         ("operator", record.operator),
+        ("opset_version", None if record.opset_version is None else str(record.opset_version)),
         ("backend", record.backend),
         ("caller", record.caller),
         ("reason", record.reason),
@@ -57,20 +79,16 @@ def console_line(record: RequestRecord) -> str:
     return " ".join([*parts, f"id={record.id}\n"])
 
 
-@lru_cache(4096)
-def _quoted(text: str | None) -> str:
-    """A text as JSON; None as null."""
-    return "null" if text is None else json.dumps(printable(text))
-
-
-def _time(moment: float) -> str:
+def timestamp(moment: float) -> str:
     """UTC with milliseconds, as RFC 3339 writes it."""
-    return f"{_second(int(moment))}.{int(moment % 1 * 1e3):03d}Z"
+    return _time(int(moment * 1e3))
 
 
 @lru_cache(4)
-def _second(moment: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
+def _time(milliseconds: int) -> str:
+    """UTC as RFC 3339 writes it."""
+    second, rest = divmod(milliseconds, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{rest:03d}Z"
 
 
 class AccessLog:

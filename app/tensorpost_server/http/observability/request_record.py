@@ -55,8 +55,9 @@ class RequestRecord(NamedTuple):
         caller: name of the key that it was called with; None if there is none.
         method: the HTTP method as it was sent; "-" if the head was not read.
         path: decoded, as it was sent, with any characters; "-" if its head was not read.
-        operator: `TILE`, `Tile` of ONNX; None if it was no call of an operator that there is.
-        backend: name of the backend that computed it; None if none was chosen.
+        operator: `TILE`, `Tile` of ONNX, without a version; None if it was no call of an operator that there is.
+        backend: name of the backend that computed it, as the header `Tensorpost-Backend` has it (`numba+numpy`); None
+            if none was chosen.
         status: status of the response; None if no response was begun.
         reason: code of the problem that it was refused with, or `client-disconnected`; None if all went well.
         received_bytes: length of its body as far as it arrived, bytes.
@@ -65,6 +66,7 @@ class RequestRecord(NamedTuple):
         stages: milliseconds by stage, as in `Server-Timing`.
         seconds: time from its head to the end of its response.
         trace: what its spans need beside that; None where traces are off, and for a replayed call.
+        opset_version: see `Operation.opset_version`; None too if the call was refused before it was planned.
     """
 
     ended: float
@@ -82,6 +84,7 @@ class RequestRecord(NamedTuple):
     stages: Mapping[str, float]
     seconds: float
     trace: RequestTrace | None = None
+    opset_version: int | None = None
 
 
 class RequestTrace(NamedTuple):
@@ -105,15 +108,21 @@ class RequestTrace(NamedTuple):
 _CONTEXT = ("traceparent", "tracestate")
 _REASONS = {408: ReceiveTimeout.code, 431: LimitExceeded.code}
 _NO_STAGES: Mapping[str, float] = {}
-_OPERATOR_NAMES = frozenset([cls.operator_type for cls in OPERATORS] + [schema.op_type for schema in ONNX_OPERATORS])
+_DIRECTML_NAMES = frozenset([cls.operator_type for cls in OPERATORS])
+_ONNX_NAMES = frozenset([schema.op_type for schema in ONNX_OPERATORS])
 
 
-def operator_name(sent: str) -> str | None:
-    """The operator's own name for the name in a path, so that no caller makes up a new one; None if there is none."""
-    if sent in _OPERATOR_NAMES:
-        return sent
+def operator_name(dialect: str, sent: str) -> str | None:
+    """The operator's own name for the name in a path, so that no caller makes up a new one; None if there is none.
+
+    Args:
+        dialect: the path of the dialect, as in `DIALECTS`.
+        sent: the name after it.
+    """
+    if dialect == "/v1/onnx":
+        return sent if sent in _ONNX_NAMES else None
     short = sent[:100].upper().removeprefix("DML_OPERATOR_")
-    return short if short in _OPERATOR_NAMES else None
+    return short if short in _DIRECTML_NAMES else None
 
 
 class Observation:
@@ -127,8 +136,8 @@ class Observation:
     """
 
     __slots__ = (
-        "_begin", "_id", "backend", "operator", "reason", "received_bytes", "sent_bytes", "slices", "stages",
-        "status", "trace",
+        "_begin", "_id", "backend", "operator", "opset_version", "reason", "received_bytes", "sent_bytes", "slices",
+        "stages", "status", "trace",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, id_: str) -> None:
@@ -136,6 +145,7 @@ class Observation:
         self._id = id_
         scope[_SCOPE_KEY] = self  # which is not known here in turn: that cycle would wait for the garbage collector
         self.operator: str | None = None
+        self.opset_version: int | None = None
         self.backend: str | None = None
         self.status: int | None = None
         self.reason: str | None = None
@@ -156,7 +166,7 @@ class Observation:
         return RequestRecord(
             time.time(), self._id, scope.get(_CALLER), scope["method"], scope["path"], self.operator, self.backend,
             self.status, reason, self.received_bytes, self.sent_bytes, self.slices, self.stages,
-            time.perf_counter() - self._begin, self.trace,
+            time.perf_counter() - self._begin, self.trace, self.opset_version,
         )  # fmt: skip
 
 

@@ -187,6 +187,7 @@ def _attributes(record: RequestRecord, route: str | None) -> dict[str, str | int
         "tensorpost.request_id": record.id,
         "tensorpost.caller": None if record.caller is None else printable(record.caller),
         "tensorpost.operator": record.operator,
+        "tensorpost.opset_version": record.opset_version,
         "tensorpost.backend": record.backend,
         "tensorpost.slices": record.slices,
     }

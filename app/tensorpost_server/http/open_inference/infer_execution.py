@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from tensorpost.onnx.strings import StringTable
-from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded
+from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
 
 from ...backends import DeviceMemory, Run, SharingBackend
 from ...engine import Stages, Worker
@@ -124,9 +124,10 @@ class InferExecution(Execution):
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
         runs = runs and worker.refusal_reason(plan) is None
         device_inputs: dict[int, DeviceMemory] = {}
+        checked = -1 if plan.index_range is None else prepared.order[plan.index_range.input]  # is read on the host
         for name, (region, part) in self._device_inputs.items():
             at, size = names.index(name), prepared.sizes[names.index(name)]
-            if runs and region.worker is worker:
+            if runs and region.worker is worker and at != checked:
                 device_inputs[at] = region.part(part.offset, size)
             else:
                 assert read.memory is not None
@@ -197,7 +198,7 @@ class InferExecution(Execution):
         small = small_tensor_names(self._model, request.inputs)
         for tensor in request.inputs:
             if tensor.name in small and tensor.packed_bytes > MOST_VALUE_BYTES:
-                raise InvalidFrame(
+                raise TensorMismatch(
                     f"tensor {tensor.name!r} has {tensor.packed_bytes:,} bytes; an attribute has at most "
                     f"{MOST_VALUE_BYTES:,}"
                 )

@@ -209,18 +209,19 @@ def streaming_head(form: ResponseForm, plan: Plan, worker: Worker) -> PreparedHe
 def _head(
     form: ResponseForm, plan: Plan, worker: Worker, body_head: bytes, json_bytes: int, length: int, *, inline: bool
 ) -> PreparedHead:
+    backend = backend_name(worker, plan)
     fields = [
         (b"content-type", b"application/octet-stream" if json_bytes else b"application/json"),
         (b"content-length", str(length).encode()),
         (NO_SNIFFING[0].lower().encode(), NO_SNIFFING[1].encode()),
-        (b"tensorpost-backend", backend_name(worker, plan).encode()),
+        (b"tensorpost-backend", backend.encode()),
         (b"tensorpost-device", worker.backend.device.encode()),
     ]
     if json_bytes:
         fields.append((JSON_LENGTH, str(json_bytes).encode()))
     if form.coding is not None:
         fields.append((b"content-encoding", form.coding.encode()))
-    return PreparedHead(tuple(fields), field_lines(fields), body_head, inline)
+    return PreparedHead(tuple(fields), field_lines(fields), body_head, backend, inline)
 
 
 def whole_response(

@@ -22,7 +22,7 @@ from tensorpost.problems import Forbidden, InvalidParameter, InvalidRequest, Lim
 
 from ...engine import Worker
 from ...settings import Settings, setting_variable
-from ..headers import caller_of
+from ..caller_address import caller_of
 from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
 from .region import Region, whole_number
