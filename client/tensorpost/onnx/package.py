@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -171,8 +171,8 @@ def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None
     if known and min([size for size in sizes or () if size is not None], default=0) >= 0:
         return
     if known or schema.attribute("kernel_shape") is not None:
-        kernel = given.attributes.get("kernel_shape")
-        window = f"the window {list(kernel)}" if isinstance(kernel, tuple) and kernel else "the window"
+        kernel = cast("tuple[int, ...] | None", given.attributes.get("kernel_shape"))  # ints, as its schema says
+        window = f"the window {list(kernel)}" if kernel else "the window"
         would = f": {name} would have the shape {list(sizes or ())}" if known else ""
         message = f"{window} of {schema.op_type} is larger than the input with its padding{would}"
         given.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
