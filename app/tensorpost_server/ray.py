@@ -42,7 +42,7 @@ _DRAIN_SECONDS = 5
 """How long a replica that stops still answers, so that no proxy sends it requests any more."""
 
 _FROM_HAPROXY = "tensorpost.from_haproxy"
-"""In the ASGI scope of requests that come by HTTP, rather than from Serve's own proxy by messages of Ray's."""
+"""Key of the ASGI scope of requests that come over HTTP, not from Serve's own proxy in messages of Ray."""
 
 _REPLICA_VARIABLES = {
     # Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
