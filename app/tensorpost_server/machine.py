@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["connections", "cores", "free_unused_memory", "memory", "resident_memory"]
 
 _GROUPS = Path("/sys/fs/cgroup")
-_OURS = Path("/proc/self/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _UNKNOWN = 4 << 30  # bytes, where neither a limit nor the machine's memory can be read
 
 
@@ -35,16 +35,16 @@ def connections() -> int:
     return max(files - max(32, files // 8), files // 2, 1)
 
 
-def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
+def memory(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     """Bytes this process may use: the smallest limit of its groups, at most what the machine has; else 4 GiB.
 
     Args:
         groups: where control groups are mounted.
-        ours: the file that lists the groups of this process.
+        own_groups: the file that lists the groups of this process.
     """
     found = [
         int(text)
-        for folder, version in _cgroup_directories(groups, ours, "memory")
+        for folder, version in _cgroup_directories(groups, own_groups, "memory")
         # without a limit version 2 says "max", and version 1 a number larger than any memory
         if (text := _text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))).isdigit()
     ]
@@ -63,16 +63,16 @@ def _installed() -> list[int]:
     return []
 
 
-def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
+def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     """Cores this process may keep busy: those it may run on, at most its groups' share of time, rounded up.
 
     Args:
         groups: where control groups are mounted.
-        ours: the file that lists the groups of this process.
+        own_groups: the file that lists the groups of this process.
     """
     runs_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = [runs_on]
-    for folder, version in _cgroup_directories(groups, ours, "cpu"):
+    for folder, version in _cgroup_directories(groups, own_groups, "cpu"):
         if version == 2:
             quota, _, period = _text(folder / "cpu.max").partition(" ")
         else:
@@ -82,9 +82,9 @@ def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
     return min(found)
 
 
-def _cgroup_directories(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, int]]:
+def _cgroup_directories(groups: Path, own_groups: Path, controller: str) -> Iterator[tuple[Path, int]]:
     """The cgroup directories of this process for a controller, from its own to the root, with the cgroup version."""
-    for line in _text(ours).splitlines():
+    for line in _text(own_groups).splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if number == "0" and not names:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 MOST_KEY_BYTES = 4096
-"""Longest query and head of a body that are kept in the call cache, together. Ours have a few hundred bytes."""
+"""Longest query and head of a body that are kept in the call cache, together. The SDK's have a few hundred bytes."""
 
 
 class MediaType(enum.Enum):
