@@ -39,10 +39,10 @@ except ModuleNotFoundError as missing:
 
 _NAME = "tensorpost"
 _DRAIN_SECONDS = 5
-"""How long a replica that stops still answers, so that no proxy sends it requests any more."""
+"""How long a replica that stops still takes requests, for proxies that do not know yet, seconds."""
 
 _FROM_HAPROXY = "tensorpost.from_haproxy"
-"""Key of the ASGI scope of requests that come over HTTP, not from Serve's own proxy in messages of Ray."""
+"""Name of a mark in the ASGI scope of requests that come by HTTP; Serve's own proxy sends messages of Ray's."""
 
 _REPLICA_VARIABLES = {
     # Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
@@ -61,7 +61,7 @@ class Arguments(BaseModel):
 
     Attributes:
         replicas: processes, each with devices of its own; the least, with `most_replicas`.
-        most_replicas: most replicas when bytes wait; None for no autoscaling.
+        most_replicas: grow to so many with the bytes that wait; None for no autoscaling.
         queued_bytes: input and output bytes that may wait at each replica before there is one more.
         gpus: GPUs of each replica.
         cpus: processor cores that each replica takes of its node, in Ray's books.
