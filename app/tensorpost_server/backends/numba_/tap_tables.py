@@ -80,7 +80,7 @@ class TapTable:
 
     @property
     def pitch(self) -> int:
-        """Outputs, and thereby elements from one tap's row to the next one's."""
+        """Row stride of the table, in elements: the number of outputs."""
         return self.index.shape[1]
 
     @property
