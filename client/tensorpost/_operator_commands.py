@@ -384,7 +384,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
         desc.validate_for(level)
     except UnsupportedAtLevel as error:
         lowest = desc.lowest_feature_level()
-        seen_from_root = error.under("desc")
+        seen_from_root = error.prefixed("desc")
         seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
         raise seen_from_root from None
     return desc

@@ -23,7 +23,7 @@ _JSON = (("content-type", "application/json"), ("accept", "application/json"))
 
 
 def model_of(template: RequestTemplate) -> str | None:
-    """The operation's model in `/v2`, if it is worth it and its tensors have types there; else None."""
+    """The operation's model in `/v2`; None without one, for small tensors, or for types that are not the protocol's."""
     slots = (*template.inputs, *template.outputs)
     if sum([slot.layout.size_in_bytes for slot in slots]) < LEAST_BYTES:
         return None
