@@ -39,10 +39,10 @@ except ModuleNotFoundError as missing:
 
 _NAME = "tensorpost"
 _DRAIN_SECONDS = 5
-"""How long a replica that stops still answers, so that no proxy sends it requests any more."""
+"""How long a replica that stops still takes requests, for proxies that do not know yet, seconds."""
 
 _FROM_HAPROXY = "tensorpost.from_haproxy"
-"""In the ASGI scope of requests that come by HTTP, rather than from Serve's own proxy by messages of Ray's."""
+"""Name of a mark in the ASGI scope of requests that come by HTTP; Serve's own proxy sends messages of Ray's."""
 
 _REPLICA_VARIABLES = {
     # Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.

@@ -55,7 +55,7 @@ from .frame import encode_npy_head
 from .images import encode_image
 from .onnx import OnnxNode, lower
 from .operation import Operation
-from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
+from .problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnsupportedAtLevel, Violation
 from .resampling import DML_TYPES, ResamplingMode, resampling
 from .strict_json import read_json
 
@@ -358,7 +358,12 @@ def validate(
 
 
 def _read_document(file: str) -> Any:
-    return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    try:
+        return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    except InvalidJson as error:
+        where = "standard input" if file == "-" else file
+        error.detail = f"{where} is no document of an operator or ONNX node, which is JSON: {error.detail}"
+        raise
 
 
 def _is_node(document: object) -> bool:
@@ -379,7 +384,7 @@ def _validate_offline(document: Any, level: FeatureLevel) -> OperatorDesc | Onnx
         desc.validate_for(level)
     except UnsupportedAtLevel as error:
         lowest = desc.lowest_feature_level()
-        seen_from_root = error.under("desc")
+        seen_from_root = error.prefixed("desc")
         seen_from_root.extra["lowest_feature_level"] = None if lowest is None else str(lowest)
         raise seen_from_root from None
     return desc

@@ -72,6 +72,7 @@ __all__ = [
     "OutOfDeviceMemory",
     "QuotaExceeded",
     "ReceiveTimeout",
+    "RegionNotFound",
     "RequestTimeout",
     "ServerFault",
     "TensorMismatch",
@@ -249,7 +250,7 @@ class Violation:
     expected: str = ""
     source: str = ""
 
-    def under(self, *prefix: str | int) -> Violation:
+    def prefixed(self, *prefix: str | int) -> Violation:
         """The same violation seen from further up the document."""
         return replace(self, path=(*prefix, *self.path))
 
@@ -347,9 +348,9 @@ class InvalidDescriptor(InvalidRequest):
         others = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
         return cls(f"{first.where}: {first.message}{others}", tuple(violations))
 
-    def under(self, *prefix: str | int) -> InvalidDescriptor:
+    def prefixed(self, *prefix: str | int) -> InvalidDescriptor:
         """The same error seen from further up the document."""
-        return type(self).of([v.under(*prefix) for v in self.violations])
+        return type(self).of([v.prefixed(*prefix) for v in self.violations])
 
 
 class UnsupportedAtLevel(InvalidDescriptor):
@@ -441,6 +442,13 @@ class NotFound(InvalidRequest):
 
     code = "not-found"
     title = "There is nothing at this path"
+
+
+class RegionNotFound(NotFound):
+    """No shared memory region of this name is registered by this caller."""
+
+    code = "region-not-found"
+    title = "There is no such shared memory region"
 
 
 class MethodNotAllowed(InvalidRequest):

@@ -73,7 +73,7 @@ def test_the_package_says_its_version_and_only_its_names():
 
 
 def test_timeout_is_called_as_httpx_s_is():
-    assert Timeout(5) == Timeout(connect=5, read=5, write=5, pool=5) == Timeout.of(5)
+    assert Timeout(5) == Timeout(connect=5, read=5, write=5, pool=5) == Timeout.from_value(5)
     assert Timeout(90, connect=1) == Timeout(connect=1, read=90, write=90, pool=90)
     assert Timeout(None, total=3) == Timeout(read=None, write=None, pool=None, total=3)
 

@@ -43,7 +43,7 @@ _ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a fr
 
 
 def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
-    """The names of so many tensors: each input's own, and the numbered ones of one that is an array."""
+    """The names of `count` tensors: each input's own, and numbered names for an input that is an array."""
     found: list[str] = []
     for name, is_array in inputs:
         found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
@@ -126,7 +126,7 @@ class DirectmlParser:
         except InvalidDescriptor as error:
             if members is None:
                 raise _by_query_names(cls, error) from None
-            raise error.under("desc") from None
+            raise error.prefixed("desc") from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
             match_names(tensors, [slot.name for slot in slots])
@@ -138,7 +138,7 @@ class DirectmlParser:
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    found = [violation.under("desc") for violation in in_attribute_names(cls, error.violations)]
+    found = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
     for index, violation in enumerate(found):
         if settings := output_settings(violation):
             found[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")

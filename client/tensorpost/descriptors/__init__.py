@@ -222,7 +222,7 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
                 if not found:
                     return made
         except InvalidDescriptor as error:
-            found += error.under("desc").violations
+            found += error.prefixed("desc").violations
     raise InvalidDescriptor.of(found)
 
 

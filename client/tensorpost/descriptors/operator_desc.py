@@ -61,7 +61,7 @@ class OperatorDesc(Descriptor):
     Attributes:
         operator_type: short name, `TILE` for `DML_OPERATOR_TILE`.
         facts: what the catalogue says: number, fields, levels, support tables.
-        summary: what the operator does, in a sentence; by default the first line of the docstring.
+        summary: what the operator does, a phrase that begins in lower case; by default the first line of the docstring.
     """
 
     operator_type: ClassVar[str]
@@ -366,10 +366,10 @@ class OperatorDesc(Descriptor):
         outputs = self._kinds["output"]
         for path, tensor in self._tensors[None]:
             for violation in tensor.rules():
-                yield violation.under(*_json_path(path))
+                yield violation.prefixed(*_json_path(path))
             if path[0] in outputs:
                 for violation in tensor.output_rules():
-                    yield violation.under(*_json_path(path))
+                    yield violation.prefixed(*_json_path(path))
 
     def same_type_and_rank(self, *typed: str) -> Iterator[Violation]:
         """The constraint most operators share: all tensors agree in DimensionCount, and some or all in DataType.

@@ -38,7 +38,7 @@ class TileOperatorDesc(OperatorDesc):
     """
 
     operator_type = "TILE"
-    summary: ClassVar[str] = "Lays whole copies of the input side by side, Repeats[i] of them along dimension i."
+    summary: ClassVar[str] = "repeats the whole input, Repeats[i] times along dimension i."
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc

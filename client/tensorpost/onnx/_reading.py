@@ -107,7 +107,7 @@ def _read_tensor(
         else:
             tensor = OnnxTensor.from_json(given)
     except InvalidDescriptor as error:
-        report.found += error.under("inputs", name).violations
+        report.found += error.prefixed("inputs", name).violations
         return
     found[name] = tensor
     if tensor.data_type not in slot.types:
@@ -265,7 +265,7 @@ def _read_value(
         return ()
     items = cast("Sequence[object]", given)
     if len(items) > MOST_ENTRIES:
-        message = f"{slot.name} has more than {MOST_ENTRIES} entries, and no tensor has so many dimensions"
+        message = f"{slot.name} has more than {MOST_ENTRIES} entries, and no tensor has as many dimensions"
         report.add("array-length", path, message, list(items[:8]), f"at most {MOST_ENTRIES} entries")
         return ()
     if is_number and len(items) != 1:

@@ -333,9 +333,7 @@ def _range(given: GivenNode) -> InferredOutputs:
     else:
         ratio = (limit - start) / delta
         if not abs(ratio) < 2.0**63:
-            given.refuse(
-                "value", ("inputs", "delta"), "a range of so many elements fits no array", delta, "a larger delta"
-            )
+            given.refuse("value", ("inputs", "delta"), "a range of this length fits no array", delta, "a larger delta")
         count = max(0, math.ceil(ratio))
     return InferredOutputs([(int(count),)], (("start", start), ("delta", delta)))
 

@@ -220,15 +220,15 @@ _RESIZE_18 = (
     OnnxAttribute("axes", "INTS"),
     OnnxAttribute("keep_aspect_ratio_policy", "STRING", "stretch", ("stretch", "not_larger", "not_smaller")),
 )
-_TILE = "Lays whole copies of the input side by side."
-_RESIZE = "Resamples the input along any of its axes: nearest, linear or cubic."
-_UPSAMPLE = "Enlarges the input along any of its axes: nearest or linear. Replaced by Resize in opset 10."
+_TILE = "repeats the whole input along each dimension."
+_RESIZE = "resamples the input along any of its axes: nearest, linear or cubic."
+_UPSAMPLE = "enlarges the input along any of its axes: nearest or linear. Replaced by Resize in opset 10."
 
 _BY_HAND: tuple[OnnxSchema, ...] = (
     OnnxSchema(
         "Tile", 1, 5,
         (_x(_FLOATS, "input"), OnnxInput("tiles", ("int64", *_FLOATS)), OnnxInput("axis", ("int64", *_FLOATS))),
-        (), "Lays whole copies of the input side by side along one axis.",
+        (), "repeats the whole input along one axis.",
     ),
     OnnxSchema("Tile", 6, 12, (_x(_ALL_15, "input"), OnnxInput("repeats", ("int64",))), (), _TILE),
     OnnxSchema("Tile", 13, None, (_x(_ALL_16, "input"), OnnxInput("repeats", ("int64",))), (), _TILE),
