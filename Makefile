@@ -139,12 +139,12 @@ image-check: .venv/.dev  ## start each image, read-only, and send it a request; 
 	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
 
 ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster of several nodes, all of this machine; minutes
-	PYTHONPATH=client:app:. build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray.py
+	PYTHONPATH=client:app:. build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray.py tests/deploy/test_ray_commands.py
 
 build/ray: requirements/server.txt  ## 600 MB
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --require-hashes --requirement requirements/server.txt --requirement requirements/build.txt
-	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis
+	$@/bin/pip install --quiet --constraint requirements/server.txt 'ray[serve]>=2.55' 'zarr>=3' 'dask[array]' pytest hypothesis safetensors onnx
 	$@/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
 helm-test: .venv/.dev build/helm  ## render the Helm chart by Helm's own library, and check it by Kubernetes' schemas

@@ -1,12 +1,12 @@
-"""Write the tables and the plots of docs/performance.md, and tables of docs/deploy.md and docs/open-inference.md.
+"""Write the tables and plots of docs/performance.md and performance-tables.md, and tables of two other pages of docs/.
 
     python -m benchmarks.page build/bench.json
     python -m benchmarks.page --gpu build/gpu.json build/gpu-service.json
     python -m benchmarks.page --inference build/open-inference.json
 
 The runs are kept beside the pages as docs/performance.json, docs/open-inference.json and, one for each kind of GPU,
-docs/performance-gpu.json. What stands between a page's markers and docs/images/performance-*.svg are written from them;
-the rest of a page is written by hand.
+docs/performance-gpu.json. What stands between a page's markers and docs/images/performance-*.svg are written from them,
+docs/deploy.md and docs/open-inference.md included; the rest of a page is written by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from .losses import losses, missed
 from .report import Run, Section, Table, markdown, verdicts
 from .servers import ROOT
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance-tables.md"
 FIGURES = ROOT / "docs" / "performance.json"
 DEPLOY = ROOT / "docs" / "deploy.md"
 GPU_FIGURES = ROOT / "docs" / "performance-gpu.json"
@@ -56,16 +56,18 @@ def main() -> None:
     run = Run.read(FIGURES)
     plots.write(run, plots.IMAGES)
     DEPLOY.write_text(with_capacity(DEPLOY.read_text(), run))
-    PAGE.write_text(filled(PAGE.read_text(), run, json.loads(GPU_FIGURES.read_text())))
+    texts = filled([page.read_text() for page in PAGES], run, json.loads(GPU_FIGURES.read_text()))
+    for page, text in zip(PAGES, texts, strict=True):
+        page.write_text(text)
 
 
-def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
-    """The page with what the run found between its markers.
+def filled(pages: Sequence[str], run: Run, gpu: dict[str, Any]) -> list[str]:
+    """The texts of the pages with what the run found between their markers.
 
     A section that the run lacks is named as missing.
 
     Raises:
-        ValueError: a marker names what there is not, or a section has no place on the page.
+        ValueError: a marker names what there is not, or a section has no place on any page.
     """
     parts: dict[str, Callable[[], str]] = {
         **{name: lambda name=name: MISSING.format(name) for name in SECTIONS},
@@ -76,7 +78,7 @@ def filled(page: str, run: Run, gpu: dict[str, Any]) -> str:
         "gpuservice": lambda: "\n\n".join(of_gpu_service(found["service"]) for found in gpu.values()),
         **_common_parts(run),
     }
-    return _with_parts(page, parts)
+    return _with_parts(pages, parts)
 
 
 def with_inference(page: str, run: Run) -> str:
@@ -85,7 +87,7 @@ def with_inference(page: str, run: Run) -> str:
     Raises:
         ValueError: a marker names what there is not, or a section has no place on the page.
     """
-    return _with_parts(page, _common_parts(run))
+    return _with_parts([page], _common_parts(run))[0]
 
 
 def _common_parts(run: Run) -> dict[str, Callable[[], str]]:
@@ -98,11 +100,11 @@ def _common_parts(run: Run) -> dict[str, Callable[[], str]]:
     }
 
 
-def _with_parts(page: str, parts: Mapping[str, Callable[[], str]]) -> str:
-    placed = [match["name"] for match in MARKED.finditer(page)]
+def _with_parts(pages: Sequence[str], parts: Mapping[str, Callable[[], str]]) -> list[str]:
+    placed = [match["name"] for page in pages for match in MARKED.finditer(page)]
     if set(placed) != set(parts):
-        raise ValueError(f"the page has places for {sorted(placed)}, and there are {sorted(parts)}")
-    return MARKED.sub(lambda match: f"{match[1]}{parts[match['name']]()}\n{match[3]}", page)
+        raise ValueError(f"the pages have places for {sorted(placed)}, and there are {sorted(parts)}")
+    return [MARKED.sub(lambda match: f"{match[1]}{parts[match['name']]()}\n{match[3]}", page) for page in pages]
 
 
 def with_capacity(page: str, run: Run) -> str:

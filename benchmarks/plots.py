@@ -97,7 +97,7 @@ def by_size(table: Table) -> Plot:
     ends = f"{table.rows[0][0]} to {table.rows[-1][0]}"
     text = (
         f"Time of one call of Tile, from {ends} of output; the input is a quarter of it. Client and server share one "
-        "machine. The notes below the table say how each line was measured."
+        "machine. The notes of the table of this name say how each line was measured."
     )
     return Plot("What one call costs, by the size of its output", text, tuple(lines))
 

@@ -96,8 +96,12 @@ def running(
             _end(process)
 
 
-def tensorpost(log_level: str = "warning", **settings: object) -> contextlib.AbstractContextManager[Server]:
-    """Our server as `tensorpost serve` runs it; settings by name without their prefix, for instance `pool_bytes=0`."""
+def tensorpost(**settings: object) -> contextlib.AbstractContextManager[Server]:
+    """Our server as `tensorpost serve` runs it; settings by name without their prefix, for instance `pool_bytes=0`.
+
+    `log_level` is its option of that name, `warning` by default.
+    """
+    log_level = str(settings.pop("log_level", "warning"))
     return running(
         "tensorpost",
         lambda port: [sys.executable, "-m", "tensorpost", "serve", "--port", str(port), "--log-level", log_level],

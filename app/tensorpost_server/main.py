@@ -25,6 +25,7 @@ from .engine.buffer_pool import KEEP_SECONDS, BufferPool
 from .http import operator_routes
 from .http import service as service_routes
 from .http.access.access_control import AccessControl
+from .http.caller_address import TrustedProxies
 from .http.documents import examples, playground
 from .http.documents.openapi import expanded
 from .http.error_responses import (
@@ -37,6 +38,7 @@ from .http.error_responses import (
 )
 from .http.observability import metrics_endpoint
 from .http.observability.access_log import AccessLog, console_line, json_line
+from .http.observability.log_format import log_format
 from .http.observability.metrics import RequestMetrics
 from .http.observability.request_record import OBSERVE_REFUSAL
 from .http.observability.traces import Traces
@@ -112,7 +114,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         caller_share=settings.caller_share, slow_upload_seconds=settings.slow_upload_seconds,
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
-    service = Service(settings, admission, AccessControl(settings), InferenceService(settings), metrics=metrics)
+    access, inference = AccessControl(settings), InferenceService(settings)
+    service = Service(settings, admission, access, inference, TrustedProxies.of(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
@@ -180,17 +183,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 def _access_log(settings: Settings) -> AccessLog | None:
     """The access log as the settings say, on standard error; None if it is off."""
-    choice = settings.access_log
-    if choice == "off" or not logging.getLogger(__name__).isEnabledFor(logging.INFO):
+    if settings.access_log == "off" or not logging.getLogger(__name__).isEnabledFor(logging.INFO):
         return None
-    if choice == "auto":
-        choice = "console" if sys.stderr.isatty() else "json"
 
     def write(lines: str) -> None:
         sys.stderr.write(lines)
         sys.stderr.flush()
 
-    return AccessLog(console_line if choice == "console" else json_line, write)
+    return AccessLog(console_line if log_format(settings) == "console" else json_line, write)
 
 
 async def _trim(admission: Admission, sweep: Callable[[], object], seconds: float = KEEP_SECONDS / 4) -> None:

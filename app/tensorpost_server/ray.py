@@ -12,10 +12,12 @@ import importlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.extras import install_command
@@ -24,18 +26,31 @@ from tensorpost.problems import InvalidParameter
 from .autoscaling import QueuedBytesPolicy
 from .http.service import Service
 from .main import create_app
-from .settings import Settings
+from .settings import Settings, setting_variable
 
-__all__ = ["Arguments", "Replica", "application", "run"]
+__all__ = ["Arguments", "Replica", "application", "middlewares", "run"]
 
 # Read when ray.serve is imported, here and in the processes that Ray starts on this machine.
 os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
-# Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
-os.environ.setdefault("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "0")
 try:
     serve: Any = importlib.import_module("ray.serve")  # it has no type stubs
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"Ray is not installed: {install_command('server', 'ray')}", name=missing.name) from None
+
+_NAME = "tensorpost"
+_DRAIN_SECONDS = 5
+"""How long a replica that stops still takes requests, for proxies that do not know yet, seconds."""
+
+_FROM_HAPROXY = "tensorpost.from_haproxy"
+"""Name of a mark in the ASGI scope of requests that come by HTTP; Serve's own proxy sends messages of Ray's."""
+
+_REPLICA_VARIABLES = {
+    # Else every 64 KiB of a body are handed from a thread to another; the devices have threads of their own.
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": f"{__name__}:middlewares",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(_DRAIN_SECONDS),
+}
+"""Ray Serve's own settings in the replicas' processes, unless they are set where `application` is called."""
 
 _NOT_OURS = ("host", "port", "uds", "tls_certificate", "tls_key", "tls_client_ca", "http_protocol")
 """Settings of the listening socket, which is the proxy's."""
@@ -73,7 +88,7 @@ class Replica:
         self._service: Service = self._application.state.service
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._application if _answers_directly() else _with_bytes(self._application)
+        return _with_bytes(self._application)
 
     def check_health(self) -> None:
         """Raise what only a new process helps against; Serve then starts one.
@@ -92,16 +107,17 @@ class Replica:
         return {"queued_bytes": 0.0 if pool is None else float(sum(status.queued_bytes for status in pool.status()))}
 
 
-def _answers_directly() -> bool:
-    """Whether replicas answer HAProxy over HTTP, rather than Serve's own proxy by messages of Ray's."""
-    constants: Any = importlib.import_module("ray.serve._private.constants")
-    return bool(getattr(constants, "RAY_SERVE_ENABLE_HA_PROXY", False))
-
-
 def _with_bytes(app: ASGIApp) -> ASGIApp:
-    """An application whose bodies can be pickled: copied from views of its memory."""
+    """An application whose bodies can be pickled, where they are: for Serve's own proxy they are copied.
+
+    It answers in the place of HAProxy until HAProxy knows of a replica, or with `RAY_SERVE_ENABLE_HA_PROXY=0`.
+    """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get(_FROM_HAPROXY):
+            await app(scope, receive, send)
+            return
+
         async def send_bytes(message: Message) -> None:
             if isinstance(message.get("body"), memoryview):
                 message = {**message, "body": bytes(message["body"])}
@@ -112,6 +128,36 @@ def _with_bytes(app: ASGIApp) -> ASGIApp:
     return call
 
 
+class _ReplicaMiddleware:
+    """ASGI middleware around Ray's own: a body is read when the application asks for it, and has one X-Request-ID.
+
+    By default a replica reads all of a body into memory, whether the application takes it or not, to notice that the
+    caller is gone; the application notices that itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_one_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                fields: list[tuple[bytes, bytes]] = message["headers"]
+                ids = [field for field in fields if field[0] == b"x-request-id"]
+                # The first is the application's, which may have refused the caller's.
+                message = {**message, "headers": [*(field for field in fields if field not in ids), *ids[:1]]}
+            await send(message)
+
+        if scope["type"] == "http":
+            scope[_FROM_HAPROXY] = True
+            scope["headers"] = [*scope["headers"], (b"x-request-disconnect-disabled", b"?1")]
+        await self._app(scope, receive, send_one_id)
+
+
+def middlewares() -> list[Middleware]:
+    """What each replica's HTTP server puts around Ray's own middleware; called by Ray Serve."""
+    return [Middleware(_ReplicaMiddleware)]
+
+
 def application(arguments: Mapping[str, Any]) -> Any:
     """The Serve application, for `serve run` and `serve.run`.
 
@@ -120,7 +166,8 @@ def application(arguments: Mapping[str, Any]) -> Any:
 
     Raises:
         pydantic.ValidationError: an argument is none of `Arguments`, or cannot be right.
-        InvalidParameter: a setting is one of the listening socket, which is Serve's.
+        InvalidParameter: a setting is one of the listening socket, which is Serve's; or anybody could call, since
+            Serve listens on all addresses by default, and no setting says that this is meant.
     """
     chosen = Arguments.model_validate(dict(arguments))
     for name in _NOT_OURS:
@@ -129,13 +176,28 @@ def application(arguments: Mapping[str, Any]) -> Any:
                 f"{name} is a setting of the listening socket, which is Ray Serve's own; leave it out"
             )
     settings = Settings(**chosen.settings)
+    if settings.keys_file is None and settings.jwks_file is None and not settings.allow_anonymous:
+        raise InvalidParameter(
+            "others could reach Ray Serve's proxy, and anybody could call: set keys_file or jwks_file; or set "
+            f"allow_anonymous ({setting_variable('allow_anonymous')}=1) if something else decides who reaches it"
+        )
+    return _deployment(chosen, settings)
+
+
+def _deployment(chosen: Arguments, settings: Settings) -> Any:
     options: dict[str, Any] = {
-        "name": "tensorpost",
+        "name": _NAME,
         # Refusing is the replica's: it knows bytes, and says when to come back.
         "max_ongoing_requests": 2 * settings.max_requests,
-        "graceful_shutdown_timeout_s": settings.shutdown_seconds,
+        "graceful_shutdown_timeout_s": _DRAIN_SECONDS + settings.shutdown_seconds,
         "health_check_period_s": 5,
-        "ray_actor_options": {"num_cpus": chosen.cpus, "num_gpus": chosen.gpus},
+        "ray_actor_options": {
+            "num_cpus": chosen.cpus,
+            "num_gpus": chosen.gpus,
+            "runtime_env": {
+                "env_vars": {name: os.environ.get(name, value) for name, value in _REPLICA_VARIABLES.items()}
+            },
+        },
     }
     if chosen.most_replicas is None:
         options["num_replicas"] = chosen.replicas
@@ -163,16 +225,26 @@ def run(settings: Settings, replicas: int) -> None:
         include_dashboard=False if mine else None,
     )
     given = settings.model_dump(mode="json", exclude_unset=True)
-    serve.start(http_options={"host": settings.host, "port": settings.port, "location": "EveryNode"})
+    serve.start("EveryNode", {"host": settings.host, "port": settings.port})
     own = {name: value for name, value in given.items() if name not in _NOT_OURS}
-    serve.run(application({"replicas": replicas, "settings": own}), name="tensorpost", route_prefix="/")
+    arguments = Arguments(replicas=replicas, settings=own)
+    serve.run(_deployment(arguments, settings), name=_NAME, route_prefix="/")
     print(f"tensorpost listens on http://{settings.host}:{settings.port}, {replicas} replicas on Ray", flush=True)  # noqa: T201 # for scripts
     try:
         _wait_for_a_signal()
     finally:
-        serve.shutdown()
+        _drain(_DRAIN_SECONDS + settings.shutdown_seconds)
         if mine:
+            serve.shutdown()
             ray.shutdown()
+
+
+def _drain(seconds: float) -> None:
+    """Delete the application and wait for its replicas. `serve.shutdown` would end the proxies first, with requests."""
+    serve.delete(_NAME, _blocking=False)
+    deadline = time.monotonic() + seconds
+    while _NAME in serve.status().applications and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _wait_for_a_signal() -> None:

@@ -34,7 +34,7 @@ from .engine import Pool
 from .http.connection.acceptor import Acceptor
 from .http.connection.timeouts import ConnectionLimits
 from .http.connection.tls import TlsFiles, uvicorn_options
-from .settings import ENVIRONMENT_PREFIX, Settings, setting_variable
+from .settings import Settings, setting_variable
 
 __all__ = [
     "GuardedApplication",
@@ -105,7 +105,7 @@ class ProtocolChoice:
             return FallbackProtocol
         from .http.connection.protocol import protocol_class
 
-        return protocol_class(ConnectionLimits.of(self.settings))
+        return protocol_class(ConnectionLimits.from_settings(self.settings))
 
     @property
     def loop_factory(self) -> str:
@@ -136,7 +136,7 @@ def choose_protocol(settings: Settings) -> ProtocolChoice:
     missing = tuple(name for name in faster if find_spec(name) is None)
     if "httptools" in missing and wished in ("direct", "httptools"):
         raise InvalidParameter(
-            f"{ENVIRONMENT_PREFIX}HTTP_PROTOCOL is {wished!r}, which needs httptools: {install_command('server')}, "
+            f"{setting_variable('http_protocol')} is {wished!r}, which needs httptools: {install_command('server')}, "
             "or choose auto or h11"
         )
     best = "h11" if "httptools" in missing else "direct"
@@ -303,7 +303,7 @@ def uvicorn_config(app: GuardedApplication, choice: ProtocolChoice, log_level: s
         log_level=log_level if log_level != "info" else "warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nothing here depends on the caller's address
+        proxy_headers=False,  # see `http/caller_address.py`; uvicorn's would believe every program of this machine
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         **uvicorn_options(settings),

@@ -6,6 +6,7 @@ A value comes from the first of these that has one: an argument; the variable `T
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -23,11 +24,22 @@ from tensorpost.problems import InvalidParameter, nearest
 from . import machine
 from .service_links import is_service_link
 
-__all__ = ["CONFIG_FILE", "ENVIRONMENT_PREFIX", "Preset", "Settings", "origins", "setting_variable"]
+__all__ = [
+    "CONFIG_FILE",
+    "ENVIRONMENT_PREFIX",
+    "UNIX_PEERS",
+    "Preset",
+    "Settings",
+    "networks",
+    "origins",
+    "setting_variable",
+]
 
 ENVIRONMENT_PREFIX = "TENSORPOST_"
 CONFIG_FILE = "CONFIG_FILE"
 """Name, after the prefix, of the variable that names a TOML file with settings."""
+UNIX_PEERS = "unix"
+"""Stands for the peers of Unix sockets in `trusted_proxies`."""
 _FILE = "_FILE"
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)[ ]?([kmgt]i?b)", re.IGNORECASE)
 _UNITS = {f"{letter}{i}b": (1024 if i else 1000) ** (at + 1) for at, letter in enumerate("kmgt") for i in ("", "i")}
@@ -38,6 +50,27 @@ _GIB = 1 << 30
 def setting_variable(name: str) -> str:
     """The environment variable that sets a setting: `TENSORPOST_PORT` for `port`."""
     return ENVIRONMENT_PREFIX + name.upper()
+
+
+def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] | None:
+    """The addresses and networks in the setting `trusted_proxies`; None for `*`, which is any.
+
+    Raises:
+        ValueError: an item is neither, or has bits set beyond its prefix.
+    """
+    items = [item for each in text.split(",") if (item := each.strip())]
+    if items == ["*"]:
+        return None
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for item in items:
+        try:
+            found += [] if item == UNIX_PEERS else [ipaddress.ip_network(item)]
+        except ValueError as error:
+            raise ValueError(
+                f"{item[:80]!r} is no address, no network in CIDR ({str(error)[:160]}), and neither unix nor * alone; "
+                "for instance 10.0.0.0/8,127.0.0.1,::1"
+            ) from None
+    return tuple(found)
 
 
 class Preset(BaseModel):
@@ -125,18 +158,20 @@ class Settings(BaseSettings):
         "Tokens that they signed are then taken in the place of API keys, with or without a keys_file. Needs "
         "jwt_issuer, jwt_audience and the extra jwt.",
     )
-    jwt_issuer: str | None = Field(default=None, description="Issuer that tokens must name (iss), letter by letter.")
+    jwt_issuer: str | None = Field(
+        default=None, description="Issuer that tokens must name (iss), compared exactly, case included."
+    )
     jwt_audience: str | None = Field(
         default=None, description="Audience that tokens must be for (aud): the name of this service at the issuer."
     )
     jwt_scope_prefix: str = Field(
         default="tensorpost:",
-        description="What the scopes run and admin begin with in a token (scope or scp): tensorpost:run.",
+        description="Prefix of the scopes in a token (scope or scp): `tensorpost:` for `tensorpost:run`.",
     )
     allow_anonymous: bool = Field(
         default=False,
-        description="Whether others than this machine may be served without API keys. Set it where something in front "
-        "of the server, or what is published of a container, decides who reaches it.",
+        description="Whether requests from other machines are served without an API key. Set it only where a firewall, "
+        "a proxy or a container's published ports restrict access.",
     )
     tls_certificate: Path | None = Field(
         default=None,
@@ -164,11 +199,12 @@ class Settings(BaseSettings):
     access_log: Literal["auto", "json", "console", "off"] = Field(
         default="auto",
         description="A line on standard error for each request that has ended. json: an object in a line; console: for "
-        "people; auto: console on a terminal, else json. A log level above info turns it off too.",
+        "people; auto: console on a terminal, else json; off: none. A log level above info turns it off too. Warnings "
+        "and errors are written in the same format; with off, in that of auto.",
     )
     metrics: bool = Field(
         default=True,
-        description="Whether requests are counted and GET /metrics says so, in Prometheus's formats.",
+        description="Whether to count requests and serve the counts at GET /metrics, in Prometheus's formats.",
     )
     playground: bool = Field(
         default=True,
@@ -184,7 +220,7 @@ class Settings(BaseSettings):
         ge=1,
         le=256,
         description="Slices that the CPU backends, numba and numpy, compute at the same time. "
-        "Default: the cores we may use.",
+        "Default: the CPU cores available to the process.",
     )
     cuda_memory_bytes: int | None = Field(
         default=None,
@@ -196,7 +232,8 @@ class Settings(BaseSettings):
         default_factory=lambda: min(_GIB, machine.memory() // 8),
         ge=0,
         description="Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold "
-        "travel at about half the speed. Default: 1 GiB, or an eighth of the memory we may use if that is less.",
+        "travel at about half the speed. Default: 1 GiB, or an eighth of the memory available to the process if that "
+        "is less.",
     )
     directml_debug: bool = Field(
         default=False,
@@ -217,7 +254,7 @@ class Settings(BaseSettings):
         "Default: measured for each device at the start; GET /v1/devices shows it.",
     )
     idle_seconds: float = Field(
-        default=30, gt=0, description="How long a device does nothing before memory kept for reuse is freed, seconds."
+        default=30, gt=0, description="Idle time after which a device's cached memory is freed, seconds."
     )
     max_body_bytes: int = Field(
         default=_GIB,
@@ -227,7 +264,8 @@ class Settings(BaseSettings):
     max_head_bytes: int = Field(
         default=_MIB,
         ge=64,
-        description="Largest head of a frame or npy body, bytes. Ours are a few hundred; the rest is room.",
+        description="Largest head of a frame or npy body, bytes. The heads that tensorpost writes have a few hundred "
+        "bytes.",
     )
     max_http_head_bytes: int = Field(
         default=64 * 1024,
@@ -238,8 +276,8 @@ class Settings(BaseSettings):
     max_drain_bytes: int = Field(
         default=64 * _MIB,
         ge=1,
-        description="Most bytes of a body that are read for nothing, so that its caller sees why it was refused and "
-        "keeps its connection; a longer one is cut off after the answer.",
+        description="Largest rest of a refused body that the server reads and discards, bytes, so that the client "
+        "receives the error; a larger one closes the connection.",
     )
     max_json_bytes: int = Field(
         default=_MIB,
@@ -273,19 +311,20 @@ class Settings(BaseSettings):
         default=600,
         gt=0,
         description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
-        "while it runs, its pauses not counted. POST /v1/validate tells the estimate. Ten minutes are the largest "
-        "output on two cores several times over.",
+        "while it runs, its pauses not counted. POST /v1/validate tells the estimate.",
     )
     memory_bytes: int = Field(
         default_factory=lambda: machine.memory() // 2,
         ge=1,
-        description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
+        description="Bytes that all requests in flight may hold together. Default: half of the memory available to the "
+        "process.",
     )
     pool_bytes: int = Field(
         default_factory=lambda: min(machine.memory() // 8, _GIB),
         ge=0,
         description="Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; "
-        "given back after half a minute. Default: an eighth of the memory we may use, at most 1 GiB; 0 keeps none.",
+        "given back after half a minute. Default: an eighth of the memory available to the process, at most 1 GiB; "
+        "0 keeps none.",
     )
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
@@ -296,7 +335,7 @@ class Settings(BaseSettings):
         le=1,
         description="Part of max_requests and of memory_bytes that one caller, an API key's name or an address, may "
         "hold with more than one request, of what the others left; then 429. So there is always room for another "
-        "caller. 1 where all callers come through one proxy.",
+        "caller. Behind a proxy, all callers without keys have one address, unless trusted_proxies names it.",
     )
     slow_upload_seconds: float = Field(
         default=10,
@@ -314,8 +353,15 @@ class Settings(BaseSettings):
     max_connections_per_address: int | None = Field(
         default=None,
         ge=1,
-        description="The same for the connections of one caller's address. Default: half of max_connections. Behind a "
-        "proxy, all callers have its address.",
+        description="The same for the connections of one caller's address. Default: half of max_connections. "
+        "Proxies that trusted_proxies names have no such limit.",
+    )
+    trusted_proxies: str = Field(
+        default="",
+        description="Peers whose X-Forwarded-For is believed: addresses and networks in CIDR, separated by commas "
+        "(10.0.0.0/8,127.0.0.1,::1), and unix for a Unix socket. The last address there that is not one of them is the "
+        "caller's, for logs, turns and caller_share. Their connections count in max_connections only. * believes every "
+        "peer one address, so whoever reaches the port can name any. Default: none.",
     )
     presets: Annotated[Mapping[str, Preset], NoDecode] = Field(
         default={},
@@ -346,7 +392,8 @@ class Settings(BaseSettings):
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,
-        description="Output made and sent at a time, bytes. Below 2 MiB, threads wait longer for each other.",
+        description="Output made and sent at a time, bytes. Below 2 MiB, thread synchronization costs more than "
+        "the slice.",
     )
     slices_ahead: int = Field(
         default=3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
@@ -368,13 +415,14 @@ class Settings(BaseSettings):
         default=900,
         gt=0,
         description="How long a thread of a device may be in one call, most often a slice, before /v2/health/live "
-        "answers 503, so that the process is started again, seconds. More than your largest slice takes.",
+        "answers 503, so that the process is started again, seconds. Must exceed the computing time of the "
+        "largest slice.",
     )
     inline_bytes: int = Field(
         default=1 << 20,
         ge=0,
         description="Input or output, bytes, up to which a request is computed on the event loop's thread. A thread of "
-        "its own costs some 50 microseconds, in which about so much is copied twice.",
+        "its own costs some 50 microseconds, in which about 1 MiB is copied twice.",
     )
     inline_work: int = Field(
         default=1 << 17,
@@ -406,11 +454,23 @@ class Settings(BaseSettings):
         "/v2/health/ready answers 503.",
     )
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_networks(cls, value: str) -> str:
+        networks(value)
+        return value
+
     @field_validator("presets", mode="before")
     @classmethod
     def _presets_of_text(cls, value: object) -> object:
         """Read JSON, in which a variable has them."""
-        return json.loads(value) if isinstance(value, str) else value
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"this is no JSON ({error}); expected an object of presets by name, for instance "
+                '{"twice": {"operator": "tile", "attributes": {"repeats": [2, 2]}}}'
+            ) from None
 
     def threads_by_backend(self) -> dict[str, int]:
         """How many slices each backend computes at the same time; 1 for a backend that is not named."""

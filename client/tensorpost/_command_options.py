@@ -66,7 +66,9 @@ DeviceOption = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
-InputFile = Annotated[str, typer.Argument(metavar="IN", help="npy, PNG, JPEG or WebP file; - for standard input.")]
+InputFile = Annotated[
+    str, typer.Argument(metavar="IN", help="npy, PNG, JPEG, WebP or AVIF file, or - (standard input).")
+]
 OutputFile = Annotated[
     str, typer.Option("--output", "-o", metavar="OUT", help="File; its ending picks the format. - for standard output.")
 ]

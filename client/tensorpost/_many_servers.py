@@ -31,6 +31,7 @@ DNS_PREFIX = "dns+"
 _LOOKUP_SECONDS = 30.0  # between two look-ups of a name; the usual time to live of a name in a cluster
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0  # of a server that failed; doubled with every failure in a row
 _HEAD_BYTES = 4096  # what a call counts beside its body, so that small calls are spread too
+_MOST_NAMED = 4  # servers in a message
 _PROBE_BYTES = 1 << 20  # a body from which on a server that failed is asked first whether it takes requests
 
 
@@ -106,7 +107,7 @@ class _ServerState:
 
 @dataclass(slots=True)
 class _Share:
-    """What a call adds to a server's outstanding bytes until it has ended."""
+    """The outstanding bytes of one call at a server, subtracted when the call has ended."""
 
     server: _ServerState
     lock: threading.Lock
@@ -173,13 +174,15 @@ class ManyServers:
         """Send a request, as `Transport.ask`, to the least busy server, and to the others if that cannot answer.
 
         Raises:
-            TensorpostError: the refusal or failure of the last server that was tried.
+            TensorpostError: the refusal or failure of the last server that was tried; its detail has those of the
+                others too.
         """
         runtime = self._first.runtime
         deadline = Deadline(runtime, self._first.origin)
         await self._look_up(runtime, deadline)
         span: CallSpan | None = None
         fields, retry, waited, tried = request.fields, 1, 0.0, list[_ServerState]()
+        failures = dict[str, str]()
         while True:
             server = self._least_busy(tried)
             tried.append(server)
@@ -189,7 +192,9 @@ class ManyServers:
             try:
                 response = await self._attempt(server, request, deadline)
             except TensorpostError as error:
-                again = worth_retrying(error)
+                again, origin = worth_retrying(error), str(server.transport.origin)
+                failures.pop(origin, None)
+                failures[origin] = error.detail
                 elsewhere = again and not isinstance(error, QuotaExceeded) and self._someone_else(tried)
                 wait = 0.0 if elsewhere else None
                 if repeat and again and not elsewhere and retry <= self._first.retries:
@@ -197,6 +202,8 @@ class ManyServers:
                 if wait is None or wait >= deadline.left:
                     if span is not None:
                         span.end(error.status, error)
+                    if again and len(failures) > 1:
+                        error.detail = _detail_of_all(failures)
                     raise
                 if span is not None:
                     span.repeats(retry, error)
@@ -213,7 +220,7 @@ class ManyServers:
                 tried.clear()
 
     async def _attempt(self, server: _ServerState, request: Request, deadline: Deadline) -> Response:
-        share, own = _Share(server, self._lock), deadline.of(server.transport.origin)
+        share, own = _Share(server, self._lock), deadline.for_origin(server.transport.origin)
         share.set(request.content_length + _HEAD_BYTES)
         try:
             if server.failures and request.content_length >= _PROBE_BYTES:
@@ -231,7 +238,7 @@ class ManyServers:
         return response
 
     def _note(self, server: _ServerState, error: BaseException) -> None:
-        """Let a server rest that failed, or that said it has too much to do."""
+        """Send no calls to a server for a while after a failure, or for as long as it asked for when too busy."""
         if not isinstance(error, TensorpostError) or isinstance(error, QuotaExceeded):
             return
         asked = error.extra.get("retry_after_seconds")
@@ -257,7 +264,7 @@ class ManyServers:
             return chosen
 
     def _someone_else(self, tried: Sequence[_ServerState]) -> bool:
-        """Whether there is a server that was not tried in this round."""
+        """Whether another server has not been tried in this round."""
         return any(server not in tried for server in self._servers)
 
     async def _look_up(self, runtime: Runtime, deadline: Deadline) -> None:
@@ -286,3 +293,10 @@ class ManyServers:
         for address, server in known.items():
             if address not in found:
                 await server.transport.close()  # calls under way keep their connection until they end
+
+
+def _detail_of_all(failures: dict[str, str]) -> str:
+    """What several servers said that failed, by their origins; the last one first."""
+    said = [detail if origin in detail else f"{origin}: {detail}" for origin, detail in reversed(failures.items())]
+    more = [f"and {len(said) - _MOST_NAMED} other servers"] if said[_MOST_NAMED:] else []
+    return "; ".join([*said[:_MOST_NAMED], *more])

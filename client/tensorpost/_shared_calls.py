@@ -15,7 +15,7 @@ from ._results import Result, ServerTiming
 from ._shared_memory import LEAST_BYTES, OwnRegion, RegionPool
 from ._transport import Transport
 from .onnx.schemas import is_own
-from .problems import RegionNotFound, TensorpostError
+from .problems import NoBackend, RegionNotFound, TensorpostError, Unavailable
 
 __all__ = ["close_regions", "compute_shared", "model_of"]
 
@@ -23,7 +23,7 @@ _JSON = (("content-type", "application/json"), ("accept", "application/json"))
 
 
 def model_of(template: RequestTemplate) -> str | None:
-    """The operation's model in `/v2`, if it is worth it and its tensors have types there; else None."""
+    """The operation's model in `/v2`; None without one, for small tensors, or for types that are not the protocol's."""
     slots = (*template.inputs, *template.outputs)
     if sum([slot.layout.size_in_bytes for slot in slots]) < LEAST_BYTES:
         return None
@@ -53,6 +53,7 @@ async def compute_shared(
 
     Raises:
         InvalidParameter: an argument is wrong; nothing was sent.
+        Unavailable: the server's shared memory is turned off.
         TensorpostError: what the server refused, or `ConnectionProblem`s.
     """
     given = check_out(template.outputs, out)
@@ -128,8 +129,15 @@ async def _infer(
 async def _register(transport: Transport, region: OwnRegion) -> None:
     body = json.dumps({"key": f"/{region.name}", "byte_size": region.size}).encode()
     path = f"/v2/systemsharedmemory/region/{region.name}/register"
-    async with await transport.ask(Request("POST", path, _JSON, (memoryview(body),))) as response:
-        await response.read()
+    try:
+        async with await transport.ask(Request("POST", path, _JSON, (memoryview(body),))) as response:
+            await response.read()
+    except NoBackend as error:  # what the server calls everything that it does not offer
+        raise Unavailable(
+            "this server takes no tensors in shared memory: start it with the setting TENSORPOST_SHARED_MEMORY=1, or "
+            "make the client without shared_memory=True",
+            status=error.status, request_id=error.request_id,
+        ) from error  # fmt: skip
     region.registered = True
     region.unlink()
 

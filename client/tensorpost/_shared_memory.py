@@ -60,7 +60,7 @@ class OwnRegion:
         return _FOLDER / self.name
 
     def unlink(self) -> None:
-        """Take the object's name away; who has it open keeps it."""
+        """Remove the object's name; processes that have it open keep the memory."""
         self._path.unlink(missing_ok=True)
 
     def parts(self, sizes: Sequence[int]) -> list[tuple[int, memoryview]]:
@@ -120,7 +120,7 @@ class RegionPool:
             self._idle.append(region)
 
     def empty(self) -> list[OwnRegion]:
-        """Take all that are idle."""
+        """Remove all idle regions from the pool and return them."""
         with self._lock:
             idle, self._idle = self._idle, []
         return idle if self._process == os.getpid() else []

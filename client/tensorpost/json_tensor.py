@@ -45,7 +45,7 @@ def tensor_to_json(array: NDArray[Any]) -> dict[str, Any]:
     (readers that hold numbers as float64, browsers for one, round integers beyond 2^53). -0.0 is kept.
 
     Raises:
-        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
+        InvalidParameter: NaN or infinity, which JSON cannot represent; complex numbers, text and other types.
     """
     array = np.asarray(array)
     row = json_type(array)
@@ -63,7 +63,7 @@ def json_type(array: NDArray[Any]) -> DataType:
     """The data type of an array that can be written as plain JSON.
 
     Raises:
-        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
+        InvalidParameter: NaN or infinity, which JSON cannot represent; complex numbers, text and other types.
     """
     row = ANY_NAME.get(array.dtype.name)
     if row not in _TYPES:
@@ -76,8 +76,8 @@ def json_type(array: NDArray[Any]) -> DataType:
         if bad.size:
             place = json_path(map(int, np.unravel_index(int(bad[0]), array.shape)))[1:] or "[]"
             raise InvalidParameter(
-                f"{bad.size} of {array.size} elements are not finite, the first at {place}, and JSON has no words for "
-                "them; ask for a binary form, npy or a frame (safetensors)"
+                f"{bad.size} of {array.size} elements are not finite, the first at {place}: JSON cannot "
+                "represent NaN or infinity; ask for a binary form, npy or a frame (safetensors)"
             )
     return row
 
@@ -172,7 +172,7 @@ def _members(document: object, path: JsonPath) -> tuple[DataType, tuple[int, ...
         raise _invalid("not-an-array", (*path, "shape"), "must be an array of sizes", shape, "for instance [3, 64]")
     broken = shape_violation(row, shape)
     if broken is not None:
-        raise InvalidDescriptor.of([broken.under(*path, "shape")])
+        raise InvalidDescriptor.of([broken.prefixed(*path, "shape")])
     return row, tuple(shape), data
 
 

@@ -10,8 +10,9 @@ The tree::
     |   |-- InvalidJson                      not JSON, or JSON with duplicate keys, NaN or absurd depth
     |   |-- InvalidFrame                     a head that lies about its buffers, or is none; a broken npy header
     |   |-- InvalidParameter                 a query parameter or header that is unknown or malformed
+    |   |-- TensorMismatch                   other tensors than the operation takes: names, number, types or shapes
     |   |-- BodyMismatch                     the body is shorter or longer than its head says
-    |   |-- LengthRequired                   no Content-Length
+    |   |-- LengthRequired                   no body: neither Content-Length nor chunked
     |   |-- UnsupportedMediaType             a Content-Type we do not read
     |   |-- NotAcceptable                    an Accept we cannot write
     |   |-- Unauthenticated                  no API key, or none that is valid
@@ -21,7 +22,7 @@ The tree::
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now
-    |   |-- TooBusy                          every byte of the memory budget is in use; try again
+    |   |-- TooBusy                          all requests, connections or memory are in use; try again
     |   |-- QuotaExceeded                    the API key has used up its requests or bytes; try again
     |   |-- NotReady                         starting or draining
     |   |-- NoBackend                        no device here can run it, with each device's reason
@@ -75,6 +76,7 @@ __all__ = [
     "RegionNotFound",
     "RequestTimeout",
     "ServerFault",
+    "TensorMismatch",
     "TensorpostError",
     "TooBusy",
     "Unauthenticated",
@@ -97,6 +99,7 @@ _MOST_ENTRIES = 16  # of an array or object that is echoed
 _DEEPEST_VALUE = 3  # nested arrays and objects of one that is echoed
 _MOST_BITS = 256  # of an integer that is echoed in decimal
 _FEWEST_LETTERS = 3  # of the beginning of a word
+_ALIKE_PARTS = 0.75  # similarity of a part of a word: short words are alike by chance
 _CUT = object()
 
 
@@ -118,11 +121,17 @@ def json_path(path: Iterable[str | int]) -> str:
     return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The known word that is meant most likely, or None if none is near.
 
     Of those of which it is a whole part the shortest, one that ends with it first (`add`: ELEMENT_WISE_ADD); then of
-    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it.
+    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it; then
+    the shortest of those with a part that looks like it (`cilp`: ELEMENT_WISE_CLIP).
+
+    Args:
+        word: what was written.
+        known: the words that there are.
+        alike: the least similarity of a word that only looks like it, 0 to 1 (`difflib.SequenceMatcher.ratio`).
     """
     by_upper = {k.upper(): k for k in known}
     upper = word[:100].upper()
@@ -130,7 +139,13 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     begun = [k for k in by_upper if k.startswith(upper)] if len(upper) >= _FEWEST_LETTERS else []
     whole.sort(key=lambda k: (not k.endswith(upper), len(k)))
     begun.sort(key=len)
-    matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1)
+    matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1, cutoff=alike)
+    if not matches and len(upper) > _FEWEST_LETTERS:
+        parts = difflib.get_close_matches(
+            upper, dict.fromkeys(part for k in by_upper for part in k.split("_")), n=1, cutoff=max(alike, _ALIKE_PARTS)
+        )
+        matches = [k for k in by_upper if parts and parts[0] in k.split("_")]
+        matches.sort(key=lambda k: (not k.endswith(parts[0]), len(k)))
     return by_upper[matches[0]] if matches else None
 
 
@@ -236,7 +251,7 @@ class Violation:
     expected: str = ""
     source: str = ""
 
-    def under(self, *prefix: str | int) -> Violation:
+    def prefixed(self, *prefix: str | int) -> Violation:
         """The same violation seen from further up the document."""
         return replace(self, path=(*prefix, *self.path))
 
@@ -334,9 +349,9 @@ class InvalidDescriptor(InvalidRequest):
         others = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
         return cls(f"{first.where}: {first.message}{others}", tuple(violations))
 
-    def under(self, *prefix: str | int) -> InvalidDescriptor:
+    def prefixed(self, *prefix: str | int) -> InvalidDescriptor:
         """The same error seen from further up the document."""
-        return type(self).of([v.under(*prefix) for v in self.violations])
+        return type(self).of([v.prefixed(*prefix) for v in self.violations])
 
 
 class UnsupportedAtLevel(InvalidDescriptor):
@@ -367,6 +382,13 @@ class InvalidFrame(InvalidRequest):
     title = "The tensor container cannot be read"
 
 
+class TensorMismatch(InvalidRequest):
+    """The body was read, but its tensors are not those that the operation takes: names, number, types or shapes."""
+
+    code = "tensor-mismatch"
+    title = "The body's tensors are not those that the operation takes"
+
+
 class InvalidParameter(InvalidRequest):
     """A query parameter, header or argument is unknown, missing or malformed."""
 
@@ -382,10 +404,10 @@ class BodyMismatch(InvalidRequest):
 
 
 class LengthRequired(InvalidRequest):
-    """The request has a body but no Content-Length."""
+    """The request has no body: it has neither Content-Length nor `Transfer-Encoding: chunked`."""
 
     code = "length-required"
-    title = "Content-Length is required"
+    title = "The request has no body"
 
 
 class UnsupportedMediaType(InvalidRequest):
@@ -460,7 +482,7 @@ class Unavailable(TensorpostError):
 
 
 class TooBusy(Unavailable):
-    """Every byte of the memory budget is in use. `extra["retry_after_seconds"]` says when to try again."""
+    """All requests, connections or memory are in use, or the caller's share. Wait `extra["retry_after_seconds"]`."""
 
     code = "too-busy"
     title = "Too busy"

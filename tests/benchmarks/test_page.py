@@ -1,4 +1,4 @@
-"""docs/performance.md and its plots say what docs/performance.json holds, and the losses what the figures say."""
+"""The pages of measurements and the plots say what docs/performance.json holds, and the losses what the figures say."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -12,7 +12,7 @@ from benchmarks.page import (
     GPU_FIGURES,
     INFERENCE_FIGURES,
     INFERENCE_PAGE,
-    PAGE,
+    PAGES,
     filled,
     with_capacity,
     with_inference,
@@ -24,7 +24,7 @@ from benchmarks import plots
 
 RUN = Run.read(FIGURES)
 GPU = json.loads(GPU_FIGURES.read_text())
-TEXT = PAGE.read_text()
+TEXTS = [page.read_text() for page in PAGES]
 
 
 def run_of(name: str, title: str, columns: tuple[str, ...], *rows: tuple[Cell, ...]) -> Run:
@@ -37,7 +37,7 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def test_the_pages_tables_are_those_of_the_committed_run() -> None:
-    assert filled(TEXT, RUN, GPU) == TEXT, "run: python -m benchmarks.page docs/performance.json"
+    assert filled(TEXTS, RUN, GPU) == TEXTS, "run: python -m benchmarks.page docs/performance.json"
 
 
 def test_the_deployment_page_counts_with_the_committed_run() -> None:
@@ -76,12 +76,12 @@ def test_the_committed_run_is_a_full_one() -> None:
 
 def test_a_section_without_a_place_on_the_page_is_refused() -> None:
     with pytest.raises(ValueError, match="places"):
-        filled(TEXT, replace(RUN, sections=(*RUN.sections, replace(RUN.sections[0], name="weather"))), GPU)
+        filled(TEXTS, replace(RUN, sections=(*RUN.sections, replace(RUN.sections[0], name="weather"))), GPU)
 
 
 def test_a_section_that_was_not_measured_is_named_on_the_page() -> None:
     without = replace(RUN, sections=tuple(section for section in RUN.sections if section.name != "startup"))
-    assert "`python -m benchmarks --only startup` measures it" in filled(TEXT, without, GPU)
+    assert "`python -m benchmarks --only startup` measures it" in filled(TEXTS, without, GPU)[1]
 
 
 def test_losses_are_the_rows_behind_by_time_and_by_speed() -> None:
@@ -134,5 +134,5 @@ def test_a_plot_has_both_axes_logarithmic_and_words_for_those_who_do_not_see_it(
     ("size", "repeats"), [(1 << 10, (1, 1, 2, 2)), (1 << 25, (1, 1, 2, 2)), (10 << 30, (10, 1, 2, 2))]
 )
 def test_jobs_have_the_size_of_their_row(size: int, repeats: tuple[int, ...]) -> None:
-    job = Job.of(size)
+    job = Job.of_size(size)
     assert (job.nbytes, job.repeats, in_bytes(words(size))) == (size, repeats, size)

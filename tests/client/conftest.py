@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 from tensorpost import AsyncClient, Client, Limits
 
@@ -94,5 +94,5 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """The base URL of a real server with default settings."""
-    with live_server() as url:
+    with default_server() as url:
         yield url

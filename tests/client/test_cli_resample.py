@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.support.command_line import Done, invoke
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with live_server() as address:
+    with default_server() as address:
         yield address
 
 

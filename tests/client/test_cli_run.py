@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.command_line import Done, invoke
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 JOIN = {"type": "JOIN", "desc": {"Axis": 0}}
@@ -24,7 +24,7 @@ NODE = {"op_type": "Tile", "opset": 13, "inputs": {"repeats": [2, 1]}}
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with live_server() as address:
+    with default_server() as address:
         yield address
 
 

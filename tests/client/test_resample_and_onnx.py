@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 from tensorpost import AsyncClient, Client
 from tensorpost.onnx import OnnxNode
@@ -21,7 +21,7 @@ HALF_PIXEL = [10, 12.5, 17.5, 22.5, 27.5, 32.5, 37.5, 40]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with live_server() as address:
+    with default_server() as address:
         yield address
 
 

@@ -213,4 +213,6 @@ def test_the_units_fit_together_and_the_server() -> None:
     assert units[".service"]["Unit"]["Requires"] == "tensorpost.socket"
     stopping = int(units[".service"]["Service"]["TimeoutStopSec"])
     assert stopping > Settings.model_fields["shutdown_seconds"].default
+    assert "warmup" in units[".service"]["Service"]["ExecStartPre"]
+    assert int(units[".service"]["Service"]["TimeoutStartSec"]) >= 300, "compiling takes minutes on a slow machine"
     assert "--" not in units[".service"]["Service"]["ExecStart"], "the socket unit says where"

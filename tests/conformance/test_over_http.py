@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.wire import FORMS, Request, Server, requests
 from tests.support.batches import each
 from tests.support.http_app import JSON
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 from tests.support.vectors import VectorsFile, all_hold, vectors_files
 
 from tensorpost.problems import json_path
@@ -19,7 +19,7 @@ FILES = vectors_files()
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with live_server() as found:
+    with default_server() as found:
         yield found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.batches import each
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 from tests.support.vectors import Case, VectorsFile, all_hold, elements, vectors_files
 
 from tensorpost import AsyncClient, Client
@@ -24,7 +24,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with live_server() as found:
+    with default_server() as found:
         yield found
 
 

@@ -75,5 +75,8 @@ def test_files_that_are_mounted_are_there_and_speak_of_services() -> None:
     for source in mounted:
         assert (ROOT / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"], source
     scraped = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())["scrape_configs"][0]
-    assert {target.partition(":")[0] for target in scraped["static_configs"][0]["targets"]} <= set(SERVICES)
+    always = {target.partition(":")[0] for target in scraped["static_configs"][0]["targets"]}
+    assert always == {name for name in SERVERS if "profiles" not in SERVICES[name]}, "the alert asks for each of them"
+    assert set(scraped["dns_sd_configs"][0]["names"]) <= set(SERVERS) - always
+    assert f'up{{job="{scraped["job_name"]}"}}' in (ROOT / "deploy/grafana/alerts.yaml").read_text()
     assert SERVICES["gpu"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]

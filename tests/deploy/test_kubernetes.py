@@ -152,6 +152,8 @@ def test_what_the_values_ask_for_is_there() -> None:
     assert environment["TENSORPOST_TLS_KEY"].startswith(mounted["tls"] + "/")
     selector = objects["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items()
     assert selector <= objects["Service"]["metadata"]["labels"].items()
+    job = objects["Service"]["metadata"]["labels"][objects["ServiceMonitor"]["spec"]["jobLabel"]]
+    assert f'up{{job="{job}"}}' in (ROOT / "deploy" / "grafana" / "alerts.yaml").read_text()
 
 
 def kserve_pod() -> dict[str, Any]:

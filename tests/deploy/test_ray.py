@@ -6,26 +6,37 @@ Run where ray is installed (`make ray-test`); skipped elsewhere. The figures tha
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib
+import io
+import json
 import os
 import re
+import resource
 import shutil
+import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.http_app import NPY
 from tests.support.live_server import live_server
+from tests.support.processes import descendants
 
 from tensorpost import Client, OperatorDesc, Progress, TensorpostError, distributed, parse_operator
 from tensorpost.onnx import OnnxNode
+from tensorpost.problems import TooBusy, Unavailable
 
 ray: Any = pytest.importorskip("ray", reason="needs ray: make ray-test")
 
@@ -56,14 +67,14 @@ def patiently(start: Callable[[], Any]) -> Any:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head that computes little, and two nodes."""
-    os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")  # 0 tests with Serve's own proxy
+    importlib.import_module("tensorpost_server.ray")  # it chooses HAProxy, unless RAY_SERVE_ENABLE_HA_PROXY is 0
     slow = (
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S",
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S",
     )
     for name in slow:
         os.environ.setdefault(name, "120")  # a busy machine starts a process in half a minute
-    os.environ["TENSORPOST_ACCESS_LOG"] = "off"
+    os.environ |= {"TENSORPOST_ACCESS_LOG": "off", "TENSORPOST_ALLOW_ANONYMOUS": "1", "TENSORPOST_BACKEND": "numpy"}
     new_cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
 
     head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
@@ -144,34 +155,63 @@ def test_without_a_store_the_chunks_are_references(cluster: Any) -> None:
 
 def running(serve: Any) -> int:
     """Replicas that have started."""
-    deployments = serve.status().applications["tensorpost"].deployments.values()
+    deployments = [one for each in serve.status().applications.values() for one in each.deployments.values()]
     return sum(int(deployment.replica_states.get("RUNNING", 0)) for deployment in deployments)
 
 
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def proxied() -> int:
+    """Replicas that HAProxy knows and can reach; it learns of them one by one, and until then Serve's proxy answers."""
+    if os.environ["RAY_SERVE_ENABLE_HA_PROXY"] == "0":
+        return 2
+    lines = urllib.request.urlopen("http://127.0.0.1:8404/stats;csv").read().decode().splitlines()
+    return sum(",SERVE_REPLICA_" in line and ",UP," in line for line in lines)
+
+
 @pytest.fixture(scope="module")
-def service(cluster: Any) -> Iterator[str]:
+def service(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Two replicas, by the real `serve run`."""
+    from tensorpost_server.ray import serve
+
+    serve.start("HeadOnly", {"host": "127.0.0.1", "port": PORT})
+    command = [Path(sys.executable).with_name("serve"), "run", "--address", cluster.address]
+    command += ["tensorpost_server.ray:application", "replicas=2", "cpus=0.6"]  # one fits on each node
+    log = tmp_path_factory.mktemp("ray") / "serve-run.log"
+    with log.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+        try:
+            until(lambda: running(serve) == 2)
+            with Client(URL) as tp:
+                until(tp.ready)
+            until(lambda: proxied() == 2)
+            yield URL
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def deploy(**arguments: Any) -> None:
+    """Other replicas in the place of those of `service`."""
     from tensorpost_server.ray import application, serve
 
-    serve.start(http_options={"host": "127.0.0.1", "port": PORT, "location": "HeadOnly"})
-    options = {"replicas": 2, "cpus": 0.6, "settings": {"backend": "numpy"}}  # one fits on each node
-    serve.run(application(options), name="tensorpost", route_prefix="/")
-    deadline = time.monotonic() + 120
-    while running(serve) < 2 and time.monotonic() < deadline:
-        time.sleep(0.2)
-    with Client(URL) as tp:
-        while not tp.ready():
-            time.sleep(0.2)
-    yield URL
-    serve.shutdown()
+    serve.run(application(arguments), route_prefix="/")  # by the name that `serve run` gave
 
 
 def replicas(url: str) -> dict[str, float]:
     """By replica, told apart by when it began: calls that it has answered."""
     found: dict[str, float] = {}
-    for _ in range(40):
-        text = urllib.request.urlopen(f"{url}/metrics").read().decode()
+    with ThreadPoolExecutor(8) as threads:  # at once: HAProxy gives all to one that has fewest connections
+        texts = threads.map(lambda _: urllib.request.urlopen(f"{url}/metrics").read().decode(), range(80))
+    for text in texts:
         (began,) = re.findall(r"^process_start_time_seconds (\S+)", text, re.MULTILINE)
-        found[began] = sum(map(float, re.findall(r'^tensorpost_requests_total\{operator="TILE".*\} (\S+)', text, re.M)))
+        counts = re.findall(r'^tensorpost_requests_total\{[^}]*operator="TILE"[^}]*\} (\S+)', text, re.MULTILINE)
+        found[began] = sum(map(float, counts))
     return found
 
 
@@ -215,32 +255,110 @@ def test_large_bodies_beside_a_plain_server(service: str, megabytes: int) -> Non
     print("Ray's rate, of theirs:", {name: round(each, 2) for name, each in ratios.items()})
 
 
-def test_a_node_that_is_lost_under_load_fails_no_call(service: str, cluster: Any) -> None:
-    x = np.arange(1 << 16, dtype=np.float32).reshape(256, 256)
+@contextmanager
+def load(url: str, threads: int, megabytes: int) -> Iterator[tuple[Counter[str], list[Exception]]]:
+    """Calls, each with so large an output, from several threads until the block ends; those right, and failures."""
+    x = np.arange(megabytes << 17, dtype=np.float32)
+    expected = np.tile(x, 2)
     calls, failures, stop = Counter[str](), list[Exception](), threading.Event()
 
-    def load() -> None:
-        with Client(service, retries=8, timeout=30) as tp:
+    def call() -> None:
+        with Client(url, retries=8, timeout=30) as tp:
             while not stop.is_set():
                 try:
-                    assert np.array_equal(tp.tile(x, (1, 2)), np.tile(x, (1, 2)))
+                    assert np.array_equal(tp.tile(x, (2,)), expected)
                     calls["right"] += 1
                 except TensorpostError as error:
                     failures.append(error)
 
-    threads = [threading.Thread(target=load) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    time.sleep(3)
-    cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
-    time.sleep(12)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(call) for _ in range(threads)]
+        try:
+            yield calls, failures
+        finally:
+            stop.set()
+        for future in futures:
+            future.result()
+
+
+def test_a_node_that_is_lost_under_load_fails_no_call(service: str, cluster: Any) -> None:
+    with load(service, threads=2, megabytes=1) as (calls, failures):
+        time.sleep(3)
+        cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
+        time.sleep(12)
 
     print(f"\na node killed under load: {calls['right']} calls right, {len(failures)} failed {failures[:1]}")
     assert calls["right"] > 10
     assert failures == []
+
+
+def tile_request(megabytes: int) -> dict[str, Any]:
+    """So many MiB to `/v1/operators/tile`, by plain HTTP."""
+    body = io.BytesIO()
+    np.save(body, np.ones(megabytes << 18, np.float32))
+    headers = {**NPY, "Accept": NPY["content-type"]}
+    return {"method": "POST", "url": "/v1/operators/tile?repeats=4", "body": body.getvalue(), "headers": headers}
+
+
+def refused(url: str, megabytes: int, error: type[TensorpostError], status: int) -> None:
+    """The SDK raises this error, and by plain HTTP there is the server's own problem document."""
+    with Client(url, retries=0) as tp, pytest.raises(error) as raised:
+        tp.tile(np.ones(megabytes << 18, np.float32), (4,))
+    with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
+        connection.request(**tile_request(megabytes))
+        answer = connection.getresponse()
+        problem = json.loads(answer.read())
+
+    assert answer.status == problem["status"] == status
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert problem["type"] == f"urn:tensorpost:problem:{error.code}"
+    assert problem["request_id"] == answer.headers["X-Request-ID"]
+    assert int(answer.headers["Retry-After"]) == problem["retry_after_seconds"] >= 3
+    assert raised.value.extra["retry_after_seconds"] >= 3
+
+
+def test_refusals_are_the_replicas_own(service: str) -> None:
+    deploy(replicas=1, cpus=0.6, settings={"max_requests": 1, "retry_after_seconds": 3})
+    with Client(service) as tp:
+        until(lambda: [limit["value"] for limit in tp.limits()["limits"] if limit["name"] == "max_requests"] == [1])
+    with closing(http.client.HTTPConnection(service.removeprefix("http://"), timeout=60)) as connection:
+        connection.request(**tile_request(32))
+        answer = connection.getresponse()
+        refused(service, 32, TooBusy, 429)  # while this one is not read
+        assert len(answer.read()) > 128 << 20
+
+    own = [pid for pid in descendants(os.getpid()) if b"ServeReplica" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for pid in own:  # no memory for a request: the address space that they have, and little more
+        used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.prlimit(pid, resource.RLIMIT_AS, (used + (16 << 20), resource.RLIM_INFINITY))
+    refused(service, 96, Unavailable, 503)
+    for pid in own:
+        resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with Client(service) as tp:
+        assert tp.tile(np.ones(96 << 18, np.float32), (4,)).all()
+
+
+def test_a_replica_is_added_while_bytes_wait(service: str) -> None:
+    from tensorpost_server.ray import serve
+
+    deploy(replicas=1, cpus=0.6)  # autoscaling begins with as many as there are
+    deploy(replicas=1, most_replicas=2, queued_bytes=1 << 20, cpus=0.6)
+    until(lambda: running(serve) == 1)
+    began = time.monotonic()
+    with load(service, threads=6, megabytes=32) as (calls, failures):
+        until(lambda: running(serve) == 2)
+        seconds = time.monotonic() - began
+        time.sleep(10)
+    split = replicas(service)
+
+    print(
+        f"\na second replica after {seconds:.0f} s of load: {calls['right']} calls right, {len(failures)} failed",
+        end="",
+    )
+    print(f" {failures[:1]}; calls of each: {sorted(split.values())}")
+    assert failures == []
+    assert len(split) == 2
+    assert min(split.values()) > 0
 
 
 def test_the_recipe_with_dask_as_the_page_has_it() -> None:

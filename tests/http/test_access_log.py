@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import subprocess
 import sys
 import threading
@@ -26,9 +28,11 @@ from tests.support.http_app import (
 
 from tensorpost_server.http.observability import batch_thread
 from tensorpost_server.http.observability.access_log import AccessLog, console_line, json_line, printable
+from tensorpost_server.http.observability.log_format import ConsoleFormatter
 from tensorpost_server.http.observability.request_record import RequestRecord
 
 TILE = "/v1/operators/tile?repeats=2"
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 RECORD = RequestRecord(
     1_700_000_000.25,
     "abc",
@@ -230,13 +234,17 @@ CHOICES = [("info", "json", 2), ("info", "off", 0), ("warning", "json", 0)]
 @pytest.mark.parametrize(("level", "choice", "count"), CHOICES)
 def test_serve_writes_it_to_standard_error(level: str, choice: str, count: int):
     code = (
-        "import os, sys, urllib.request\n"
+        "import logging, os, sys, urllib.request, warnings\n"
         "os.environ['TENSORPOST_ACCESS_LOG'] = sys.argv[2]\n"
+        "os.environ['TENSORPOST_NONSENSE'] = '1'\n"
         "import tensorpost_server.serving as serving, threading\n"
         "from tensorpost_server.commands import serve\n"
         "class Server(serving.Server):\n"
         "    async def startup(self, sockets=None):\n"
         "        await super().startup(sockets)\n"
+        "        warnings.warn('a warning of Python')\n"
+        "        error = ValueError('no\\nway')\n"
+        "        logging.getLogger('uvicorn.error').error('broken %s', '\\x1b[31m\\n', exc_info=error)\n"
         "        def ask():\n"
         "            for _ in range(2):\n"
         "                urllib.request.urlopen(self._address + '/v2/health/live').close()\n"
@@ -250,8 +258,35 @@ def test_serve_writes_it_to_standard_error(level: str, choice: str, count: int):
         [sys.executable, "-c", code, level, choice], capture_output=True, text=True, timeout=60, check=True
     )
 
-    found = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert [line["path"] for line in found] == ["/v2/health/live"] * count
+    found = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["path"] for line in found if line["event"] == "request"] == ["/v2/health/live"] * count
+    records = [line for line in found if line["event"] == "log"]
+    assert [(line["level"], line["logger"]) for line in records] == [
+        ("warning", "tensorpost_server.commands"),
+        ("warning", "py.warnings"),
+        ("error", "uvicorn.error"),
+    ]
+    assert "TENSORPOST_NONSENSE sets nothing" in records[0]["message"]
+    assert records[2]["message"] == "broken \x1b[31m\n", "in JSON the terminal gets no escape sequence"
+    assert records[2]["exception"] == "ValueError: no\nway"
+    assert "\x1b" not in done.stderr
+    assert all(TIME.fullmatch(line["time"]) for line in found)
+    assert re.fullmatch(r"tensorpost \S+ listens on http://127\.0\.0\.1:\d+\n", done.stdout)
+
+
+def test_records_for_people_are_in_utc_and_no_text_looks_like_another_record():
+    try:
+        raise ValueError("no way\n2026-01-01T00:00:00.000Z ERROR forged\x9b31m")
+    except ValueError:
+        record = logging.LogRecord("a", logging.ERROR, "a.py", 1, "refused %s", ("é\x1b[0m\r\nnext",), sys.exc_info())
+    record.created = 1_700_000_000.25
+
+    first, *rest = ConsoleFormatter().format(record).split("\n")
+
+    assert first == "2023-11-14T22:13:20.250Z ERROR refused é\\x1b[0m\\r\\nnext"
+    assert rest[0] == "  Traceback (most recent call last):"
+    assert all(line.startswith("  ") for line in rest)
+    assert rest[-1] == "  2026-01-01T00:00:00.000Z ERROR forged\\x9b31m"
 
 
 def test_a_fault_of_the_server_is_logged_with_its_status(monkeypatch: pytest.MonkeyPatch):

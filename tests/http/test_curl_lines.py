@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 
@@ -21,7 +21,7 @@ def test_the_curl_lines_of_the_page_work(tmp_path: Path):
     Image.fromarray(pixels).save(tmp_path / "photo.png")
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 2
-    with live_server() as url:
+    with default_server() as url:
         for block in blocks:
             script = block.replace("curl ", "curl -sS --fail-with-body ").replace(
                 "localhost:8000", url.removeprefix("http://")

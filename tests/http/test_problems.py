@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import Iterator
@@ -57,6 +58,13 @@ def npy_text(header: str, data: bytes = b"", version: tuple[int, int] = (1, 0)) 
     text = header.encode("latin-1") + b"\n"
     length = struct.pack("<H" if version == (1, 0) else "<I", len(text))
     return b"\x93NUMPY" + bytes(version) + length + text + data
+
+
+def npz_of(**arrays: Any) -> bytes:
+    """An archive as NumPy saves it."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
 def npy_of(descr: str = "<f4", fortran: bool = False, shape: str = "(2, 3)", data: bytes = bytes(24)) -> bytes:
@@ -174,13 +182,13 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     "frame of a lie": (
         TILE, framed(R, shape=(2, 4)), FRAME, 400, "invalid-frame", ("offsets-span", "$.input.data_offsets"), "32"
     ),
-    "frame without the tensor": (TILE, frame_bytes({}, op(R)), FRAME, 400, "invalid-frame", None, "the body has none"),
+    "frame without the tensor": (TILE, frame_bytes({}, op(R)), FRAME, 400, "tensor-mismatch", None, "body has none"),
     "frame with another tensor": (
-        TILE, frame_bytes({"x": ("F32", (2, 3), X.tobytes())}, op(R)), FRAME, 400, "invalid-frame", None, "'input'"
+        TILE, frame_bytes({"x": ("F32", (2, 3), X.tobytes())}, op(R)), FRAME, 400, "tensor-mismatch", None, "'input'"
     ),
     "frame with one tensor more": (
         TILE, frame_bytes({"input": ("F32", (2, 3), X.tobytes()), "y": ("U8", (1,), b"x")}, op(R)), FRAME,
-        400, "invalid-frame", None, "'y'",
+        400, "tensor-mismatch", None, "'y'",
     ),
     "frame whose operator is no JSON": (
         TILE, frame_bytes({"input": ("F32", (2, 3), X.tobytes())}, {"op": "{'type'"}), FRAME, 400, "invalid-json", None,
@@ -206,13 +214,24 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
         TILE, frame_bytes({"input": ("F32", (2, 3), X.tobytes())}, op(R, "TIEL")), FRAME, 404, "unknown-operator", None,
         "'TILE'",
     ),
+    "JSON with a tensor of another name": (
+        Q, json.dumps({"tensors": {"x": {"dtype": "F32", "shape": [1], "data": [1]}}}).encode(), JSON,
+        400, "tensor-mismatch", None, "takes the tensors 'input'; the body has 'x'",
+    ),
+    "npz with arrays of other names": (
+        "/v1/operators/element_wise_add", npz_of(p=X, q=X), {"content-type": "application/x-npz"},
+        400, "tensor-mismatch", None, "the body has 'p', 'q'; an npz archive's arrays have these names",
+    ),
+    "npy to an operator of two inputs": (
+        "/v1/operators/element_wise_add", npy_bytes(X), NPY, 400, "tensor-mismatch", None, "takes a, b; send npz"
+    ),
     "document and query": (Q, framed(R), FRAME, 400, "invalid-parameter", None, "remove repeats"),
     "tensor that is not what the document says": (
-        TILE, framed({"InputTensor": tensor([3, 2]), **R}), FRAME, 400, "invalid-frame", None, "[3, 2]"
+        TILE, framed({"InputTensor": tensor([3, 2]), **R}), FRAME, 400, "tensor-mismatch", None, "[3, 2]"
     ),
     "a typed tensor for a strided description": (
         TILE, framed({"InputTensor": tensor([2, 3], Strides=[4, 1]), **R}), FRAME,
-        400, "invalid-frame", None, "U8 with shape [28]",
+        400, "tensor-mismatch", None, "U8 with shape [28]",
     ),
     # JSON
     "empty JSON": (TILE, b"", JSON, 400, "invalid-json", None, "the JSON text is empty"),
@@ -332,7 +351,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], int, str, tuple[str, str] | Non
     ),
     "a buffer shorter than described": (
         TILE, framed({"InputTensor": tensor([2, 3], Strides=[9, 1]), **R}, bytes(44), (44,), "U8"), FRAME,
-        400, "invalid-frame", None, "U8 with shape [48]",
+        400, "tensor-mismatch", None, "U8 with shape [48]",
     ),
     "an output that overlaps": (
         TILE, framed({"OutputTensor": tensor([2, 6], Strides=[5, 1]), **R}), FRAME,
@@ -501,10 +520,10 @@ def test_a_failure_of_the_first_slice_is_a_problem(
 def test_nan_in_a_json_answer_says_what_to_do(app: AppClient):
     x = npy_bytes([[1, float("nan")]])
 
-    problem = assert_problem(app.post(Q, x, NPY | {"accept": "application/json"}), 400, "invalid-parameter")
+    problem = assert_problem(app.post(Q, x, NPY | {"accept": "application/json"}), 406, "not-acceptable")
 
     assert "not finite" in problem["detail"]
-    assert "npy" in problem["detail"]
+    assert "Accept: application/x-npy or" in problem["detail"]
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

@@ -99,9 +99,9 @@ def test_a_tensor_at_an_odd_address_is_copied_first(app: AppClient):
 
 
 def test_npy_holds_one_input(app: AppClient):
-    problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "invalid-frame")
+    problem = assert_problem(app.post(ADD, npy_bytes(A)), 400, "tensor-mismatch")
     assert "the operator takes a, b; send npz or a frame, which is a safetensors file" in problem["detail"]
-    problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "invalid-frame")
+    problem = assert_problem(app.post(JOIN + "?axis=0", npy_bytes(A)), 400, "tensor-mismatch")
     assert "the operator takes input_0, input_1, ...; send npz" in problem["detail"]
 
 
@@ -120,13 +120,13 @@ def test_eleven_tensors_are_in_the_order_of_their_numbers(app: AppClient):
 @pytest.mark.parametrize("names", [["input_0", "input_2"], ["input_1"], ["input"], ["input_00"], ["input_0", "x"], []])
 def test_names_that_are_not_numbered_from_zero(app: AppClient, names: Sequence[str]):
     problem = assert_problem(
-        app.post(JOIN + "?axis=0", frame(dict.fromkeys(names, A)), FRAME), 400, "invalid-frame"
+        app.post(JOIN + "?axis=0", frame(dict.fromkeys(names, A)), FRAME), 400, "tensor-mismatch"
     )  # fmt: skip
     assert "the operator takes the tensors 'input_0'" in problem["detail"]
 
 
 def test_an_array_of_tensors_takes_any_number(app: AppClient):
-    problem = assert_problem(app.post(JOIN + "?axis=0", frame({"a": A, "b": B}), FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(JOIN + "?axis=0", frame({"a": A, "b": B}), FRAME), 400, "tensor-mismatch")
     assert problem["detail"] == "the operator takes the tensors 'input_0', 'input_1', ...; the body has 'a', 'b'"
 
 
@@ -134,7 +134,7 @@ def test_a_document_and_its_tensors_must_agree_in_number(app: AppClient):
     tensor = {"DataType": "FLOAT32", "Sizes": [2, 3]}
     document = {"type": "JOIN", "desc": {"InputTensors": [tensor] * 3, "Axis": 0}}
     body = frame({"input_0": A, "input_1": B}, document)
-    problem = assert_problem(app.post(JOIN, body, FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(JOIN, body, FRAME), 400, "tensor-mismatch")
     assert "takes the tensors 'input_0', 'input_1', 'input_2'; the body has 'input_0', 'input_1'" in problem["detail"]
 
 
@@ -150,9 +150,9 @@ def test_an_optional_tensor_that_is_described_must_be_sent(app: AppClient):
     x = A.reshape(1, 1, 2, 3)
     tensor = {"DataType": "FLOAT32", "Sizes": [1, 1, 2, 2]}
     document = {"type": "GEMM", "desc": {"CTensor": tensor, "TransB": "TRANSPOSE"}}
-    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x}, document), FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x}, document), FRAME), 400, "tensor-mismatch")
     assert "takes the tensors 'a', 'b', 'c'; the body has 'a', 'b'" in problem["detail"]
-    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x, "d": x}), FRAME), 400, "invalid-frame")
+    problem = assert_problem(app.post(GEMM, frame({"a": x, "b": x, "d": x}), FRAME), 400, "tensor-mismatch")
     assert "takes the tensors 'a', 'b' and may have 'c'" in problem["detail"]
 
 
@@ -181,7 +181,7 @@ def test_an_operator_without_inputs(app: AppClient):
 
 def test_without_inputs_nothing_may_be_sent(app: AppClient):
     assert_problem(app.post(FILL + SEQUENCE, npy_bytes(A)), 400, "body-length-mismatch")
-    assert_problem(app.post(FILL + SEQUENCE, frame({"input": A}), FRAME), 400, "invalid-frame")
+    assert_problem(app.post(FILL + SEQUENCE, frame({"input": A}), FRAME), 400, "tensor-mismatch")
     assert_problem(app.post(FILL + SEQUENCE, b"", FRAME), 400, "body-length-mismatch")
 
 
@@ -262,6 +262,32 @@ def test_the_type_of_an_output_may_be_chosen(app: AppClient):
     found = npy_array(ran(app, "/v1/operators/cast?output_data_type=INT32", npy_bytes(A + 0.75), NPY))
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, A)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "says", "expected"),
+    [
+        ("cast", (2, 3), "output_data_type is required: the output's type, as in output_data_type=FLOAT32", "DataType"),
+        ("roi_align", (1, 1, 4, 4), "output_sizes is required, as in output_sizes=1,1,4,4", "Sizes"),
+        ("fill_value_constant?value=1&value_data_type=FLOAT32", None, "FLOAT32; output_sizes is required", "DataType"),
+    ],
+)
+def test_a_query_is_told_which_parameter_describes_an_output(
+    app: AppClient, path: str, shape: tuple[int, ...] | None, says: str, expected: str
+):
+    body, form = (b"", NPY) if shape is None else (npy_bytes(np.ones(shape)), NPY)
+    if path == "roi_align":
+        rois = {"roi": np.zeros((1, 1, 1, 4), np.float32), "batch_indices": np.zeros((1, 1, 1, 1), np.uint32)}
+        path += "?reduction_function=MAX&interpolation_mode=LINEAR&spatial_scale_x=1&spatial_scale_y=1"
+        path += "&out_of_bounds_input_value=0&minimum_samples_per_output=1&maximum_samples_per_output=1"
+        body, form = frame({"input": np.ones(shape or (), np.float32), **rois}), FRAME
+    problem = assert_problem(app.post(f"/v1/operators/{path}", body, form), 422, "invalid-descriptor")
+
+    assert says in problem["detail"]
+    assert "OutputTensor" not in problem["detail"]
+    (violation,) = problem["violations"]
+    assert violation["path"] == "$.desc.OutputTensor"
+    assert expected in violation["expected"]
 
 
 def test_a_nested_attribute_is_json(app: AppClient):

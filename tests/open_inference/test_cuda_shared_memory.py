@@ -125,6 +125,26 @@ def test_strings_and_attributes_pass_through_the_host(server: Serving, cupy: Fak
     asker.unregister()
 
 
+def test_indices_on_a_device_are_checked_there_too(server: Serving, cupy: FakeCupy):
+    """Of ONNX's Gather; those of DirectML's are read as they are."""
+    asker, x = Asker(server.port), shared(cupy, 1)
+    assert asker.register("x", bytes([1] * 64), 1 << 20) == (200, "")
+    data = X[:3, :4]
+    x[: data.nbytes] = np.frombuffer(data.tobytes(), np.uint8)
+    for indices, status in (([2, 0, -3], 200), ([2, 0, 3], 400)):
+        at = np.array(indices)
+        x[1000 : 1000 + at.nbytes] = np.frombuffer(at.tobytes(), np.uint8)
+        inputs = [region_input("data", data, "x"), region_input("indices", at, "x", 1000)]
+        request = infer_request(inputs, [region_output("output", "x", data.nbytes, 2000)])
+        answer = server.ask(request_bytes("POST", "/v2/models/onnx.gather/infer", json.dumps(request).encode()))
+        assert answer.status == status, answer
+        if status == 200:
+            assert x[2000 : 2000 + data.nbytes].tobytes() == data[indices].tobytes()
+        else:
+            assert b"indices[2] is 3, but axis 0 of data has 3 elements" in answer.body
+    asker.unregister()
+
+
 def test_who_may_register_what(server: Serving, cupy: FakeCupy):
     asker, handle = Asker(server.port), bytes([1] * 64)
     for name, given, size, device, status, says in (

@@ -17,7 +17,7 @@ from tests.support.http_app import Serving, app_settings, eventually, request_by
 
 from tensorpost import AsyncClient, Client
 from tensorpost.onnx import OnnxNode
-from tensorpost.problems import InvalidParameter, NoBackend, UnknownOperator
+from tensorpost.problems import InvalidParameter, Unavailable, UnknownOperator
 from tensorpost_server.http.open_inference import shared_memory
 from tensorpost_server.http.open_inference.infer_request import RegionPart
 from tensorpost_server.http.open_inference.shared_memory import SharedMemory, SystemRegion
@@ -107,7 +107,7 @@ def test_a_call_survives_that_the_server_knows_no_region_of_the_client(server: S
 
 def test_the_sdk_says_when_the_server_allows_none():
     with serving() as server, Client(server.url, shared_memory=True) as tp:
-        with pytest.raises(NoBackend, match="TENSORPOST_SHARED_MEMORY"):
+        with pytest.raises(Unavailable, match="TENSORPOST_SHARED_MEMORY=1, or make the client without shared_memory"):
             tp.tile(X, (1, 2))
         assert tp.tile(X[:2, :2], (1, 2)).shape == (2, 4)  # too small for it
         assert left_behind() == set()

@@ -174,6 +174,8 @@ def test_shared_memory(client: Any):
         client.infer("tile", [tensor], outputs=[output], parameters={"repeats": "[2,1]"})
         client.unregister_system_shared_memory("both")
         assert not client.get_system_shared_memory_status().regions
+        with pytest.raises(utils.InferenceServerException, match="for callers on this host"):  # a proxy passed it on
+            client.register_system_shared_memory("both", key, 64, headers={"x-forwarded-for": "192.0.2.7"})
 
 
 def test_every_refusal_is_readable_in_the_clients_own_exception(client: Any):

@@ -25,6 +25,7 @@ CODES = {
     "UnknownOperator": "unknown-operator",
     "InvalidJson": "invalid-json",
     "InvalidFrame": "invalid-frame",
+    "TensorMismatch": "tensor-mismatch",
     "InvalidParameter": "invalid-parameter",
     "BodyMismatch": "body-length-mismatch",
     "LengthRequired": "length-required",

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.support.live_server import live_server
+from tests.support.live_server import default_server
 
 PAGE = (Path(__file__).parents[2] / "docs/languages.md").read_text("utf-8")
 PROGRAMS: dict[str, str] = dict(
@@ -20,7 +20,7 @@ PROGRAMS: dict[str, str] = dict(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with live_server() as url:
+    with default_server() as url:
         yield url
 
 

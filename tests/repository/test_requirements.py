@@ -23,6 +23,13 @@ PINNED = {
     "cuda.txt": (["server", "numba", "otel", "jwt", "grpc", "cuda12"], []),
 }
 """Which extras and groups each file is made from; build.txt is made from the group `build` alone."""
+TEXTS = {
+    ".md", ".py", ".yaml", ".yml", ".tpl", ".txt", ".toml", ".json", ".ipynb", ".html", ".js", ".service", ".socket"
+}  # fmt: skip
+FROM_INDEX = re.compile(
+    r"""(?:install|uv add)(?: +-\S+)* +['"`]?tensorpost(?:\[|[ '"`=<>~]|$)|uvx +tensorpost""", re.MULTILINE
+)
+"""A command that installs tensorpost by its name, which pip and uv look up in an index."""
 
 
 def pins(name: str) -> list[Requirement]:
@@ -86,13 +93,15 @@ def test_the_build_needs_what_the_build_group_pins() -> None:
 
 
 def test_installations_that_are_named_exist_and_need_no_index() -> None:
-    """`pip install 'tensorpost[...]'` would ask an index, and the package is on none."""
-    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    files += [path for folder in ("app", "client") for path in (ROOT / folder).rglob("*.py")]
+    """`pip install 'tensorpost[...]'` would ask an index, and where anybody could take the name."""
+    files = [path for path in ROOT.iterdir() if path.suffix in ("", ".md", ".yml") and path.is_file()]
+    for folder in ("docs", "deploy", "examples", "app", "client"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in TEXTS]
+    assert {"README.md", "Dockerfile", "tensorpost.service", "rayservice.yaml", "extras.py"} <= {f.name for f in files}
     named: set[str] = set()
     for path in files:
         text = path.read_text()
-        assert not re.search(r"install[^\n]{0,20}tensorpost\[", text), path
+        assert not FROM_INDEX.search(text), path
         for extras in re.findall(r"""['"`]\.\[([a-z0-9,]+)\]""", text):
             named |= set(extras.split(","))
         for arguments in re.findall(r"install_command\(([^)]*)\)", text):

@@ -172,7 +172,7 @@ def serving(before_start: Callable[[FastAPI], object] | None = None, **settings:
     choice = choose_protocol(app.state.service.settings)
     config = uvicorn.Config(
         app, http=choice.protocol, loop=choice.loop_factory, log_config=None, ws="none", lifespan="on",
-        timeout_graceful_shutdown=PATIENCE, access_log=False,
+        timeout_graceful_shutdown=PATIENCE, access_log=False, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -204,11 +204,13 @@ class Answer:
 class Wire:
     """A bare connection: what is sent is exactly what is given, and what comes is read no further than asked."""
 
-    def __init__(self, host: str, port: int, *, receive_buffer: int | None = None) -> None:
+    def __init__(self, host: str, port: int, *, receive_buffer: int | None = None, source: str | None = None) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if source is not None:
+            self.socket.bind((source, 0))
         self.socket.connect((host, port))
         self._rest = b""
 
@@ -391,7 +393,7 @@ class Controlled(HostBackend):
     lock: threading.Lock = field(default_factory=threading.Lock)
     thread_names: set[str] = field(default_factory=set)
 
-    def refuses(self, plan: Any) -> str | None:
+    def refusal_reason(self, plan: Any) -> str | None:
         del plan
         return self.refusal
 

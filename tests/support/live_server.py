@@ -24,6 +24,21 @@ serve(host="127.0.0.1", port=0, log_level="warning")
 """
 
 
+UNDER_TEST = "SERVER_UNDER_TEST"
+"""Environment variable: the base URL of a server that runs already, which the tests of `default_server` call instead of
+one of their own. It has default settings; `make ray-test` gives them replicas on Ray."""
+
+
+@contextlib.contextmanager
+def default_server() -> Iterator[str]:
+    """The base URL of a real server with default settings: that of `SERVER_UNDER_TEST`, or one started here."""
+    if url := os.environ.get(UNDER_TEST):
+        yield url
+    else:
+        with live_server() as url:
+            yield url
+
+
 @contextlib.contextmanager
 def live_server(before: str = "", **env: object) -> Iterator[str]:
     """As `live_process`; yields the base URL only."""

@@ -5,6 +5,7 @@ from .axes import AxesForm
 from .base import Box, BoxForm, Form, Reads, extents, whole_box
 from .copies import Copies
 from .copy_loops import Copy, Loop
+from .index_ranges import IndexRange
 from .pointwise import Pointwise
 from .separable import Separable
 from .windows import Window, WindowFunction
@@ -18,6 +19,7 @@ __all__ = [
     "Copies",
     "Copy",
     "Form",
+    "IndexRange",
     "Lines",
     "Loop",
     "Pointwise",

@@ -12,6 +12,7 @@ import numpy as np
 
 from .base import Box, BoxForm, Reads, blocks, extents, go_on
 from .float16 import widen
+from .index_ranges import IndexRange
 
 __all__ = ["Array", "BoxFunction", "Lines", "cut_by_lines"]
 
@@ -31,6 +32,7 @@ class Array:
         scratch: bytes that the function takes beside inputs and outputs.
         library: the library that computes it, in ordinary memory only, so that devices refuse it; empty for any array
             library.
+        index_range: what the elements of an input must lie in; None if any are allowed.
     """
 
     function: Callable[..., Any]
@@ -39,8 +41,9 @@ class Array:
     parameters: tuple[tuple[str, Any], ...] = ()
     scratch: int = 0
     library: str = ""
+    index_range: IndexRange | None = None
 
-    in_one_go = True
+    computed_whole = True
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""
@@ -188,6 +191,7 @@ class BoxFunction(BoxForm):
         block: elements that are computed at a time on the CPU, whatever the box, so that temporaries stay small; 0 for
             the whole box.
         outputs: how many outputs there are; of several the function is told the number, as `output`.
+        index_range: what the elements of an input must lie in; None if any are allowed.
     """
 
     function: Callable[..., None]
@@ -198,6 +202,7 @@ class BoxFunction(BoxForm):
     scratch: int = 0
     block: int = 0
     outputs: int = 1
+    index_range: IndexRange | None = None
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""

@@ -34,7 +34,8 @@ from tensorpost.problems import TensorpostError
 
 from ..engine import Stages, Worker
 from ..planning import Plan
-from .headers import request_id
+from .caller_address import FORWARDED_FOR
+from .headers import header_fields, request_id
 from .media_types import MOST_KEY_BYTES
 from .observability.request_record import RequestRecord
 from .parse_call import Dialect, RunOptions
@@ -221,11 +222,13 @@ class Replay:
             key, which the head holds; an address need not be.
     """
 
-    __slots__ = ("_key", "_key_name", "_path", "_sent_id", "_service")
+    __slots__ = ("_forwarded", "_key", "_key_name", "_path", "_proxies", "_sent_id", "_service")
 
     def __init__(self, service: Service, key: RequestKey, sent_id: bytes | None, scope: Scope) -> None:
         self._service, self._key, self._sent_id = service, key, sent_id
         self._path = scope["path"]
+        self._proxies = service.proxies
+        self._forwarded = None if self._proxies is None else header_fields(scope["headers"]).get(FORWARDED_FOR)
         self._key_name = None if service.access.anonymous else scope.get("tensorpost.caller")
 
     def __call__(self, body: bytes, address: str | None) -> tuple[bytes, bytes] | None:
@@ -233,7 +236,7 @@ class Replay:
 
         Args:
             body: the whole body, as long as the HTTP head says.
-            address: the caller's; None on a Unix socket.
+            address: the peer's; None on a Unix socket.
 
         Returns:
             The lines of the response's header fields, and its body. None if the call is not in the cache, not small, or
@@ -267,6 +270,8 @@ class Replay:
         id_, took = request_id(self._sent_id), stages.milliseconds
         if service.records is not None:
             operation = prepared.plan.operation
+            if self._proxies is not None:
+                address = self._proxies.caller(address, self._forwarded)
             record = RequestRecord(
                 time.time(), id_, self._key_name or address or "local", "POST", self._path, operation.op_type,
                 head.backend, 200, None, len(body), len(output), 1, took, sum(took.values()) / 1e3, None,
@@ -298,8 +303,8 @@ def changing_field_lines(id_: str, stages: Stages) -> bytes:
 # ---- the ASGI extension ----------------------------------------------------------------------------------------------
 
 ReplayFunction = Callable[[bytes, str | None], tuple[bytes, bytes] | None]
-"""Answers a body, from this address (None on a Unix socket), with the header lines and the body of a response 200; None
-to let the application answer."""
+"""Answers a body, from this peer's address (None on a Unix socket), with the header lines and the body of a response
+200; None to let the application answer."""
 
 
 class SendWhole(Protocol):

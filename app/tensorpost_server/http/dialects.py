@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
@@ -12,16 +13,16 @@ from typing import Any, cast
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
-from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names
+from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.onnx.schemas import is_own
 from tensorpost.operation import Operation
 from tensorpost.problems import (
     InvalidDescriptor,
-    InvalidFrame,
     InvalidJson,
     InvalidParameter,
+    TensorMismatch,
     UnknownOperator,
     Violation,
     json_path,
@@ -42,7 +43,7 @@ _ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a fr
 
 
 def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
-    """The names of so many tensors: each input's own, and the numbered ones of one that is an array."""
+    """The names of `count` tensors: each input's own, and numbered names for an input that is an array."""
     found: list[str] = []
     for name, is_array in inputs:
         found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
@@ -86,7 +87,7 @@ class DirectmlParser:
         if len(only) == 1 and not only[0].is_array:
             return only[0].slot_name
         names = [field.slot_name + (f"_0, {field.slot_name}_1, ..." if field.is_array else "") for field in fields]
-        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+        raise TensorMismatch(_ONE_TENSOR.format(", ".join(names)))
 
     def tensor_names(self, count: int) -> list[str]:
         """See `CallParser.tensor_names`."""
@@ -103,7 +104,7 @@ class DirectmlParser:
             InvalidJson: the document is not JSON.
             InvalidParameter: a query parameter that is unknown, repeated, or sent beside a document.
             InvalidDescriptor: the description breaks a rule.
-            InvalidFrame: the tensors do not match the description.
+            TensorMismatch: the tensors do not match the description.
         """
         del values
         cls = self._cls
@@ -125,7 +126,7 @@ class DirectmlParser:
         except InvalidDescriptor as error:
             if members is None:
                 raise _by_query_names(cls, error) from None
-            raise error.under("desc") from None
+            raise error.prefixed("desc") from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
             match_names(tensors, [slot.name for slot in slots])
@@ -137,8 +138,21 @@ class DirectmlParser:
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    found = [violation.under("desc") for violation in in_attribute_names(cls, error.violations)]
+    found = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
+    for index, violation in enumerate(found):
+        if settings := output_settings(violation):
+            found[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
+            names[str(violation.path[-1])] = settings[0]
     return _led_by_parameter(type(error).of(found), names)
+
+
+def _required(settings: Sequence[str]) -> str:
+    """What of an output a query has to say."""
+    what = {
+        "output_data_type": "output_data_type is required: the output's type, as in output_data_type=FLOAT32",
+        "output_sizes": "output_sizes is required, as in output_sizes=1,1,4,4",
+    }
+    return "; ".join([what[name] for name in settings])
 
 
 def _led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:
@@ -179,7 +193,7 @@ def _describe_inputs(cls: type[OperatorDesc], desc: dict[str, Any], tensors: Seq
     """Add to the fields what the body announces about inputs that they leave out.
 
     Raises:
-        InvalidFrame: a required tensor is missing, or a name is of no field.
+        TensorMismatch: a required tensor is missing, or a name is of no field.
     """
     by_field: dict[str, list[tuple[TensorPath, AnnouncedTensor]]] = {}
     for tensor in tensors:
@@ -276,7 +290,7 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
     """Compare a body's tensor with its description: it holds the elements, or the raw bytes as U8.
 
     Raises:
-        InvalidFrame: it is neither.
+        TensorMismatch: it is neither.
     """
     layout, size = described.layout, described.total_tensor_size_in_bytes
     if layout.packed and tensor.data_type is layout.data_type and tensor.shape == layout.sizes:
@@ -285,7 +299,7 @@ def _match_tensor(tensor: AnnouncedTensor, field: str, described: BufferTensorDe
         return
     raw = f"U8 with shape [{size}]"
     expected = f"{layout.data_type.safetensors} with shape {list(layout.sizes)} or {raw}" if layout.packed else raw
-    raise InvalidFrame(
+    raise TensorMismatch(
         f"tensor {tensor.name!r} is {tensor.data_type.safetensors or tensor.data_type.numpy_name} with shape "
         f"{list(tensor.shape)}, but {field} describes {expected}"
     )
@@ -313,7 +327,7 @@ class OnnxParser:
         if len(only) == 1 and not only[0].variadic:
             return only[0].name
         names = [entry.name + (f"_0, {entry.name}_1, ..." if entry.variadic else "") for entry in inputs]
-        raise InvalidFrame(_ONE_TENSOR.format(", ".join(names)))
+        raise TensorMismatch(_ONE_TENSOR.format(", ".join(names)))
 
     def tensor_names(self, count: int) -> list[str]:
         """See `CallParser.tensor_names`: of the operator's newest version."""
@@ -333,7 +347,7 @@ class OnnxParser:
             InvalidJson: the document is not JSON.
             InvalidParameter: a query parameter that is repeated or sent beside a document; no such opset.
             InvalidDescriptor: the node breaks a rule of ONNX.
-            InvalidFrame: the tensors do not match the node.
+            TensorMismatch: the tensors do not match the node.
         """
         name = self._name
         parameters, options = parse_query(query, (), ["backend", "device"])
@@ -366,7 +380,7 @@ class OnnxParser:
         for slot, (_, tensor) in zip(node.inputs, node.tensors, strict=True):
             if found.get(slot.name) != tensor:
                 sent = found[slot.name].to_json() if slot.name in found else "missing"
-                raise InvalidFrame(
+                raise TensorMismatch(
                     f"tensor {slot.name!r} is {sent} in the body, but {tensor.to_json()} in the document"
                 )
         match_names(tensors, [slot.name for slot in node.inputs], sorted(self.value_names))
@@ -412,7 +426,7 @@ def _completed(
         sent = cast("Mapping[str, Any]", inputs)
         twice = sorted(sent.keys() & values.keys())
         if twice:
-            raise InvalidFrame(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
+            raise TensorMismatch(f"{', '.join(twice)} stand in the node document and among the tensors; send each once")
         inputs = {**found, **sent, **values}
     return {"opset": NEWEST_OPSET if opset is None else opset, **members, "op_type": name, "inputs": inputs}
 

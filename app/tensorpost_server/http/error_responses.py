@@ -52,6 +52,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.UnknownOperator: 404,
     p.InvalidJson: 400,
     p.InvalidFrame: 400,
+    p.TensorMismatch: 400,
     p.InvalidParameter: 400,
     p.BodyMismatch: 400,
     p.LengthRequired: 411,
@@ -169,8 +170,8 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
         return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
     if error.status_code == 405:
         allow = ", ".join(allowed_methods(request))
-        ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
-        return answer_error(request, ours)
+        refusal = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
+        return answer_error(request, refusal)
     family = (
         p.InvalidRequest if error.status_code < 500 else p.Unavailable if error.status_code == 503 else p.ServerFault
     )

@@ -25,11 +25,12 @@ from .call_cache import (
     WholeMessages,
     received_tensors,
 )
+from .caller_address import caller_of
 from .caller_watch import CallerWatch
 from .connection.receive_into import arrived_bytes, receive_into
 from .dialects import takes_long
 from .error_responses import is_out_of_memory, out_of_memory
-from .headers import FRAMING, Framing, caller_of, content_length, wait_seconds
+from .headers import FRAMING, Framing, content_length, wait_seconds
 from .media_types import MediaType, RequestFormat
 from .observability.request_record import CLIENT_DISCONNECTED, Observation
 from .parse_call import Dialect, ReadBody, ReadCall, read_call
@@ -82,7 +83,10 @@ class Execution:
         self._dialect, self._operator = dialect, operator
         self._whole, self._observation = whole, observation
         self._caller = caller_of(scope)
-        self._parsing, self._slow_threads = service.parsing.of(self._caller), service.slow_threads.of(self._caller)
+        self._parsing, self._slow_threads = (
+            service.parsing.for_caller(self._caller),
+            service.slow_threads.for_caller(self._caller),
+        )
         self._wait = wait_seconds(fields.get(b"prefer"))
         self._limit = asyncio.timeout(self._wait)
         self._upload_ended = False  # to make room for others
@@ -116,7 +120,7 @@ class Execution:
             if self.begun:
                 self._observation.reason = DeadlineExceeded.code
                 return  # a response that is not complete makes the server close the connection
-            raise self._too_late() from None
+            raise self._deadline_error() from None
         except (MemoryError, OSError, RuntimeError) as error:
             if self.begun or not is_out_of_memory(error):
                 raise
@@ -234,7 +238,7 @@ class Execution:
 
     def _format_of(self, length: int) -> CallFormat:
         """How the request is read and its response is written."""
-        return RequestFormat.of(self._fields, length)
+        return RequestFormat.from_headers(self._fields, length)
 
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
@@ -336,9 +340,9 @@ class Execution:
         return worker.run(prepared.plan, inputs, caller=self._caller, timeline=timeline, start=self._start)
 
     def _reserve(self, size_in_bytes: int) -> Ticket:
-        """Admit the request with so many bytes, or reserve more for it if it is admitted already."""
+        """Admit the request with this much memory, or reserve more for it if it is admitted already."""
         if self._upload_ended:
-            raise self._too_late()
+            raise self._deadline_error()
         if self._ticket is None:
             self._ticket = self._service.admission.admit(size_in_bytes, self._caller)
             body = self._body
@@ -353,8 +357,8 @@ class Execution:
         self._upload_ended = True
         self._limit.reschedule(asyncio.get_running_loop().time())
 
-    def _too_late(self) -> TensorpostError:
-        """Why the request was ended before its response began."""
+    def _deadline_error(self) -> TensorpostError:
+        """The error of a request that was ended before its response began."""
         body = self._body
         if self._upload_ended and body is not None:
             return ReceiveTimeout(

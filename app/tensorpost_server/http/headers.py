@@ -1,22 +1,17 @@
-"""Header fields of a request: by name, its framing, the length of the body, the caller and its patience, its id."""
+"""Header fields of a request: by name, its framing, the length of the body, the patience of the caller, its id."""
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
-
-from starlette.types import Scope
 
 from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
 __all__ = [
     "FRAMING",
     "Framing",
-    "caller_of",
     "content_length",
     "header_fields",
     "request_framing",
@@ -127,24 +122,6 @@ def wait_seconds(prefer: bytes | None) -> int | None:
     """
     found = None if prefer is None else _WAIT.search(prefer)
     return None if found is None else int(found[1])
-
-
-def caller_of(scope: Scope) -> str:
-    """Whose request it is, for turns and budgets: what access control says, else the peer's address.
-
-    Addresses of one IPv6 network of 64 bits are one caller, since a host has as many as it likes (RFC 6177).
-    """
-    client: tuple[str, int] | None = scope.get("client")
-    caller: str = scope.get("tensorpost.caller") or (client[0] if client else "local")
-    return _network(caller) if ":" in caller else caller
-
-
-@lru_cache(maxsize=1024)
-def _network(address: str) -> str:
-    try:
-        return str(ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False))
-    except ValueError:  # no address
-        return address
 
 
 def request_id(sent: bytes | None) -> str:

@@ -23,10 +23,10 @@ from tensorpost.operation import Operation
 from tensorpost.problems import (
     BodyMismatch,
     InvalidDescriptor,
-    InvalidFrame,
     InvalidJson,
     InvalidParameter,
     LimitExceeded,
+    TensorMismatch,
     Violation,
     json_path,
     nearest,
@@ -112,7 +112,7 @@ class CallParser(Protocol):
             empty: whether the body is.
 
         Raises:
-            InvalidFrame: the operator requires several tensors.
+            TensorMismatch: the operator requires several tensors.
         """
         ...
 
@@ -272,7 +272,7 @@ async def _read_encoded(
     if format_.request is MediaType.NPZ:
         encoded: Encoded = await threads.run(True, Npz.read, content, settings, parser.tensor_names)
     elif name is None:
-        raise InvalidFrame("the operator takes no tensors, and the body is a picture; send an empty body")
+        raise TensorMismatch("the operator takes no tensors, and the body is a picture; send an empty body")
     else:
         media_type = format_.request.value
         encoded = await threads.run(True, Picture.read, content, media_type, name, format_.read, settings)
@@ -293,7 +293,7 @@ async def _read_encoded(
             ((_, row, shape),) = encoded.tensors
             error.detail += f"; the body is {row.numpy_name} of shape {list(shape)}: {format_.read.axes}"
         raise
-    except InvalidFrame as error:
+    except TensorMismatch as error:
         if format_.request is MediaType.NPZ:
             error.detail += "; an npz archive's arrays have these names, or all are without names and in this order"
         raise
@@ -302,7 +302,7 @@ async def _read_encoded(
 
 def _refuse_large_value(tensor: AnnouncedTensor) -> None:
     if tensor.size_in_bytes > MOST_VALUE_BYTES:
-        raise InvalidFrame(
+        raise TensorMismatch(
             f"tensor {tensor.name!r} has {tensor.size_in_bytes:,} bytes; such an input has an entry per "
             f"dimension, at most {MOST_VALUE_BYTES:,} bytes in all"
         )
@@ -392,8 +392,8 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
 def _from_root(violation: Violation, tensors: Mapping[str, object], operation: str | None) -> Violation:
     """The violation with its path seen from the root of a JSON call."""
     if violation.path[1:] == ("dtype",) and violation.path[0] in tensors:
-        return violation.under("tensors")
-    return violation if operation is None else violation.under("op")
+        return violation.prefixed("tensors")
+    return violation if operation is None else violation.prefixed("op")
 
 
 # ---- the parts of a call that all dialects share ---------------------------------------------------------------------
@@ -485,7 +485,7 @@ def match_names(
         more: the first of any number of names that could follow, for the message.
 
     Raises:
-        InvalidFrame: one is missing, or unknown.
+        TensorMismatch: one is missing, or unknown.
     """
     names = [tensor.name for tensor in tensors]
     if not {*required} <= {*names} <= {*required, *optional}:
@@ -493,4 +493,4 @@ def match_names(
         sent += f" and {len(names) - 8} more" if len(names) > 8 else ""
         may = f" and may have {', '.join(map(repr, optional))}" if optional else ""
         takes = ", ".join(map(repr, required)) + (f", {more!r}, ..." if more else "")
-        raise InvalidFrame(f"the operator takes the tensors {takes}{may}; the body has {sent}")
+        raise TensorMismatch(f"the operator takes the tensors {takes}{may}; the body has {sent}")

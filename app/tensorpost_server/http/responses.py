@@ -20,7 +20,7 @@ from tensorpost.descriptors import TileOperatorDesc
 from tensorpost.images import WORKING_BYTES_PER_PIXEL, encode_image, image_formats, unwritable
 from tensorpost.json_tensor import json_type
 from tensorpost.operation import Slot
-from tensorpost.problems import LimitExceeded, NotAcceptable
+from tensorpost.problems import InvalidParameter, LimitExceeded, NotAcceptable
 
 from ..engine import Stages, Worker
 from ..planning import Plan
@@ -146,7 +146,7 @@ def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | 
 
 
 def _repeated_channels(plan: Plan, layout: str) -> str:
-    """What to write instead, where a Tile's repeats are in the order of the other layout."""
+    """A hint with the repeats in the right order, for a Tile whose repeats are in the order of the other layout."""
     desc = plan.operation
     if not isinstance(desc, TileOperatorDesc) or len(desc.repeats) != 4:
         return ""
@@ -182,7 +182,7 @@ def slices_bytes(plan: Plan, settings: Settings) -> int:
 
 
 def json_elements(plan: Plan) -> int:
-    """Elements of all outputs, which JSON writes one by one."""
+    """Number of elements of all outputs, for the limit of JSON answers."""
     return sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
 
 
@@ -206,7 +206,7 @@ def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
 
 
 def whole_response_bytes(plan: Plan, media_type: MediaType) -> int:
-    """Memory that `whole_response` takes: the outputs, what is made of them, and what it is made with."""
+    """Memory that `whole_response` takes, bytes: the outputs, the encoded body, and the encoder's working memory."""
     if media_type is MediaType.JSON:
         return json_elements(plan) * JSON_BYTES_PER_ELEMENT
     if media_type is MediaType.NPZ:
@@ -262,9 +262,13 @@ def tensor_json(array: NDArray[Any]) -> bytes:
     """A tensor as JSON text: `{"dtype": "F32", "shape": [2], "data": [0.1, 2.0]}`.
 
     Raises:
-        InvalidParameter: NaN or infinity, which JSON cannot say; complex numbers, text and other types.
+        NotAcceptable: NaN or infinity, which JSON cannot represent; complex numbers, text and other types.
     """
-    members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    try:
+        members = {"dtype": json_type(array).safetensors, "shape": array.shape}
+    except InvalidParameter as error:
+        others = f"{MediaType.NPY.value} or {MediaType.FRAME.value}"
+        raise NotAcceptable(f"the output: {error.detail}, as with Accept: {others}") from None
     return b'%b, "data": [%b]}' % (json.dumps(members).encode()[:-1], json_numbers(array))
 
 
@@ -303,7 +307,7 @@ def text_bytes(prepared: PreparedCall, outputs: bytes) -> int:
 
 
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
-    """What a response says about itself, so that a saved frame explains itself."""
+    """Metadata of a response: operation document, backend, device, and the call's id; kept in a saved frame."""
     document = prepared.operation.to_document_text()
     metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}

@@ -20,6 +20,7 @@ from ..engine import Admission, Pool
 from ..settings import Settings, setting_variable
 from .access.access_control import AccessControl
 from .call_cache import BoundedCache, CallKey, PreparedCall
+from .caller_address import TrustedProxies
 from .observability.access_log import AccessLog
 from .observability.metrics import RequestMetrics
 from .observability.request_record import RecordBatch, refused_record
@@ -30,13 +31,16 @@ from .parse_threads import ParseThreads
 __all__ = ["JsonDocument", "Service", "router", "service_of"]
 
 _MOST_CALLS = 512
-_NOT_LIMITS = (
-    "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
-    "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
-    "tls_certificate", "tls_key", "tls_client_ca", "presets", "grpc_port",
-    "shared_memory", "shared_memory_prefix", "cuda_shared_memory",
+_LIMITS = (
+    "numpy_threads", "cuda_memory_bytes", "cuda_pinned_bytes", "directml_seconds", "auto_minimum_work", "idle_seconds",
+    "max_body_bytes", "max_head_bytes", "max_http_head_bytes", "max_drain_bytes", "max_json_bytes",
+    "max_json_elements", "max_image_pixels", "max_output_bytes", "max_work", "max_seconds", "memory_bytes",
+    "pool_bytes", "max_requests", "caller_share", "slow_upload_seconds", "max_connections",
+    "max_connections_per_address", "slice_bytes", "slices_ahead", "head_timeout_seconds", "min_bytes_per_second",
+    "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds", "send_timeout_seconds",
+    "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds",
 )  # fmt: skip
-
+"""The settings that `/v1/limits` shows. A new one is not shown to callers unless it is added here."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class Service:
         admission: the memory budget.
         access: who may call.
         inference: the models of `/v2`.
+        proxies: peers that forward the addresses of their callers; None if there are none.
         pool: the workers; None before the start and after the stop.
         draining: whether the server is about to stop; it then says that it is not ready.
         calls: the call cache.
@@ -81,6 +86,7 @@ class Service:
     admission: Admission
     access: AccessControl
     inference: InferenceService
+    proxies: TrustedProxies | None = None
     pool: Pool | None = None
     draining: bool = False
     calls: BoundedCache[CallKey, PreparedCall] = field(
@@ -180,10 +186,9 @@ async def list_limits(request: Request) -> JsonDocument:
             "name": name,
             "value": values[name],
             "setting": setting_variable(name),
-            "description": info.description,
+            "description": Settings.model_fields[name].description,
         }
-        for name, info in Settings.model_fields.items()
-        if name not in _NOT_LIMITS
+        for name in _LIMITS
     ]
     in_use = {
         "bytes_in_flight": service.admission.bytes_in_flight,

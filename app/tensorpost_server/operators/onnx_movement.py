@@ -12,7 +12,7 @@ import numpy as np
 from tensorpost.descriptors import PaddingMode
 from tensorpost.onnx import OnnxNode
 
-from ..forms import Array, Box, BoxFunction, Copies, Copy, Loop
+from ..forms import Array, Box, BoxFunction, Copies, Copy, IndexRange, Loop
 from .generator import sequence
 from .indexing import BLOCK, along, gather_elements, nonnegative
 from .movement import pad
@@ -173,12 +173,27 @@ def range_form(node: OnnxNode) -> BoxFunction:
 
 
 # ---- by index --------------------------------------------------------------------------------------------------------
+# Indices are checked before anything is computed (`IndexRange`). The functions clip them all the same: memory that a
+# caller shares may change after the check, and no index may lead outside of an array.
+
+
+def _index_range(node: OnnxNode) -> IndexRange:
+    """The range of indices along the node's axis."""
+    axis: int = dict(node.parameters)["axis"]
+    return IndexRange(node.schema.name, 1, (axis,), (node.input.shape[axis],))
+
+
+def _tuple_range(node: OnnxNode, batch: int = 0) -> IndexRange | None:
+    """The ranges of index tuples; None for tuples of no numbers."""
+    axes = tuple(range(batch, batch + node.tensors[1][1].shape[-1]))
+    lengths = tuple([node.input.shape[axis] for axis in axes])
+    return IndexRange(node.schema.name, 1, axes, lengths) if axes else None
 
 
 @form_of_node("Gather")
 def gather_form(node: OnnxNode) -> BoxFunction:
     """`output[a, k, b] = data[a, indices[k], b]`."""
-    return BoxFunction(_gather, 2, node.parameters, 2)
+    return BoxFunction(_gather, 2, node.parameters, 2, index_range=_index_range(node))
 
 
 def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int) -> None:
@@ -193,7 +208,7 @@ def _gather(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, axis: int
 @form_of_node("GatherElements")
 def gather_elements_form(node: OnnxNode) -> BoxFunction:
     """`output[c] = data[c with c[axis] = indices[c]]`."""
-    return BoxFunction(gather_elements, 2, node.parameters, 2, block=BLOCK)
+    return BoxFunction(gather_elements, 2, node.parameters, 2, block=BLOCK, index_range=_index_range(node))
 
 
 def _work(node: OnnxNode) -> int:
@@ -203,7 +218,9 @@ def _work(node: OnnxNode) -> int:
 @form_of_node("GatherND")
 def gather_nd_form(node: OnnxNode) -> Array:
     """`output[b, k] = data[b][indices[b, k]]`, where indices hold index tuples."""
-    return Array(_gather_nd, 2, _work(node), node.parameters, 16 * node.tensors[1][1].element_count)
+    scratch = 16 * node.tensors[1][1].element_count
+    found = _tuple_range(node, dict(node.parameters)["batch"])
+    return Array(_gather_nd, 2, _work(node), node.parameters, scratch, index_range=found)
 
 
 def _gather_nd(xp: ModuleType, x: Any, indices: Any, batch: int) -> Any:
@@ -226,7 +243,9 @@ def scatter_form(node: OnnxNode) -> Array:
     """The data, then `output[c with c[axis] = indices[c]]` is the update, or takes it in by the reduction."""
     _, indices = node.tensors[1]
     scratch = indices.element_count * (8 * len(indices.shape) + 40)
-    return Array(_scatter, 3, _work(node), node.parameters, scratch, _combining_library(node))
+    return Array(
+        _scatter, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_index_range(node)
+    )
 
 
 def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
@@ -242,7 +261,9 @@ def _scatter(xp: ModuleType, x: Any, indices: Any, updates: Any, axis: int, redu
 def scatter_nd_form(node: OnnxNode) -> Array:
     """The data, then `output[indices[k]]` is the update, or takes it in by the reduction."""
     scratch = 24 * node.tensors[1][1].element_count
-    return Array(_scatter_nd, 3, _work(node), node.parameters, scratch, _combining_library(node))
+    return Array(
+        _scatter_nd, 3, _work(node), node.parameters, scratch, _combining_library(node), index_range=_tuple_range(node)
+    )
 
 
 def _scatter_nd(xp: ModuleType, x: Any, indices: Any, updates: Any, reduction: str) -> Any:

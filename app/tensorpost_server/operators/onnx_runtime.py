@@ -6,6 +6,7 @@ The extra `onnx` installs it. What the node means, and its outputs' shapes, the 
 from __future__ import annotations
 
 import importlib
+import re
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tensorpost.extras import install_command
-from tensorpost.onnx import OnnxNode
+from tensorpost.onnx import OnnxNode, OnnxSchema
+from tensorpost.onnx.schemas import find_schema
 from tensorpost.problems import InvalidDescriptor, NoBackend, Violation
 
 from ..forms import Array
@@ -22,6 +24,10 @@ __all__ = ["LIBRARY", "model_form"]
 
 LIBRARY = "onnxruntime"
 _MOST_SESSIONS = 64
+_HIGHEST_OPSET = re.compile(r"support for domain ai\.onnx is till opset ([0-9]{1,4})")
+_PREFIX = re.compile(r"\[ONNXRuntimeError\] : [0-9]+ : [A-Z_]+ : ")
+_ORIGIN = re.compile(r"/[^ ]+:[0-9]+ [^(]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)? ")
+"""A file and a function of C++, at the begin of a message."""
 
 
 def model_form(node: OnnxNode) -> Array:
@@ -59,11 +65,26 @@ def _session(model: bytes, operator: str) -> Any:
     try:
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions are of C++
+        highest = _HIGHEST_OPSET.search(str(error))
+        if highest is not None:
+            raise NoBackend(_too_new(operator, runtime.__version__, int(highest[1]))) from error
         raise NoBackend(f"ONNX Runtime does not compute {operator} for these types: {_reason(error)}") from error
 
 
+def _too_new(operator: str, version: str, highest: int) -> str:
+    """Why ONNX Runtime does not take this version of the operator, and which opset would do."""
+    op_type = operator.rpartition("-")[0]
+    older = find_schema(op_type, highest)
+    known = f"ONNX Runtime {version} computes {op_type} up to opset {highest}, and {operator} is newer"
+    if not isinstance(older, OnnxSchema):
+        return f"{known}; there is no older {op_type}"
+    return f"{known}; pass opset={highest}, which means {older.name}"
+
+
 def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1][:300]
+    """What its message says, without its own name, numbers and places in its source."""
+    text = " ".join(str(error).split()).rpartition("Status Message: ")[2]
+    return _ORIGIN.sub("", _PREFIX.sub("", text))[:300]
 
 
 def _run(xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], operator: str) -> Any:
@@ -73,6 +94,6 @@ def _run(xp: ModuleType, *inputs: Any, model: bytes, names: tuple[str, ...], ope
         found = _session(model, operator).run(None, dict(zip(names, arrays, strict=True)))
     except Exception as error:
         raise InvalidDescriptor.of(
-            [Violation("onnx-runtime", ("inputs",), f"ONNX Runtime refuses the elements: {_reason(error)}", None)]
+            [Violation("onnx-runtime", ("inputs",), f"ONNX Runtime refuses these inputs: {_reason(error)}", None)]
         ) from error
     return tuple(found)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensorpost.layout import Layout, last_index
 from tensorpost.operation import Operation, Slot
 
-from ..forms import Array, AxesForm, BoxFunction, Copies, Form, Lines, Pointwise, whole_box
+from ..forms import Array, AxesForm, BoxFunction, Copies, Form, IndexRange, Lines, Pointwise, whole_box
 from ..operators import form_of
 from .slices import OutputSlices, Slices, cut
 
@@ -24,10 +25,10 @@ between two blocks (`stoppable`), so it ends soon after its caller has gone.
 """
 
 WEIGHTED_WORK = 8
-"""What an element counts for where its weight is made as well, for wide filters and gradients: 4 to 40 ns each."""
+"""Factor of an element's work where its weight is computed too, for wide filters and gradients: 4 to 40 ns each."""
 
 REDUCED_AT_ONCE = 1 << 21
-"""Elements that a slice of a reduction reads: its output is small, and in one slice only one core would compute it."""
+"""Elements that a slice of a reduction reads: with its small output in one slice, only one core would compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,25 @@ class Plan:
         object.__setattr__(self, "output_bytes", sum([slot.layout.size_in_bytes for slot in self.outputs]))
 
     @property
+    def index_range(self) -> IndexRange | None:
+        """What the elements of an input must lie in (ONNX's indices); None if any are allowed."""
+        return self.form.index_range if isinstance(self.form, (Array, BoxFunction)) else None
+
+    def check_indices(self, inputs: Sequence[memoryview]) -> None:
+        """Refuse indices outside of their axis; called once, before the plan is run on these inputs.
+
+        Args:
+            inputs: bytes of the plan's inputs, in binding order; only those of the indices are read.
+
+        Raises:
+            InvalidDescriptor: an index is outside.
+        """
+        if (found := self.index_range) is not None:
+            found.check(self.operands[found.input].view(inputs[found.input]))
+
+    @property
     def library(self) -> str:
-        """The library that computes it whatever the backend; empty if the backend does."""
+        """The library that computes the plan on every backend, as ONNX Runtime; empty if the backend computes it."""
         return self.form.library if isinstance(self.form, Array) else ""
 
     @property
@@ -83,7 +101,7 @@ class Plan:
 
 
 class _PlanKey:
-    """An operation as a key: its document, in which 0.0 and -0.0 differ, as they do in results."""
+    """Cache key of an operation: its document, in which 0.0 and -0.0 differ, because their results do."""
 
     __slots__ = ("document", "operation")
 
@@ -118,7 +136,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     for index, slot in enumerate(outputs):
         layout = slot.layout
         read = form.work(whole_box(layout.sizes), index)
-        if form.in_one_go:
+        if form.computed_whole:
             slices = cut(layout, slice_bytes, index)
             held += math.prod(layout.sizes) * layout.data_type.item_size
         else:
@@ -137,7 +155,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
 
 
 def _reduces(form: Form) -> bool:
-    """Whether no line is read for two elements, so that smaller slices read no more."""
+    """Whether every input element is read for one output element only, so that smaller slices read no more."""
     return isinstance(form, Lines) and all(sizes[axis] == 1 for sizes in form.outputs for axis in form.axes)
 
 
@@ -155,7 +173,7 @@ def _read_inputs(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
-    """Smaller slices, where these would take long; other requests wait for a slice, small as its bytes may be."""
+    """The slices of an output, made smaller where one would exceed SLICE_WORK: other requests wait for a slice."""
     slices = cut(layout, slice_bytes, output)
     elements = math.prod(layout.sizes)
     if work <= SLICE_WORK or not elements:

@@ -7,8 +7,8 @@ both, and is needed on the side of the caller too, who must know the outputs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -127,7 +127,7 @@ def infer_by_package(given: GivenNode) -> InferredOutputs:
     while names and not names[-1]:
         names.pop()
     least = [entry.name for entry in schema.outputs if not entry.optional]
-    outputs = [entry.name for entry in schema.outputs][: given.outputs or len(least)]
+    outputs = [entry.name for entry in schema.outputs][: given.outputs or max(1, len(least))]
     if schema.outputs and schema.outputs[-1].variadic:
         outputs = [f"{schema.outputs[-1].name}_{index}" for index in range(given.outputs or 1)]
     tensors = [
@@ -155,16 +155,31 @@ def infer_by_package(given: GivenNode) -> InferredOutputs:
     types: dict[str, str] = {}
     for entry, found in zip(schema.outputs, model.graph.output, strict=False):
         tensor = found.type.tensor_type
-        sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in tensor.shape.dim]
-        if -1 in sizes or not tensor.HasField("shape"):
-            message = f"the shape of {found.name} depends on elements; give the inputs that decide it by value"
-            given.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
+        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        _check_shape(given, found.name, sizes if tensor.HasField("shape") else None)
         kind = [row.numpy_name for row in DATA_TYPES if row.onnx_code == tensor.elem_type]
         if not kind:
             given.refuse("onnx", (), f"{found.name} has a type that travels nowhere here", None, "another type")
         types[entry.variable or entry.name] = kind[0]
-        shapes.append(tuple(sizes))
+        shapes.append(tuple([size for size in sizes if size is not None]))
     return InferredOutputs(shapes, (("model", model.SerializeToString(deterministic=True)),), types)
+
+
+def _check_shape(given: GivenNode, name: str, sizes: Sequence[int | None] | None) -> None:
+    """Refuse an output whose shape the package does not know (None for unknown sizes), or of negative sizes."""
+    schema, known = given.schema, sizes is not None and None not in sizes
+    if known and min([size for size in sizes or () if size is not None], default=0) >= 0:
+        return
+    if known or schema.attribute("kernel_shape") is not None:
+        kernel = cast("tuple[int, ...] | None", given.attributes.get("kernel_shape"))  # ints, as its schema says
+        window = f"the window {list(kernel)}" if kernel else "the window"
+        would = f": {name} would have the shape {list(sizes or ())}" if known else ""
+        message = f"{window} of {schema.op_type} is larger than the input with its padding{would}"
+        given.refuse("shape", ("attributes", "kernel_shape"), message, kernel, "a window that fits into the input")
+    message = f"the shape of {name} depends on elements, and it must be known before anything is computed"
+    if len(schema.inputs) > 1:
+        message += "; give small inputs that decide it as lists of numbers"
+    given.refuse("onnx", ("inputs",), message, None, "lists of numbers for small inputs")
 
 
 def _attribute(value: Any, onnx: Any) -> Any:

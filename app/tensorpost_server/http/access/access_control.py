@@ -46,7 +46,7 @@ _CHALLENGE = 'Bearer realm="tensorpost"'
 
 
 class TokenBucket:
-    """A quota: so many tokens a minute, of which a whole minute's may be taken at once. It may be overdrawn.
+    """A quota of `per_minute` tokens, of which a whole minute's may be taken at once. It may be overdrawn.
 
     What a request takes is known only when its response is complete, so it begins if anything is left, and those after
     it wait until the debt is paid.
@@ -90,6 +90,15 @@ class _Grant:
         seconds = 0.0 if self.requests is None else self.requests.wait(now)
         return seconds if self.bytes is None else max(seconds, self.bytes.wait(now))
 
+    def used_up(self, now: float) -> str:
+        """The limits that `wait` waits for, in words."""
+        key, limits = self.key, list[str]()
+        if self.requests is not None and self.requests.wait(now):
+            limits.append(f"{key.requests_per_minute:,} requests")
+        if self.bytes is not None and self.bytes.wait(now):
+            limits.append(f"{key.bytes_per_minute:,} bytes of bodies")
+        return f"{' and '.join(limits)} a minute"
+
     def take_request(self) -> None:
         if self.requests is not None:
             self.requests.take(1)
@@ -128,7 +137,7 @@ class AccessControl:
         """
         if self._file is not None:
             self._grant(self._file.read(), time.monotonic())
-        self._tokens = TokenReader.of(self._settings)
+        self._tokens = TokenReader.from_settings(self._settings)
         if self._tokens is not None:
             self._tokens.open()
 
@@ -165,9 +174,10 @@ class AccessControl:
                 extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
             )
         if seconds := grant.wait(now):
+            whole = math.ceil(seconds)
             raise QuotaExceeded(
-                f"the key {grant.key.name} has used up what it may take in a minute; wait",
-                extra={"retry_after_seconds": math.ceil(seconds)},
+                f"the key {grant.key.name} has used up its {grant.used_up(now)}; wait {whole:,} s",
+                extra={"retry_after_seconds": whole},
             )
         grant.take_request()
         self._count_and_guard(hash_, grant, scope, fields)

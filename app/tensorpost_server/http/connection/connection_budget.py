@@ -7,11 +7,12 @@ included. So the budget ends before they do, and a few connections beyond the bu
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
+
+from ..caller_address import network_of
 
 __all__ = ["HEALTH_PATHS", "ConnectionBudget", "is_idle"]
 
@@ -24,14 +25,6 @@ RESERVE = 16
 _MOST_SEARCHED = 1024  # oldest connections that are searched for an idle one, for each new one
 
 _log = logging.getLogger(__name__)
-
-
-def _network(address: str) -> str:
-    """What one caller may have many of: the network /64 of an IPv6 address, else the address."""
-    if ":" not in address:
-        return address
-    parsed = ipaddress.IPv6Address(address)
-    return str(parsed.ipv4_mapped or ipaddress.IPv6Address(int(parsed) >> 64 << 64))
 
 
 def is_idle(connection: Any) -> bool:
@@ -48,7 +41,7 @@ class ConnectionBudget:
     Args:
         most: the most connections in all.
         most_per_address: the most connections from one IPv4 address or IPv6 network /64; None for half of all. Callers
-            of a Unix socket have no address.
+            of a Unix socket and trusted proxies count in all only.
     """
 
     def __init__(self, most: int, most_per_address: int | None) -> None:
@@ -62,10 +55,14 @@ class ConnectionBudget:
     def add(self, connection: asyncio.BaseProtocol, address: str | None) -> bool | None:
         """Count a new connection. Beyond the budget, the oldest idle connection (of the address) is closed for it.
 
+        Args:
+            connection: its protocol.
+            address: the peer's; None if it counts in all only.
+
         Returns:
             Whether there is room for it; if not, it may ask for health only. None if it must be closed at once.
         """
-        address = None if address is None else _network(address)
+        address = None if address is None else network_of(address)
         group = self._by_address.get(address, {}) if address is not None else {}
         full = group if len(group) >= self._most_per_address else self._all if len(self._all) >= self._most else None
         if full is None or self._close_oldest_idle(full):

@@ -10,7 +10,7 @@ included, is uvicorn's. What the bytes are that arrive next is a state (`connect
 3. A malformed request is refused after the responses before it, never in the middle of one (`request_parser.py`). A
    disconnect is reported to all requests of the connection.
 4. A few requests are read ahead of the responses before them (`MOST_QUEUED`); the rest of a pipeline stays unparsed.
-5. Requests of different addresses are read, begin and go on in turn, a few in each turn of the event loop
+5. Requests of different callers' addresses are read, begin and go on in turn, a few in each turn of the event loop
    (`request_turns.py`).
 6. A request that arrives in one read, and whose head is the same, byte for byte, as that of a request that was answered
    through the extension of `call_cache.py`, is answered by its `Replay` (`whole_responses.py`).
@@ -30,7 +30,7 @@ from uvicorn.server import ServerState
 
 from tensorpost.problems import ReceiveTimeout
 
-from ...settings import ENVIRONMENT_PREFIX
+from ...settings import setting_variable
 from ..call_cache import WHOLE_MESSAGES
 from ..headers import request_id
 from ..observability.request_record import OBSERVE_REFUSAL
@@ -72,7 +72,9 @@ class DirectProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._shared = shared_state(server_state, self.limits, self.loop)
         self.url = b""  # of the request that came last, as far as it came
-        self._address: str | None = None  # of the caller; a Unix socket has none
+        self._address: str | None = None  # of the peer; a Unix socket has none
+        self._turns_of: str | None = None  # whose turns reading takes: the peer's, or this connection's of a proxy
+        self._proxies = self.limits.proxies  # None unless the peer is one of them
         self._health_only = False  # there was no room for this connection
         self._reading = Reading.IDLE
         self._request = IncomingRequest()
@@ -110,7 +112,12 @@ class DirectProtocol(HttpToolsProtocol):
         self._close = LingeringClose(transport, self._flow, self.loop, self.limits.drain_bytes)
         self._shared.monitor.start()
         self._address = self.client[0] if self.client else None
-        has_room = self._shared.budget.add(self, self._address)
+        self._turns_of = self._address
+        if self._proxies is not None and not self._proxies.trusts(self._address):
+            self._proxies = None
+        elif self._proxies is not None:
+            self._turns_of = f"{self._address} {id(self)}"
+        has_room = self._shared.budget.add(self, self._address if self._proxies is None else None)
         self._health_only = not has_room
         if has_room is None:
             transport.abort()
@@ -122,7 +129,7 @@ class DirectProtocol(HttpToolsProtocol):
         for cycle in unfinished:
             cycle.disconnected = True
         if unfinished:
-            self._shared.turns.begin(self._address, partial(self._end_requests, unfinished, exc))
+            self._shared.turns.begin(self._turns_of, partial(self._end_requests, unfinished, exc))
         else:
             self._end_requests(unfinished, exc)
 
@@ -151,7 +158,7 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self._flow.backlog = data
-            turns.begin(self._address, self._take_backlog, READ_COST)
+            turns.begin(self._turns_of, self._take_backlog, READ_COST)
 
     def _take_backlog(self) -> bool:
         """Take the bytes of a request that has waited for its turn; False if its connection is closed."""
@@ -316,6 +323,8 @@ class DirectProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Give a request to the application when it has its turn."""
         turns, address = self._shared.turns, self._address
+        if self._proxies is not None:
+            address = self._proxies.caller_of_headers(address, cycle.scope["headers"])
         turns.begin(address, partial(self._begin, cycle, turns.application(address, app)))
 
     def _begin(self, cycle: RequestResponseCycle, app: Any) -> bool:
@@ -405,7 +414,7 @@ class DirectProtocol(HttpToolsProtocol):
             expects_head=self.timeout_keep_alive_task is None or self._request.in_head,
         )  # fmt: skip
         if phase == "head" and self._request.in_head:
-            seconds, setting = self.limits.head_seconds, f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
+            seconds, setting = self.limits.head_seconds, setting_variable("head_timeout_seconds")
             self._refuse(Refusal(ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})")))
         elif phase == "head":
             self.transport.close()

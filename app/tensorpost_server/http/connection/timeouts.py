@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import machine
 from ...settings import Settings
+from ..caller_address import TrustedProxies
 from .connection_budget import ConnectionBudget
 
 if TYPE_CHECKING:  # httptools may not be installed
@@ -33,6 +34,7 @@ class ConnectionLimits:
         drain_bytes: most bytes of a body that are read and discarded after its request was answered.
         connections: connections that may be open in all.
         connections_per_address: connections that may be open from one address; None for half of all.
+        proxies: peers that forward the addresses of their callers; None if there are none.
     """
 
     head_bytes: int = 65_536
@@ -43,14 +45,15 @@ class ConnectionLimits:
     drain_bytes: int = 64 << 20
     connections: int = field(default_factory=machine.connections)
     connections_per_address: int | None = None
+    proxies: TrustedProxies | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> ConnectionLimits:
+    def from_settings(cls, settings: Settings) -> ConnectionLimits:
         """The limits in the settings."""
         return cls(
             settings.max_http_head_bytes, settings.head_timeout_seconds, settings.receive_timeout_seconds,
             settings.send_timeout_seconds, settings.min_bytes_per_second, settings.max_drain_bytes,
-            settings.max_connections, settings.max_connections_per_address,
+            settings.max_connections, settings.max_connections_per_address, TrustedProxies.of(settings),
         )  # fmt: skip
 
     @property

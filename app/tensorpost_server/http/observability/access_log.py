@@ -14,7 +14,7 @@ from functools import lru_cache
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
-__all__ = ["AccessLog", "console_line", "json_line", "printable"]
+__all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
 
 _LONGEST_TEXT = 200
 
@@ -40,7 +40,7 @@ def json_line(record: RequestRecord) -> str:
     known = _members(caller, method, path[: _LONGEST_TEXT + 1], operator, version, backend, status, reason)
     took = _stages_format(tuple(stages)) % tuple(stages.values())
     return (
-        f'{{"time":"{_time(int(ended * 1e3))}","event":"request","id":"{id_}",{known},"bytes_in":{received},'
+        f'{{"time":"{timestamp(ended)}","event":"request","id":"{id_}",{known},"bytes_in":{received},'
         f'"bytes_out":{sent},"ms":{seconds * 1e3:.3f},"stages_ms":{{{took}}}}}\n'
     )
 
@@ -64,8 +64,7 @@ def _stages_format(names: tuple[str, ...]) -> str:
 
 def console_line(record: RequestRecord) -> str:
     """A record as a line for people: what is not there is left out."""
-    ended = _time(int(record.ended * 1e3))
-    parts = [ended, str(record.status or "---"), printable(record.method), printable(record.path)]
+    parts = [timestamp(record.ended), str(record.status or "---"), printable(record.method), printable(record.path)]
     for name, value in (
         ("operator", record.operator),
         ("opset_version", None if record.opset_version is None else str(record.opset_version)),
@@ -78,6 +77,11 @@ def console_line(record: RequestRecord) -> str:
     parts.append(f"in={record.received_bytes} out={record.sent_bytes} ms={record.seconds * 1e3:.3f}")
     parts += [f"{name}={took:.3f}" for name, took in record.stages.items()]
     return " ".join([*parts, f"id={record.id}\n"])
+
+
+def timestamp(moment: float) -> str:
+    """UTC with milliseconds, as RFC 3339 writes it."""
+    return _time(int(moment * 1e3))
 
 
 @lru_cache(4)
@@ -112,5 +116,5 @@ class AccessLog:
             self._thread.put([self._line(record) for record in records])
 
     def close(self, patience: float = 2.0) -> None:
-        """Write what waits, for at most so many seconds."""
+        """Write the lines that wait; take at most `patience` seconds."""
         self._thread.close(patience)

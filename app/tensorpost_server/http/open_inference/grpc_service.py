@@ -31,7 +31,7 @@ _MOST_MESSAGE_BYTES = 2**31 - 1  # protobuf's own limit
 _MOST_WHOLE_BYTES = 1 << 20  # of a body that is handed over in one piece, which costs a copy
 _MOST_REPLAYS = 256
 _DRAIN_SECONDS = 5.0
-_PASSED_ON = ("authorization", "x-api-key", "x-request-id", "traceparent")
+_PASSED_ON = ("authorization", "x-api-key", "x-request-id", "traceparent", "forwarded", "x-forwarded-for")
 _INFER_RESPONSE = 2  # number of the field
 _STATUS = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",

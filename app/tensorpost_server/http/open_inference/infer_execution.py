@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from tensorpost.onnx.strings import StringTable
-from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded
+from tensorpost.problems import InvalidFrame, InvalidParameter, LimitExceeded, TensorMismatch
 
 from ...backends import DeviceMemory, Run, SharingBackend
 from ...engine import Stages, Worker
@@ -92,7 +92,7 @@ class InferExecution(Execution):
         return region
 
     def _format_of(self, length: int) -> InferFormat:
-        return InferFormat.of(self._fields, length)
+        return InferFormat.from_headers(self._fields, length)
 
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
@@ -122,11 +122,12 @@ class InferExecution(Execution):
         plan, options = prepared.plan, prepared.options
         wanted, index = options.backend or self._service.workers().default, worker.backend.index
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
-        runs = runs and worker.refuses(plan) is None
+        runs = runs and worker.refusal_reason(plan) is None
         device_inputs: dict[int, DeviceMemory] = {}
+        checked = -1 if plan.index_range is None else prepared.order[plan.index_range.input]  # is read on the host
         for name, (region, part) in self._device_inputs.items():
             at, size = names.index(name), prepared.sizes[names.index(name)]
-            if runs and region.worker is worker:
+            if runs and region.worker is worker and at != checked:
                 device_inputs[at] = region.part(part.offset, size)
             else:
                 assert read.memory is not None
@@ -197,7 +198,7 @@ class InferExecution(Execution):
         small = small_tensor_names(self._model, request.inputs)
         for tensor in request.inputs:
             if tensor.name in small and tensor.packed_bytes > MOST_VALUE_BYTES:
-                raise InvalidFrame(
+                raise TensorMismatch(
                     f"tensor {tensor.name!r} has {tensor.packed_bytes:,} bytes; an attribute has at most "
                     f"{MOST_VALUE_BYTES:,}"
                 )
@@ -268,7 +269,7 @@ class InferExecution(Execution):
             await self._slow_threads.run(len(block) > _INLINE_COPY_BYTES, region.write, block, offset)
 
     def _limit_wait(self, seconds: float | None) -> None:
-        """Let the request end after so many seconds, unless its answer has begun."""
+        """Let the request end after `seconds`, unless its answer has begun; None sets no limit."""
         if seconds is not None:
             end = asyncio.get_running_loop().time() + seconds
             before = self._limit.when()

@@ -30,7 +30,7 @@ from tensorpost.problems import (
 
 from ...engine import Worker
 from ...settings import Settings, setting_variable
-from ..headers import caller_of
+from ..caller_address import caller_of
 from .cuda_region import CudaRegion, memory_handle
 from .infer_request import RegionPart
 from .region import Region, whole_number
@@ -145,7 +145,7 @@ class SharedMemory:
             raise InvalidParameter(f"{setting_variable('shared_memory')} is on, but this system has no {_FOLDER}")
 
     def check(self, scope: Scope, fields: Mapping[bytes, bytes], kind: RegionKind | None = None) -> str:
-        """Who calls, if he may use shared memory.
+        """The caller's name, if the caller may use shared memory.
 
         Args:
             scope: the ASGI scope of the request.
@@ -204,7 +204,7 @@ class SharedMemory:
 
         Raises:
             InvalidParameter: a malformed member, or a name that is taken.
-            InvalidRequest: the handle cannot be opened, or its memory has not so many bytes.
+            InvalidRequest: the handle cannot be opened, or its memory is smaller.
             LimitExceeded: there are too many regions.
         """
         self._check_name(name)

@@ -1,0 +1,69 @@
+"""The indices that ONNX says are an error: those outside of their axis, found before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorpost.problems import InvalidDescriptor, Violation, counted
+
+__all__ = ["IndexRange"]
+
+_BLOCK = 1 << 20  # indices that are compared at a time, when it is known that one is outside
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRange:
+    """Where the elements of an integer tensor have to lie: from `-length` to `length - 1` of the axis that they index.
+
+    Attributes:
+        operator: the node's name, for the message.
+        input: which input of the form holds the indices.
+        axes: the axes that are indexed: one, or or one for each number of an index
+            tuple, which lie along the last dimension.
+        lengths: how many elements each of these axes has.
+    """
+
+    operator: str
+    input: int
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    def check(self, indices: Any) -> None:
+        """Refuse the first index that is outside of its axis.
+
+        Args:
+            indices: the array of the input.
+
+        Raises:
+            InvalidDescriptor: one is outside; the violation's code is `index-out-of-bounds`.
+        """
+        if not indices.size:
+            return
+        rows = indices.reshape(-1, len(self.lengths))
+        columns = [rows[:, at] for at in range(len(self.lengths))]
+        if all(
+            -length <= int(column.min()) and int(column.max()) < length
+            for column, length in zip(columns, self.lengths, strict=True)
+        ):
+            return
+        lengths = np.asarray(self.lengths, np.int64)
+        for start in range(0, len(rows), _BLOCK):
+            part = rows[start : start + _BLOCK]
+            outside = np.flatnonzero((part < -lengths) | (part >= lengths))
+            if outside.size:
+                raise self._refusal(indices, start * len(lengths) + int(outside[0]))
+
+    def _refusal(self, indices: Any, place: int) -> InvalidDescriptor:
+        at = place % len(self.lengths)
+        axis, length, index = self.axes[at], self.lengths[at], int(indices.reshape(-1)[place])
+        where = tuple([int(entry) for entry in np.unravel_index(place, indices.shape)])
+        written = f"indices[{', '.join(map(str, where))}]" if where else "indices"
+        reach = f"{-length} to {length - 1}" if length else "no index"
+        message = f"{written} is {index}, but axis {axis} of data has {counted(length, 'element')}; valid: {reach}"
+        source = f"ONNX {self.operator}: indices out of bounds are an error"
+        return InvalidDescriptor.of(
+            [Violation("index-out-of-bounds", ("inputs", "indices", *where), message, index, reach, source)]
+        )

@@ -1,0 +1,114 @@
+"""The address of a caller: the peer of its connection, or what a trusted proxy says of it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from starlette.types import Scope
+
+from ..settings import UNIX_PEERS, Settings, networks
+from .headers import header_fields
+
+__all__ = ["FORWARDED_FOR", "TrustedProxies", "caller_of", "network_of"]
+
+FORWARDED_FOR = b"x-forwarded-for"
+
+_ITEM = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5})?|([0-9A-Fa-f:.]+)")
+"""An address, with a port as some proxies write it."""
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class TrustedProxies:
+    """The peers whose `X-Forwarded-For` is believed.
+
+    Args:
+        text: the setting `trusted_proxies`, not empty.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._networks = networks(text)
+        self._trusts_all = self._networks is None
+        self._trusts_unix = self._trusts_all or UNIX_PEERS in text
+        self.trusts = lru_cache(1024)(self._decide)
+
+    @classmethod
+    def of(cls, settings: Settings) -> TrustedProxies | None:
+        """The proxies of these settings; None if there are none."""
+        return cls(settings.trusted_proxies) if settings.trusted_proxies.strip() else None
+
+    def _decide(self, peer: str | None) -> bool:
+        """Whether the peer of a connection is a trusted proxy; None is the peer of a Unix socket."""
+        if self._trusts_all or peer is None:
+            return self._trusts_unix
+        address = _parsed(peer.partition("%")[0])
+        return address is not None and self._is_proxy(address)
+
+    def _is_proxy(self, address: _Address) -> bool:
+        return any(address in network for network in self._networks or ())
+
+    def caller(self, peer: str | None, forwarded: bytes | None) -> str | None:
+        """The address of the caller of a request.
+
+        Each proxy appends the address of its own peer, so the list is read from its end: the last address that is not a
+        trusted proxy's. If all are, it is the first, the farthest. With `*`, it is the last.
+
+        Args:
+            peer: the address of the connection's peer; None on a Unix socket.
+            forwarded: the request's field `X-Forwarded-For`, its lines joined; None if it has none.
+
+        Returns:
+            The peer's if the peer is not trusted, if it forwards no address, or if anything but an address is met.
+        """
+        if forwarded is None or not self.trusts(peer):
+            return peer
+        found: _Address | None = None
+        for item in reversed(forwarded.decode("latin-1").split(",")):
+            parts = _ITEM.fullmatch(item.strip(" \t"))
+            found = None if parts is None else _parsed(parts[1] or parts[2] or parts[3])
+            if found is None or self._trusts_all or not self._is_proxy(found):
+                break
+        return peer if found is None else str(found)
+
+    def set_client(self, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
+        """Make the caller's address the client of an ASGI scope; its port is then unknown (0)."""
+        client = scope.get("client")
+        peer = client[0] if client else None
+        address = self.caller(peer, fields.get(FORWARDED_FOR))
+        if address != peer:
+            scope["client"] = (address, 0)
+
+    def caller_of_headers(self, peer: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """The same as `caller`, from ASGI's list of header fields."""
+        return self.caller(peer, header_fields([*headers]).get(FORWARDED_FOR))
+
+
+def _parsed(text: str) -> _Address | None:
+    """An address, that of IPv4 where it is one within IPv6 (RFC 4291, section 2.5.5.2); None if it is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def caller_of(scope: Scope) -> str:
+    """Whose request it is, for turns and budgets: what access control says, else the client's address.
+
+    Addresses of one IPv6 network of 64 bits are one caller, since a host has as many as it likes (RFC 6177).
+    """
+    client: tuple[str, int] | None = scope.get("client")
+    caller: str = scope.get("tensorpost.caller") or (client[0] if client else "local")
+    return network_of(caller) if ":" in caller else caller
+
+
+@lru_cache(maxsize=1024)
+def network_of(address: str) -> str:
+    """What one caller may have many of: the network /64 of an IPv6 address, else the address."""
+    parsed = _parsed(address.partition("%")[0])
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return address if parsed is None else str(parsed)
+    return str(ipaddress.IPv6Network((parsed, 64), strict=False))

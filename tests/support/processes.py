@@ -1,0 +1,22 @@
+"""The processes that another one has started, from /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def descendants(process: int) -> set[int]:
+    """Ids of the processes that this one has started, and that those have."""
+    children: dict[int, set[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended
+        children.setdefault(parent, set()).add(int(stat.parent.name))
+    found, to_visit = set[int](), [process]
+    while to_visit:
+        new = children.get(to_visit.pop(), set()) - found
+        found |= new
+        to_visit += new
+    return found
