@@ -327,6 +327,13 @@ class GuardedApplication:
         """The settings of the application."""
         return self._app.state.service.settings
 
+    @property
+    def grpc_address(self) -> str | None:
+        """Host and port of gRPC; None without gRPC, and before the application is open."""
+        port: int | None = getattr(self._app.state, "grpc_port", None)
+        host = self.settings.host
+        return None if port is None else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     def drain(self) -> None:
         """Say from now on that it is not ready."""
         self._app.state.service.draining = True
@@ -380,7 +387,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the application, then print the address."""
+        """Open the application, then print the address; in a second line that of gRPC."""
         tls = self.config.ssl
         if tls is not None:
             self._tls_files = TlsFiles(self._app.settings, tls)
@@ -394,6 +401,8 @@ class Server(uvicorn.Server):
         gc.collect()
         gc.freeze()  # else each full collection of garbage looks at every module, and takes 50 to 100 ms
         print(f"tensorpost {version('tensorpost')} listens on {self._address}", flush=True)  # noqa: T201 # for scripts
+        if (grpc := self._app.grpc_address) is not None:
+            print(f"tensorpost {version('tensorpost')} listens for gRPC on {grpc}", flush=True)  # noqa: T201 # for scripts
 
     def _acceptor(self, listener: socket.socket) -> Acceptor:
         config, state = self.config, self.server_state

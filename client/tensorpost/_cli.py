@@ -188,7 +188,7 @@ def operators(
         operator_class(wanted)  # names the one that may be meant
     rows = [(cls.operator_type.lower(), str(cls.facts.since), cls.summary) for cls in found]
     if as_json:
-        print_json([dict(zip(("name", "since", "summary"), row, strict=True)) for row in rows])
+        print_json([dict(zip(("name", "feature_level", "summary"), row, strict=True)) for row in rows])
     else:
         print_table(("operator", "from level", "what it does"), rows)
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,6 +94,20 @@ def test_it_says_one_line_serves_and_stops_in_order(sign: signal.Signals, status
         out, err = server.communicate(timeout=PATIENCE)
 
     assert (server.returncode, out, err) == (status, "", "")
+
+
+def test_it_says_the_port_of_grpc() -> None:
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed; it has no wheel for every Python")
+    with serving("--port", "0", TENSORPOST_GRPC_PORT="0") as (server, _):
+        assert server.stdout is not None
+        watchdog = threading.Timer(PATIENCE, server.kill)  # the line would be waited for without an end
+        watchdog.start()
+        line = server.stdout.readline()
+        watchdog.cancel()
+        found = re.fullmatch(r"tensorpost \S+ listens for gRPC on (127\.0\.0\.1:[1-9]\d*)\n", line)
+        assert found is not None, line
+        with grpc.insecure_channel(found[1]) as channel:
+            grpc.channel_ready_future(channel).result(PATIENCE)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")

@@ -214,9 +214,9 @@ class Pool:
         """
         if self.lost is not None:
             return self.lost
-        plan, row = _tile(4), [memoryview(bytes(1024))]
+        plan, inputs = _tile(4), [memoryview(bytes(1024))]
         for key, worker in self.workers.items():
-            failed = worker.check_health(plan, row)
+            failed = worker.check_health(plan, inputs)
             if worker.lost is not None:
                 return worker.lost
             if failed is not None:
@@ -279,13 +279,13 @@ class Pool:
         and 4 KiB back; the processor is the first one that `auto` may choose. The time of large tensors on the bus is
         not counted: their transfer over the network takes longer, and both happen at the same time.
         """
-        row = [memoryview(bytes(1024))]
+        inputs = [memoryview(bytes(1024))]
         tiny, small = _tile(4), _tile(256)
-        device = min(worker.time_once(tiny, row) for _ in range(TRIALS))
+        device = min(worker.time_once(tiny, inputs) for _ in range(TRIALS))
         processors = [w for w in self.workers.values() if w.backend.inline and BACKENDS[w.backend.name].auto]
         if not processors:
             return 0
-        processor = min(timed(processors[0].run_now, small, row) for _ in range(TRIALS))
+        processor = min(timed(processors[0].run_now, small, inputs) for _ in range(TRIALS))
         return int(small.work * device / processor)
 
     @staticmethod

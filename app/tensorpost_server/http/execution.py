@@ -37,8 +37,8 @@ from .parse_call import Dialect, ReadBody, ReadCall, read_call
 from .parse_threads import INLINE_JSON_ELEMENTS, INLINE_QUERY_BYTES, INLINE_TEXT_BYTES
 from .request_body import ClientDisconnected, RequestBody, receive_chunked
 from .responses import (
+    BUFFERED_MEDIA_TYPES,
     JSON_BYTES_PER_TEXT_BYTE,
-    WHOLE_FORMS,
     ResponseSender,
     backend_name,
     check_output,
@@ -293,7 +293,7 @@ class Execution:
         plan, sender = prepared.plan, self.sender
         assert sender is not None
         assert isinstance(format_, RequestFormat)
-        if format_.response in WHOLE_FORMS:
+        if format_.response in BUFFERED_MEDIA_TYPES:
             # `check_output` has limited it, so it fits in memory.
             output = await self._whole_output(prepared, worker, inputs)
             is_text = format_.response is MediaType.JSON

@@ -34,8 +34,8 @@ from .raw_tensor import raw_tensor_fields
 from .request_body import ClientDisconnected
 
 __all__ = [
+    "BUFFERED_MEDIA_TYPES",
     "JSON_BYTES_PER_TEXT_BYTE",
-    "WHOLE_FORMS",
     "ResponseSender",
     "backend_name",
     "check_limits",
@@ -55,14 +55,14 @@ JSON_BYTES_PER_ELEMENT = 96
 JSON_BYTES_PER_TEXT_BYTE = 8
 """The same of a byte of a string: the string, its text with escapes, and twice that while it is joined."""
 
-WHOLE_FORMS = IMAGE_TYPES | {MediaType.JSON, MediaType.NPZ}
-"""Forms that are written when the whole output is there; the others are streamed."""
+BUFFERED_MEDIA_TYPES = IMAGE_TYPES | {MediaType.JSON, MediaType.NPZ}
+"""Media types that are written when the whole output is there; the others are streamed."""
 
 _OF_SEVERAL = frozenset((MediaType.FRAME, MediaType.JSON, MediaType.NPZ))
-"""Forms of any number of tensors."""
+"""Media types of any number of tensors."""
 
 _SELF_DESCRIBED = _OF_SEVERAL | {MediaType.NPY}
-"""Forms that say shape and type in the body."""
+"""Media types that say shape and type in the body."""
 
 _U8 = datatypes.data_type("U8")
 
@@ -89,7 +89,7 @@ def check_output(plan: Plan, format_: RequestFormat, settings: Settings) -> None
             or (media_type is MediaType.FRAME and row.safetensors is None)
             or (media_type is MediaType.JSON and row.numpy_name.startswith("complex"))
         ):
-            raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another form")
+            raise NotAcceptable(f"{media_type.value} cannot hold {row.numpy_name}; accept another media type")
         if media_type is not MediaType.FRAME and not slot.layout.packed:
             raise NotAcceptable(
                 f"{media_type.value} holds packed tensors only, and {slot.name} has strides or padding; "
@@ -220,7 +220,7 @@ def whole_response_bytes(plan: Plan, media_type: MediaType) -> int:
 def whole_response(
     prepared: PreparedCall, format_: RequestFormat, worker: Worker, outputs: bytes
 ) -> tuple[PreparedHead, bytes]:
-    """Head and body of a response of one of the `WHOLE_FORMS`.
+    """Head and body of a response of one of `BUFFERED_MEDIA_TYPES`.
 
     Args:
         prepared: the call.
