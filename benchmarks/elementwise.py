@@ -224,7 +224,7 @@ def _row(
     inputs = [(abs(x) if dtype == "uint8" else x).astype(dtype) for x in numbers]
     desc = work.descriptor([BufferTensorDesc.packed(x.dtype, x.shape) for x in inputs])
     plan = make_plan(desc, 1 << 21)
-    backend = next(backend for backend in backends.values() if backend.refuses(plan) is None)
+    backend = next(backend for backend in backends.values() if backend.refusal_reason(plan) is None)
     ours, whole = timed(backend, desc, inputs, pool)
     result = whole()
     _check(work, inputs, result)

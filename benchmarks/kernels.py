@@ -158,7 +158,7 @@ def ours(
 ) -> tuple[Run, Run]:
     """The timed call, which drops each slice, and one that returns the whole."""
     plan = make_plan(desc, SLICE_BYTES)
-    if (reason := backend.refuses(plan)) is not None:
+    if (reason := backend.refusal_reason(plan)) is not None:
         raise RuntimeError(f"our own backend refuses the work: {reason}")
     sent = [np.ascontiguousarray(x).data.cast("B") for x in inputs]
     (output,) = desc.outputs

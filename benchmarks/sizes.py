@@ -57,7 +57,7 @@ class Job:
     repeats: tuple[int, ...]
 
     @classmethod
-    def of(cls, size: int) -> Job:
+    def of_size(cls, size: int) -> Job:
         """The job whose output has so many bytes, a power of two or a number of GiB."""
         elements = min(size, GIB) // 16
         height = 1 << (elements.bit_length() - 1) // 2
@@ -102,7 +102,7 @@ def measure(bench: Bench) -> Iterator[Table]:
         tp = kept.enter_context(Client(server.url))
         for size in sizes:
             bench.doing(f"sizes: {words(size)}")
-            calls = ways(Job.of(size), plain, http, route, tp)
+            calls = ways(Job.of_size(size), plain, http, route, tp)
             large = size > LARGEST_COMPARED  # such calls take a second each
             seconds = 0.5 if bench.quick else SECONDS
             took = in_turn(calls, least=2 if large else 3, seconds=seconds, warm_up=0 if large else 1)

@@ -34,7 +34,7 @@ _AHEAD = 2  # chunks that are asked for beyond those that the cluster's processo
 
 
 def chunk_shape(sizes: Sequence[int], item_bytes: int, most_bytes: int) -> tuple[int, ...]:
-    """The largest box of at most so many bytes that is a run of an array in C order: 1s, a part of an axis, whole axes.
+    """The largest box of at most `most_bytes` that is contiguous in C order: 1s, a part of an axis, whole axes.
 
     One element of the cut axis is never cut, however large it is.
     """
@@ -142,7 +142,7 @@ def _plan(operation: Operation, chunk_bytes: int) -> Plan:
         InvalidParameter: the operator makes its outputs together, or several of them, or one with gaps.
     """
     plan = make_plan(operation, chunk_bytes)
-    if plan.form.in_one_go or len(plan.outputs) != 1 or not plan.outputs[0].layout.packed:
+    if plan.form.computed_whole or len(plan.outputs) != 1 or not plan.outputs[0].layout.packed:
         raise InvalidParameter(
             f"{plan.operator} cannot be distributed: it must have one output, packed, of which parts can be computed"
         )
@@ -183,7 +183,7 @@ def _compute(
     plan = _plan(operation, chunk_bytes)
     piece = cast("Chunks", plan.slices).piece(index)
     device = _backend(backend)
-    refused = device.refuses(plan)
+    refused = device.refusal_reason(plan)
     if refused is not None:
         raise InvalidParameter(f"the backend {device.name} cannot run {plan.operator} exactly: {refused}")
     computing = device.start(plan, [view.data for view in inputs])

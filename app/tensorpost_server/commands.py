@@ -119,7 +119,7 @@ def serve(
 
 
 def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:
-    """Run so many replicas of the server on Ray Serve until told to stop; see `tensorpost_server.ray`.
+    """Run replicas of the server on Ray Serve until told to stop; see `tensorpost_server.ray`.
 
     Args:
         replicas: processes, each with devices of its own.

@@ -1,8 +1,8 @@
 """Whether the server of this machine or container takes requests: `python -m tensorpost_server.health_probe`.
 
-Exit status 0 if it does, 1 if not. It asks where the settings say that the server listens, so it follows
-`TENSORPOST_PORT` and its likes, but not arguments of `tensorpost serve`. Nothing but the standard library is imported:
-an orchestrator runs it every few seconds, and the command line takes ten times as long to start.
+Exit status 0 if it does, 1 if not. It asks where the settings say that the server listens, so it follows variables such
+as `TENSORPOST_PORT`, but not arguments of `tensorpost serve`. Nothing but the standard library is imported: an
+orchestrator runs it every few seconds, and the command line takes ten times as long to start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What this process may use of the machine: cores, memory and open files, less what a container's limits take away.
 
-Linux says a container's limits in control groups (kernel documentation, "Control Group v2" and "Control Groups version
-1"). A group's limit holds for all groups below it, so the smallest one on the way up from our own counts. Inside a
-container the way often begins at its own group, which then lies at the root of what is mounted.
+Linux sets a container's limits in control groups (kernel documentation, "Control Group v2" and "Control Groups version
+1"). A group's limit holds for all groups below it, so the smallest one from the process's own group up to the root
+counts. Inside a container its own group is often the root of what is mounted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["connections", "cores", "free_unused_memory", "memory", "resident_memory"]
 
 _GROUPS = Path("/sys/fs/cgroup")
-_OURS = Path("/proc/self/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _UNKNOWN = 4 << 30  # bytes, where neither a limit nor the machine's memory can be read
 
 
@@ -35,16 +35,16 @@ def connections() -> int:
     return max(files - max(32, files // 8), files // 2, 1)
 
 
-def memory(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
+def memory(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     """Bytes this process may use: the smallest limit of its groups, at most what the machine has; else 4 GiB.
 
     Args:
         groups: where control groups are mounted.
-        ours: the file that says in which ones we are.
+        own_groups: the file that lists the groups of this process.
     """
     found = [
         int(text)
-        for folder, version in _folders(groups, ours, "memory")
+        for folder, version in _cgroup_directories(groups, own_groups, "memory")
         # without a limit version 2 says "max", and version 1 a number larger than any memory
         if (text := _text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))).isdigit()
     ]
@@ -63,16 +63,16 @@ def _installed() -> list[int]:
     return []
 
 
-def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
+def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     """Cores this process may keep busy: those it may run on, at most its groups' share of time, rounded up.
 
     Args:
         groups: where control groups are mounted.
-        ours: the file that says in which ones we are.
+        own_groups: the file that lists the groups of this process.
     """
     runs_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = [runs_on]
-    for folder, version in _folders(groups, ours, "cpu"):
+    for folder, version in _cgroup_directories(groups, own_groups, "cpu"):
         if version == 2:
             quota, _, period = _text(folder / "cpu.max").partition(" ")
         else:
@@ -82,9 +82,9 @@ def cores(groups: Path = _GROUPS, ours: Path = _OURS) -> int:
     return min(found)
 
 
-def _folders(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Folders of our groups for a controller, upwards, each with the version of its files."""
-    for line in _text(ours).splitlines():
+def _cgroup_directories(groups: Path, own_groups: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """The cgroup directories of this process for a controller, from its own to the root, with the cgroup version."""
+    for line in _text(own_groups).splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if number == "0" and not names:
@@ -101,7 +101,7 @@ def _folders(groups: Path, ours: Path, controller: str) -> Iterator[tuple[Path, 
 
 
 def _text(file: Path) -> str:
-    """What stands in a file; nothing if there is none, or we may not read it."""
+    """The content of a file; empty if there is none, or it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -105,7 +105,7 @@ class ProtocolChoice:
             return FallbackProtocol
         from .http.connection.protocol import protocol_class
 
-        return protocol_class(ConnectionLimits.of(self.settings))
+        return protocol_class(ConnectionLimits.from_settings(self.settings))
 
     @property
     def loop_factory(self) -> str:

@@ -158,18 +158,20 @@ class Settings(BaseSettings):
         "Tokens that they signed are then taken in the place of API keys, with or without a keys_file. Needs "
         "jwt_issuer, jwt_audience and the extra jwt.",
     )
-    jwt_issuer: str | None = Field(default=None, description="Issuer that tokens must name (iss), letter by letter.")
+    jwt_issuer: str | None = Field(
+        default=None, description="Issuer that tokens must name (iss), compared exactly, case included."
+    )
     jwt_audience: str | None = Field(
         default=None, description="Audience that tokens must be for (aud): the name of this service at the issuer."
     )
     jwt_scope_prefix: str = Field(
         default="tensorpost:",
-        description="What the scopes run and admin begin with in a token (scope or scp): tensorpost:run.",
+        description="Prefix of the scopes in a token (scope or scp): `tensorpost:` for `tensorpost:run`.",
     )
     allow_anonymous: bool = Field(
         default=False,
-        description="Whether others than this machine may be served without API keys. Set it where something in front "
-        "of the server, or what is published of a container, decides who reaches it.",
+        description="Whether requests from other machines are served without an API key. Set it only where a firewall, "
+        "a proxy or a container's published ports restrict access.",
     )
     tls_certificate: Path | None = Field(
         default=None,
@@ -202,7 +204,7 @@ class Settings(BaseSettings):
     )
     metrics: bool = Field(
         default=True,
-        description="Whether requests are counted and GET /metrics says so, in Prometheus's formats.",
+        description="Whether to count requests and serve the counts at GET /metrics, in Prometheus's formats.",
     )
     playground: bool = Field(
         default=True,
@@ -218,7 +220,7 @@ class Settings(BaseSettings):
         ge=1,
         le=256,
         description="Slices that the CPU backends, numba and numpy, compute at the same time. "
-        "Default: the cores we may use.",
+        "Default: the CPU cores available to the process.",
     )
     cuda_memory_bytes: int | None = Field(
         default=None,
@@ -230,7 +232,8 @@ class Settings(BaseSettings):
         default_factory=lambda: min(_GIB, machine.memory() // 8),
         ge=0,
         description="Page-locked host memory for each CUDA device, bytes, taken at the start. Tensors it cannot hold "
-        "travel at about half the speed. Default: 1 GiB, or an eighth of the memory we may use if that is less.",
+        "travel at about half the speed. Default: 1 GiB, or an eighth of the memory available to the process if that "
+        "is less.",
     )
     directml_debug: bool = Field(
         default=False,
@@ -251,7 +254,7 @@ class Settings(BaseSettings):
         "Default: measured for each device at the start; GET /v1/devices shows it.",
     )
     idle_seconds: float = Field(
-        default=30, gt=0, description="How long a device does nothing before memory kept for reuse is freed, seconds."
+        default=30, gt=0, description="Idle time after which a device's cached memory is freed, seconds."
     )
     max_body_bytes: int = Field(
         default=_GIB,
@@ -261,7 +264,8 @@ class Settings(BaseSettings):
     max_head_bytes: int = Field(
         default=_MIB,
         ge=64,
-        description="Largest head of a frame or npy body, bytes. Ours are a few hundred; the rest is room.",
+        description="Largest head of a frame or npy body, bytes. The heads that tensorpost writes have a few hundred "
+        "bytes.",
     )
     max_http_head_bytes: int = Field(
         default=64 * 1024,
@@ -272,8 +276,8 @@ class Settings(BaseSettings):
     max_drain_bytes: int = Field(
         default=64 * _MIB,
         ge=1,
-        description="Most bytes of a body that are read for nothing, so that its caller sees why it was refused and "
-        "keeps its connection; a longer one is cut off after the answer.",
+        description="Largest rest of a refused body that the server reads and discards, bytes, so that the client "
+        "receives the error; a larger one closes the connection.",
     )
     max_json_bytes: int = Field(
         default=_MIB,
@@ -307,19 +311,20 @@ class Settings(BaseSettings):
         default=600,
         gt=0,
         description="Longest time that one request may compute, seconds, as estimated before it begins and as measured "
-        "while it runs, its pauses not counted. POST /v1/validate tells the estimate. Ten minutes are the largest "
-        "output on two cores several times over.",
+        "while it runs, its pauses not counted. POST /v1/validate tells the estimate.",
     )
     memory_bytes: int = Field(
         default_factory=lambda: machine.memory() // 2,
         ge=1,
-        description="Bytes that all requests in flight may hold together. Default: half of the memory we may use.",
+        description="Bytes that all requests in flight may hold together. Default: half of the memory available to the "
+        "process.",
     )
     pool_bytes: int = Field(
         default_factory=lambda: min(machine.memory() // 8, _GIB),
         ge=0,
         description="Bytes of memory kept for the next large tensors when the last ones are done, beside memory_bytes; "
-        "given back after half a minute. Default: an eighth of the memory we may use, at most 1 GiB; 0 keeps none.",
+        "given back after half a minute. Default: an eighth of the memory available to the process, at most 1 GiB; "
+        "0 keeps none.",
     )
     max_requests: int = Field(
         default=256, ge=1, description="Requests that may be in flight; one more is refused with 429 and Retry-After."
@@ -387,7 +392,8 @@ class Settings(BaseSettings):
     slice_bytes: int = Field(
         default=2 * _MIB,
         ge=4096,
-        description="Output made and sent at a time, bytes. Below 2 MiB, threads wait longer for each other.",
+        description="Output made and sent at a time, bytes. Below 2 MiB, thread synchronization costs more than "
+        "the slice.",
     )
     slices_ahead: int = Field(
         default=3, ge=0, le=64, description="Slices of a request that may be computed before they can be sent."
@@ -409,13 +415,14 @@ class Settings(BaseSettings):
         default=900,
         gt=0,
         description="How long a thread of a device may be in one call, most often a slice, before /v2/health/live "
-        "answers 503, so that the process is started again, seconds. More than your largest slice takes.",
+        "answers 503, so that the process is started again, seconds. Must exceed the computing time of the "
+        "largest slice.",
     )
     inline_bytes: int = Field(
         default=1 << 20,
         ge=0,
         description="Input or output, bytes, up to which a request is computed on the event loop's thread. A thread of "
-        "its own costs some 50 microseconds, in which about so much is copied twice.",
+        "its own costs some 50 microseconds, in which about 1 MiB is copied twice.",
     )
     inline_work: int = Field(
         default=1 << 17,

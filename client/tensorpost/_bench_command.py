@@ -27,7 +27,7 @@ def measured(client: Client, seconds: float) -> Iterator[dict[str, Any]]:
 
     Yields:
         `sent_bytes`, `received_bytes`, `calls`, `median_ms` and `slowest_ms` of whole calls, `server_ms` (the median of
-        what Server-Timing adds up to) and `bytes_per_second` both ways at the median.
+        what Server-Timing adds up to) and `bytes_per_second` sent and received at the median.
     """
     for size in SIZES:
         call = tile_call(np.zeros(size // 4, np.float32), 2)

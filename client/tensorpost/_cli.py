@@ -138,7 +138,7 @@ def serve(
     ray: Annotated[
         int | None,
         typer.Option(
-            "--ray", min=1, metavar="REPLICAS", help="On Ray Serve, with so many processes; see docs/deploy.md."
+            "--ray", min=1, metavar="REPLICAS", help="Run this number of processes on Ray Serve; see docs/deploy.md."
         ),
     ] = None,
 ) -> None:
@@ -304,13 +304,13 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0, max=60, help="Seconds for each of four sizes.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure from here what calls of a server take: the whole of them, and the server's part."""
+    """Measure the total time and the server time of calls, by size."""
     with client_of(server or url, uds, timeout, api_key=api_key_file) as client:
         rows = list(measured(client, seconds))
     if as_json:
         print_json(rows)
         return
-    heads = ("sent", "received", "calls", "median", "slowest", "server's part", "both ways")
+    heads = ("sent", "received", "calls", "median", "slowest", "server", "throughput")
     cells = [
         (
             size_text(row["sent_bytes"]), size_text(row["received_bytes"]), row["calls"], f"{row['median_ms']:,.2f} ms",
@@ -320,7 +320,7 @@ def bench(
     ]  # fmt: skip
     print_table(heads, cells)
     typer.echo(
-        "Tile, twice along one axis, float32; one call at a time. The rest of a call is the way and this client."
+        "Tile, twice along one axis, float32; one call at a time. Total minus server time is network and client."
     )
 
 

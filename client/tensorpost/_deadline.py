@@ -27,7 +27,7 @@ class Deadline:
         self.runtime, self.origin, self._total = runtime, origin, origin.timeout.total
         self._end = math.inf if self._total is None else time.monotonic() + self._total
 
-    def of(self, origin: Origin) -> Deadline:
+    def for_origin(self, origin: Origin) -> Deadline:
         """The same end, for an attempt at another of several servers."""
         other = Deadline(self.runtime, origin)
         other._end = self._end

@@ -107,7 +107,7 @@ class _ServerState:
 
 @dataclass(slots=True)
 class _Share:
-    """What a call adds to a server's outstanding bytes until it has ended."""
+    """The outstanding bytes of one call at a server, subtracted when the call has ended."""
 
     server: _ServerState
     lock: threading.Lock
@@ -220,7 +220,7 @@ class ManyServers:
                 tried.clear()
 
     async def _attempt(self, server: _ServerState, request: Request, deadline: Deadline) -> Response:
-        share, own = _Share(server, self._lock), deadline.of(server.transport.origin)
+        share, own = _Share(server, self._lock), deadline.for_origin(server.transport.origin)
         share.set(request.content_length + _HEAD_BYTES)
         try:
             if server.failures and request.content_length >= _PROBE_BYTES:
@@ -238,7 +238,7 @@ class ManyServers:
         return response
 
     def _note(self, server: _ServerState, error: BaseException) -> None:
-        """Let a server rest that failed, or that said it has too much to do."""
+        """Send no calls to a server for a while after a failure, or for as long as it asked for when too busy."""
         if not isinstance(error, TensorpostError) or isinstance(error, QuotaExceeded):
             return
         asked = error.extra.get("retry_after_seconds")
@@ -264,7 +264,7 @@ class ManyServers:
             return chosen
 
     def _someone_else(self, tried: Sequence[_ServerState]) -> bool:
-        """Whether there is a server that was not tried in this round."""
+        """Whether another server has not been tried in this round."""
         return any(server not in tried for server in self._servers)
 
     async def _look_up(self, runtime: Runtime, deadline: Deadline) -> None:

@@ -78,7 +78,7 @@ class Timeout:
             object.__setattr__(self, name, seconds)
 
     @classmethod
-    def of(cls, timeout: float | Timeout | None) -> Timeout:
+    def from_value(cls, timeout: float | Timeout | None) -> Timeout:
         """A number is the longest silence in every phase, but connecting never waits for more than 5 seconds.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Reads a response's body: frames, documents, and the exceptions that it reports.
+"""Reads a response's body: frames, documents, and problem documents as exceptions.
 
 A frame is believed only after its head agreed with the operation and with Content-Length, and its bytes are written
 into the memory that was given and nowhere else. What no tensorpost server answers is a `ServerFault`.
@@ -38,7 +38,7 @@ _LONGEST_QUOTE = 200  # characters of an unreadable error that are shown
 
 
 class Response(ABC):
-    """A response whose head came: reads its body, and says how far that had come if it breaks off.
+    """A response whose head has arrived. Reads its body; an error says how much had arrived when the connection broke.
 
     Attributes:
         headers: names in lower case, values of repeated ones joined by commas.
@@ -133,7 +133,7 @@ class Response(ABC):
             at += count
 
     async def finish(self) -> None:
-        """See the end of the body, which sets the connection free for the next request."""
+        """Read to the end of the body and release the connection."""
         if await self._some(memoryview(bytearray(1))):
             raise self.fault("the answer is longer than its head says")
 

@@ -64,14 +64,14 @@ class ThreadRuntime:
         return _poll(sock, events, seconds)
 
     async def addresses(self, host: str, port: int, seconds: float | None) -> list[Any]:  # noqa: ARG002 # the other's
-        """What `socket.getaddrinfo` gives, which no thread can interrupt."""
+        """The result of `socket.getaddrinfo`, which no other thread can interrupt."""
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def event(self) -> threading.Event:
-        """What another call sets once."""
+        """An event that another call sets once."""
         return threading.Event()
 
     async def wait_for(self, event: Any, seconds: float | None) -> bool:

@@ -130,7 +130,7 @@ class SocketResponse(Response):
         return self.status > 0
 
     def _use_head(self, data: bytes) -> None:
-        """Take bytes that came before the head was whole."""
+        """Parse received bytes as a part of the response's head."""
         self._buffer += data
         head = http1.read_head(self._buffer, self._deadline.origin)
         if head is not None:
@@ -217,7 +217,7 @@ class SocketResponse(Response):
         self._pool.release(self._connection, reusable=self._keep_alive and self._sent_whole and read_whole)
 
     async def _receive(self, operation: Callable[[A], R], argument: A) -> R:
-        """What `recv` or `recv_into` gives, once there is something."""
+        """Wait until the socket is readable; return what `recv` or `recv_into` returns."""
         while True:
             try:
                 return operation(argument)

@@ -90,7 +90,7 @@ class Transport:
                 every["authorization"] = f"Bearer {key}"
         elif api_key:
             raise InvalidParameter("there are an api_key and a header Authorization; give one of the two")
-        self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.of(timeout), tls=tls, uds=uds)
+        self.origin = Origin.parse(base_url, headers=every, timeout=Timeout.from_value(timeout), tls=tls, uds=uds)
         if address is not None:
             self.origin = replace(self.origin, address=address)
         self.runtime, self._limits, self._http_client = runtime, limits, http_client
@@ -180,7 +180,7 @@ class Transport:
 
 
 def wait_before_retry(retry: int, error: TensorpostError, waited: float) -> float | None:
-    """Seconds to wait before this retry (counted from 1) after so many waited before; None to give up.
+    """Seconds to wait before a retry, counted from 1, after `waited` seconds of earlier waits; None to give up.
 
     The wait is what the server asked for with `Retry-After` plus up to one backoff, or between a half and a whole
     backoff if it asked for nothing, at random, so that many clients do not come back at once. A server that asks for

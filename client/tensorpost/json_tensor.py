@@ -172,7 +172,7 @@ def _members(document: object, path: JsonPath) -> tuple[DataType, tuple[int, ...
         raise _invalid("not-an-array", (*path, "shape"), "must be an array of sizes", shape, "for instance [3, 64]")
     broken = shape_violation(row, shape)
     if broken is not None:
-        raise InvalidDescriptor.of([broken.under(*path, "shape")])
+        raise InvalidDescriptor.of([broken.prefixed(*path, "shape")])
     return row, tuple(shape), data
 
 

@@ -218,7 +218,7 @@ def made_plan(form: Form, inputs: Given, outputs: Given, slice_bytes: int = 1 <<
         for side in (inputs, outputs)
     )
     cuts = tuple(cut(slot.layout, slice_bytes, number) for number, slot in enumerate(sent))
-    held = sum(slot.layout.size_in_bytes for slot in sent) if form.in_one_go else 0
+    held = sum(slot.layout.size_in_bytes for slot in sent) if form.computed_whole else 0
     return Plan(cast("Any", None), form, received, sent, cuts[0] if len(cuts) == 1 else OutputSlices(cuts), 1, held)
 
 
@@ -278,13 +278,13 @@ def test_outputs_that_are_computed_together_and_find_no_room_are_a_refusal(cupy:
     run.close()
 
     huge = made_plan(Array(fail, 1, 1), {"x": ("uint8", (8,))}, {"out": ("uint8", (1 << 20,))})
-    assert "its inputs and outputs need 1,114,120 bytes" in str(CudaBackend(memory_bytes=1 << 20).refuses(huge))
+    assert "its inputs and outputs need 1,114,120 bytes" in str(CudaBackend(memory_bytes=1 << 20).refusal_reason(huge))
 
 
 def test_strings_are_refused(cupy: FakeCupy):
     plan = made_plan(Copies((1,), ((Copy.of_box((2,)),),)), {"x": ("str", (2,))}, {"out": ("str", (2,))})
 
-    assert "strings" in str(CudaBackend().refuses(plan))
+    assert "strings" in str(CudaBackend().refusal_reason(plan))
 
 
 @pytest.mark.usefixtures("cupy")
@@ -386,10 +386,10 @@ def test_inputs_that_find_no_room_are_a_refusal(cupy: FakeCupy):
 def test_inputs_that_never_fit_are_refused_before_they_are_read(cupy: FakeCupy):
     backend = CudaBackend(memory_bytes=1 << 20)
 
-    assert backend.refuses(tile(1)[0]) is None
+    assert backend.refusal_reason(tile(1)[0]) is None
     huge = TileOperatorDesc.of(BufferTensorDesc.packed("FLOAT32", (1, 1024)), (1 << 20, 1))
-    assert backend.refuses(make_plan(huge, 1 << 20)) is None, "an output of any size is made in slices"
-    reason = backend.refuses(tile(1, 1 << 18)[0])
+    assert backend.refusal_reason(make_plan(huge, 1 << 20)) is None, "an output of any size is made in slices"
+    reason = backend.refusal_reason(tile(1, 1 << 18)[0])
     assert reason == (
         f"its inputs need {(1 << 20) + SMALLEST_PART:,} bytes of device memory, and this server may take 1,048,576 "
         "(setting TENSORPOST_CUDA_MEMORY_BYTES)"

@@ -47,7 +47,7 @@ def test_through_a_worker(repeats: int):
 def test_it_takes_every_plan_and_is_never_chosen_by_auto():
     plan = make_plan(TileOperatorDesc.of(BufferTensorDesc.packed("UINT64", (2,)), (2,)), 65536)
 
-    assert NullBackend().refuses(plan) is None
+    assert NullBackend().refusal_reason(plan) is None
     assert not BACKENDS["null"].auto
     assert load_backend("null") is NullBackend
     assert (NullBackend().name, NullBackend().device, NullBackend(4).threads) == ("null", "none (answers zeros)", 4)

@@ -134,5 +134,5 @@ def test_a_plot_has_both_axes_logarithmic_and_words_for_those_who_do_not_see_it(
     ("size", "repeats"), [(1 << 10, (1, 1, 2, 2)), (1 << 25, (1, 1, 2, 2)), (10 << 30, (10, 1, 2, 2))]
 )
 def test_jobs_have_the_size_of_their_row(size: int, repeats: tuple[int, ...]) -> None:
-    job = Job.of(size)
+    job = Job.of_size(size)
     assert (job.nbytes, job.repeats, in_bytes(words(size))) == (size, repeats, size)

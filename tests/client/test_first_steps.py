@@ -73,7 +73,7 @@ def test_the_package_says_its_version_and_only_its_names():
 
 
 def test_timeout_is_called_as_httpx_s_is():
-    assert Timeout(5) == Timeout(connect=5, read=5, write=5, pool=5) == Timeout.of(5)
+    assert Timeout(5) == Timeout(connect=5, read=5, write=5, pool=5) == Timeout.from_value(5)
     assert Timeout(90, connect=1) == Timeout(connect=1, read=90, write=90, pool=90)
     assert Timeout(None, total=3) == Timeout(read=None, write=None, pool=None, total=3)
 
@@ -128,6 +128,11 @@ def test_what_only_has_array_is_an_array():
         ("resize", "the method is resample"),
         ("Tile", "did you mean tile?"),
         ("softmx", "did you mean softmax?"),
+        ("power", 'the ONNX operator is onnx("Pow", ...)'),
+        ("argsort", "topk(x, x.shape[-1], largest=False)"),
+        ("flip", "slice(x, np.s_[::-1])"),
+        ("stack", "give each array one more axis, as in x[np.newaxis], and concatenate"),
+        ("repeat", "numpy.repeat repeats each element"),
         ("conv", "DirectML's CONVOLUTION is run with a descriptor"),
     ],
 )

@@ -263,7 +263,7 @@ def test_a_task_that_is_cancelled_while_it_waits_takes_no_place(released: str) -
     ],
 )
 def test_a_timeout_is_a_wait_for_each_phase(timeout: float | Timeout | None, waits: tuple[float | None, ...]) -> None:
-    found = Timeout.of(timeout)
+    found = Timeout.from_value(timeout)
 
     assert (found.connect, found.read, found.write, found.pool) == waits
 

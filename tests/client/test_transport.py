@@ -648,7 +648,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transport_error_of_httpx_has_a_counterpart() -> None:
-    deadline = Deadline(ThreadRuntime(), origin_of("http://x", timeout=Timeout.of(None)))
+    deadline = Deadline(ThreadRuntime(), origin_of("http://x", timeout=Timeout.from_value(None)))
     classes, todo = set[type[httpx.TransportError]](), [httpx.TransportError]
     while todo:
         classes.add(cls := todo.pop())

@@ -72,7 +72,9 @@ def test_the_limits_are_the_settings():
     protocol: Any = choose_protocol(settings).protocol
 
     assert protocol.limits == ConnectionLimits(5000, 1, 2, 3, 4, 6)
-    assert ConnectionLimits.of(app_settings()) == ConnectionLimits(), "the defaults are those of the settings"
+    assert ConnectionLimits.from_settings(app_settings()) == ConnectionLimits(), (
+        "the defaults are those of the settings"
+    )
 
 
 @pytest.mark.parametrize("wished", ["direct", "httptools", "h11"])

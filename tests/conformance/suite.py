@@ -103,7 +103,7 @@ def layouts() -> list[Case]:
 def running(backend: Backend, case: Case, slice_bytes: int) -> Iterator[tuple[Plan, Run]]:
     """A run of the case, closed afterwards; its inputs must then be as they were."""
     plan = make_plan(case.desc, slice_bytes)
-    assert backend.refuses(plan) is None
+    assert backend.refusal_reason(plan) is None
     memory = [memoryview(bytearray(data)) for data in case.inputs]
     run = backend.start(plan, memory)
     try:
@@ -170,7 +170,7 @@ def in_other_layout(case: Case, draw: random.Random) -> Case | None:
 def check_explained(backend: Backend, case: Case, slice_bytes: int, *, at_once: bool) -> None:
     """As `check_bytes`, but for what `tests/directml_device/deviations.py` explains and Wine cannot compile."""
     try:
-        refused = backend.refuses(make_plan(case.desc, slice_bytes)) or ""
+        refused = backend.refusal_reason(make_plan(case.desc, slice_bytes)) or ""
         answer = b"" if refused else answer_of(backend, case, slice_bytes, at_once=at_once)
     except NoBackend as error:
         refused, answer = str(error), b""

@@ -32,7 +32,7 @@ class Spoilt(HostBackend):
     threads: int = 2
     block: bytearray = field(default_factory=lambda: bytearray(1000))
 
-    def refuses(self, plan: Plan) -> None:
+    def refusal_reason(self, plan: Plan) -> None:
         del plan
 
     def start(self, plan: Plan, inputs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import types
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -254,7 +255,8 @@ def test_kinds_of_a_class(cls: type[OperatorDesc]) -> None:
     for kind in ("input", "output", "attribute"):
         expected = [field.attribute_name for field in cls.facts.fields if field.kind == kind]
         assert list(cls.fields_of_kind(kind)) == expected
-    assert cls.summary.endswith(".") or cls.summary, "what it does, in a sentence"
+    assert cls.summary.endswith(".")
+    assert not re.match(r"[A-Z][a-z]", cls.summary), "a phrase in lower case, a formula, or an operator's name"
 
 
 @BY_CLASS

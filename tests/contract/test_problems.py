@@ -190,7 +190,7 @@ def test_text_of_a_received_error_is_the_same() -> None:
 
 
 def test_under_prefixes_every_path() -> None:
-    error = UnsupportedAtLevel.of([VIOLATION]).under("calls", 2)
+    error = UnsupportedAtLevel.of([VIOLATION]).prefixed("calls", 2)
     assert type(error) is UnsupportedAtLevel
     assert error.violations[0].where == "$.calls[2].desc.Repeats[1]"
     assert error.detail.startswith("$.calls[2].desc.Repeats[1]: ")

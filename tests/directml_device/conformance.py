@@ -147,7 +147,7 @@ def _scatter_indices(rng: np.random.Generator, desc: Any, indices: NDArray[Any])
 def computed(backend: Backend, call: Answer) -> bytes:
     """The output buffers of a call on an opened backend, one after the other."""
     plan = make_plan(call.desc, 1 << 24)
-    refusal = backend.refuses(plan)
+    refusal = backend.refusal_reason(plan)
     if refusal is not None:
         raise ValueError(refusal)
     run = backend.start(plan, [memoryview(bytearray(base64.b64decode(data))) for data in call.inputs])

@@ -163,11 +163,11 @@ def test_a_full_device_is_passed_over_for_a_while(monkeypatch: pytest.MonkeyPatc
             asyncio.run(collect(worker.run(LONG, INPUTS)))
         assert caught.value.extra["retry_after_seconds"] == 7
 
-        assert not worker.pays(LONG)
+        assert not worker.is_preferred(LONG)
         now[0] += 6.9
-        assert not worker.pays(LONG)
+        assert not worker.is_preferred(LONG)
         now[0] += 0.2
-        assert worker.pays(LONG)
+        assert worker.is_preferred(LONG)
 
 
 @pytest.mark.parametrize("at", ["start", 0, 40])
@@ -185,7 +185,7 @@ def test_a_lost_device_is_told_of_once_and_never_asked_again(at: Any):
                 asyncio.run(collect(worker.run(LONG, INPUTS)))
             assert caught.value.extra["retry_after_seconds"] == 5
         assert told == ["cuda:0 failed for good: ECC"]
-        assert worker.refuses(LONG) == "cuda:0 failed for good: ECC"
+        assert worker.refusal_reason(LONG) == "cuda:0 failed for good: ECC"
         assert backend.started == (0 if at == "start" else 1), "a lost device was asked again"
         assert backend.closed_runs == backend.started
 

@@ -18,7 +18,7 @@ TILE = request_bytes("POST", "/v1/operators/tile?repeats=300000", npy_bytes([1, 
 
 @pytest.fixture(autouse=True)
 def _beats_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "HEALTH_CHECK_SECONDS", 0.0)
 
 
 def test_a_thread_that_does_not_come_back_ends_liveness_until_it_does():
@@ -105,7 +105,7 @@ def test_a_device_without_memory_lives():
     backend = Controlled(before=fail)
     with http_app() as app, use_backend(app.service, backend):
         app.get("/v2/health/live")
-        eventually(lambda: backend.closed_runs >= 1, "a beat has failed")
+        eventually(lambda: backend.closed_runs >= 1, "a health check has failed")
         for _ in range(3):
             assert app.get("/v2/health/live").status_code == 200
 

@@ -69,7 +69,7 @@ def test_the_catalogue_is_plain_json() -> None:
         "op_type": "Tile",
         "since_version": 13,
         "last_opset": None,
-        "summary": "Lays whole copies of the input side by side.",
+        "summary": "repeats the whole input along each dimension.",
         "inputs": [
             {"name": "input", "role": "tensor", "optional": False, "types": newest["inputs"][0]["types"]},
             {"name": "repeats", "role": "value", "optional": False, "types": ["int64"]},

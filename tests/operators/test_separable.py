@@ -272,15 +272,17 @@ def test_blocks_cover_the_box_once(box: list[tuple[int, int]], most: int) -> Non
 def test_plans_are_kept_within_a_budget() -> None:
     plans = axis_plans._Plans(budget=64_000)
     mapping = LinearAxis(100, 4000, 40.0, 0.5, -0.5)
-    first = plans.of(mapping, 0, 50, "float32", False)
-    assert plans.of(mapping, 0, 50, "float32", False) is first
-    assert plans.of(mapping, 0, 50, "float64", False) is not first
+    first = plans.plan(mapping, 0, 50, "float32", False)
+    assert plans.plan(mapping, 0, 50, "float32", False) is first
+    assert plans.plan(mapping, 0, 50, "float64", False) is not first
     for start in range(100, 4000, 100):
-        plans.of(mapping, start, start + 100, "float32", False)
+        plans.plan(mapping, start, start + 100, "float32", False)
     assert plans._bytes <= plans.budget
     assert len(plans._kept) > 5
-    assert plans.of(mapping, 0, 50, "float32", False) is not first  # the oldest went first
-    assert plans.of(mapping, 0, 4000, "float32", False) is not plans.of(mapping, 0, 4000, "float32", False)  # too large
+    assert plans.plan(mapping, 0, 50, "float32", False) is not first  # the oldest went first
+    assert plans.plan(mapping, 0, 4000, "float32", False) is not plans.plan(
+        mapping, 0, 4000, "float32", False
+    )  # too large
 
 
 def test_threads_may_share_a_kernel() -> None:

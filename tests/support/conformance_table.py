@@ -43,7 +43,7 @@ def _by_numba(plan: Plan) -> Way:
 
 
 def _by_cuda(plan: Plan) -> Way:
-    if plan.form.in_one_go:
+    if plan.form.computed_whole:
         return _by_numpy(plan)
     inputs = [_array(layout) for layout in plan.operands]
     steps = [

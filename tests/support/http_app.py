@@ -393,7 +393,7 @@ class Controlled(HostBackend):
     lock: threading.Lock = field(default_factory=threading.Lock)
     thread_names: set[str] = field(default_factory=set)
 
-    def refuses(self, plan: Any) -> str | None:
+    def refusal_reason(self, plan: Any) -> str | None:
         del plan
         return self.refusal
 

@@ -64,7 +64,7 @@ class Run(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything the run holds; nothing reads the inputs afterwards.
+        """Release everything that the run holds; nothing reads the inputs afterwards.
 
         Called once, after the last `compute` has returned.
         """
@@ -74,7 +74,7 @@ class Run(Protocol):
 class Backend(Protocol):
     """A device that runs plans.
 
-    All but `refuses`, `library`, `held_bytes`, `host_memory` and `gauges` is called by its worker alone.
+    All but `refusal_reason`, `library`, `held_bytes`, `host_memory` and `gauges` is called by its worker alone.
     """
 
     @property
@@ -101,19 +101,19 @@ class Backend(Protocol):
     def inline(self) -> bool:
         """Whether a small plan may run on any thread, the event loop's too, and is done there within microseconds.
 
-        True for processors, which work on the caller's memory. False for devices that have memory of their own: `auto`
-        weighs the way there and back (`Pool.choose`).
+        True for processors, which work on the caller's memory. False for devices that have memory of their own, for
+        which `auto` weighs both transfers (`Pool.choose`).
         """
         ...
 
-    def refuses(self, plan: Plan) -> str | None:
-        """Why this backend cannot run the plan exactly; None if it can. Pure and cheap."""
+    def refusal_reason(self, plan: Plan) -> str | None:
+        """Why this backend cannot run the plan exactly; None if it can. Has no side effects and takes microseconds."""
         ...
 
     def library(self, plan: Plan) -> str:
         """What computes the plan instead of the backend's own code: `numpy`, `onnxruntime`; empty if that code does.
 
-        Answers name it after the backend, so that nobody measures another library by mistake. Pure and cheap.
+        Answers name it after the backend, so that nobody measures another library by mistake. Takes microseconds.
         """
         ...
 
@@ -124,7 +124,7 @@ class Backend(Protocol):
     def host_memory(self, size_in_bytes: int) -> memoryview | None:
         """Writable host memory for a request's tensor, of the kind that the device reads fastest; content undefined.
 
-        None if there is none, or no room in it; ordinary memory does then.
+        None if there is none, or no room in it; then use ordinary memory.
 
         It is in use for as long as this view, or any made from it, exists. Never blocks for long: it is called on the
         event loop's thread.
@@ -160,7 +160,7 @@ def plain_memory(size_in_bytes: int) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory of a device that another process shares with this one. It is copied from and to, and nothing else.
+    """Memory of a device that another process shares with this one. It is only copied from and to.
 
     Attributes:
         address: address of its first byte on the device.

@@ -25,7 +25,7 @@ class NullBackend(HostBackend):
     name: str = "null"
     device: str = "none (answers zeros)"
 
-    def refuses(self, plan: Plan) -> str | None:
+    def refusal_reason(self, plan: Plan) -> str | None:
         """Always None: it accepts every plan."""
         del plan
         return None

@@ -31,7 +31,7 @@ class NumpyBackend(HostBackend):
     name: str = "numpy"
     device: str = f"cpu ({platform.machine()})"
 
-    def refuses(self, plan: Plan) -> str | None:
+    def refusal_reason(self, plan: Plan) -> str | None:
         """Always None: NumPy runs every operator."""
         del plan
         return None
@@ -65,7 +65,7 @@ class NumpyRun:
         plan, form = self.plan, self.plan.form
         piece = plan.slices.whole or plan.slices.piece(index)
         layout = plan.outputs[piece.output].layout
-        if form.in_one_go:
+        if form.computed_whole:
             made = self._made()[piece.output][tuple([slice(*span) for span in piece.box])]
             if layout.packed and made.flags.c_contiguous:
                 return made.reshape(-1).view(np.uint8).data
@@ -81,7 +81,7 @@ class NumpyRun:
         return block.data
 
     def _made(self) -> list[Any]:
-        """All outputs in full, computed once; other slices of the run wait for it."""
+        """All outputs in full, computed once; further slices of the run wait for the result."""
         with self._lock:
             if self._outputs is None:
                 made = self.plan.form.compute(np, self.inputs)

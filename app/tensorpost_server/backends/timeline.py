@@ -50,7 +50,7 @@ class Timeline:
         self._lock = threading.Lock()
 
     def timed(self, name: PhaseName, call: Callable[..., T]) -> Callable[..., T]:
-        """The function, whose calls count to this phase; from now until the first one the run is in its queue."""
+        """Wrap a function so that its calls are parts of a phase; until the first call the run is in its queue."""
         if self._queued is None:
             self._queued = time.time_ns()
 

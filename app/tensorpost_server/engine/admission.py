@@ -196,7 +196,7 @@ class Admission:
 
         Raises:
             LimitExceeded: `whole` is more than the budget.
-            TooBusy: so many bytes are not free now; see `admit`.
+            TooBusy: `size_in_bytes` are not free now; see `admit`.
         """
         self._refuse_larger_than_budget(whole)
         while size_in_bytes > (free := self.memory_bytes - self.bytes_in_flight):
@@ -276,7 +276,7 @@ class Admission:
         )
 
     def _wait(self) -> int:
-        """Seconds to tell a refused caller: each gets a turn of its own to come back, so many in a second."""
+        """Seconds to tell a refused caller: REFUSALS_PER_SECOND callers are told to come back in each second."""
         now, least = self.clock(), self.retry_after_seconds
         self._next_turn = min(max(self._next_turn, now) + 1 / REFUSALS_PER_SECOND, now + LONGEST_WAIT_SECONDS)
         return max(least, min(least + int(self._next_turn - now), LONGEST_WAIT_SECONDS))

@@ -58,7 +58,7 @@ class BufferPool:
         It may hold bytes of another request: it must be written before it is read.
 
         Raises:
-            MemoryError: the system has not so much memory now.
+            MemoryError: the system does not have this much memory now.
         """
         if size_in_bytes < SMALLEST or not self.keep_bytes:
             return np.empty(size_in_bytes, np.uint8).data
@@ -86,7 +86,7 @@ class BufferPool:
         return owner.data
 
     def trim(self, keep_seconds: float = KEEP_SECONDS) -> None:
-        """Free buffers that have been unused for so long, and what is more than may be kept."""
+        """Free buffers that have been unused for `keep_seconds`, and those beyond `keep_bytes`."""
         with self._lock:
             self._collect_released()
             before = self._clock() - keep_seconds
@@ -102,7 +102,7 @@ class BufferPool:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes in use now, rounded up to whole buffers; what is too small to be kept is not counted."""
+        """Bytes in use now, rounded up to whole buffers; allocations below SMALLEST are not counted."""
         with self._lock:
             self._collect_released()
             return self._allocated_bytes
@@ -118,7 +118,7 @@ class BufferPool:
             self._drop(oldest[1])
 
     def _oldest(self) -> tuple[float, int] | None:
-        """The time since which the longest unused buffer is unused, and its size."""
+        """The release time of the buffer that was released first, and its size; None if none is kept."""
         return min(((same[0][0], size) for size, same in self._kept.items() if same), default=None)
 
     def _drop(self, size: int) -> None:
@@ -129,9 +129,9 @@ class BufferPool:
 
 
 def _rounded(size: int) -> int:
-    """The next of four sizes between each power of two and the next: at most a quarter of a buffer is not needed.
+    """The size rounded up to a quarter step between powers of two; at most a quarter is unused.
 
-    Pages that are not written to take no memory.
+    Unused pages take no memory, because they are never written.
     """
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step

@@ -13,7 +13,7 @@ from ..planning import Plan
 __all__ = ["CHEAP_WORK", "CostMeter"]
 
 CHEAP_WORK = 1 << 26
-"""Elements up to which nobody needs to ask how long a plan takes: some tenths of a second at most."""
+"""Elements up to which a plan's time is not estimated: some tenths of a second at most."""
 
 _FIRST_ON_PROCESSOR = 5e-9  # seconds per element; 10^12 elements of wide antialiasing windows took 87 minutes
 _FIRST_ON_DEVICE = 1e-10
@@ -68,7 +68,7 @@ class CostMeter:
             )  # fmt: skip
 
     def timed(self, plan: Plan, compute: Callable[[int], memoryview]) -> Callable[[int], memoryview]:
-        """The function that computes slices of one run, which then takes note of the time.
+        """Wrap the function that computes the slices of one run, so that the time of each slice is recorded.
 
         It raises `LimitExceeded` when the slices before have taken longer than `max_seconds`.
         """

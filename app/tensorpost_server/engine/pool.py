@@ -1,7 +1,7 @@
 """The pool of workers, one for every device that can be opened, and the choice of the worker for a plan.
 
 A backend that is named is forced. `auto` takes the first of the table that can run the plan exactly and for which the
-plan is large enough; from which size on a device with memory of its own pays is measured when the pool is opened.
+plan is large enough. The smallest plan for a device with memory of its own is measured when the pool is opened.
 """
 
 from __future__ import annotations
@@ -154,11 +154,12 @@ class Pool:
             self._known(wanted)
         elif device is not None:
             raise InvalidParameter(
-                f"device {device} of which backend? name it as well, as in backend=cuda&device={device}",
+                f"device {device} needs a backend; name one, as in backend=cuda&device={device} (auto selects devices "
+                "itself)",
                 extra={"parameter": "device"},
             )
         best: Worker | None = None
-        best_pays = False
+        best_is_preferred = False
         refused: dict[str, str] = {}
         for key, worker in self.workers.items():
             name = worker.backend.name
@@ -166,14 +167,14 @@ class Pool:
                 continue
             if device is not None and worker.backend.index != device:
                 continue
-            reason = worker.refuses(plan)
+            reason = worker.refusal_reason(plan)
             if reason is not None:
                 refused[key] = reason
                 continue
-            pays = worker.pays(plan)
-            same = best is not None and best_pays == pays and best.backend.name == name
-            if best is None or pays > best_pays or (same and worker.queued_bytes < best.queued_bytes):
-                best, best_pays = worker, pays
+            pays = worker.is_preferred(plan)
+            same = best is not None and best_is_preferred == pays and best.backend.name == name
+            if best is None or pays > best_is_preferred or (same and worker.queued_bytes < best.queued_bytes):
+                best, best_is_preferred = worker, pays
         if best is not None:
             return best
         if device is None:
@@ -203,10 +204,10 @@ class Pool:
         return found
 
     def fault(self, stuck_seconds: float) -> str | None:
-        """Why a device does not work any more; None if all of them do. Also gives each a tiny Tile to run.
+        """Why a device does not work any more; None if all of them do. Also starts a tiny Tile on each device.
 
-        It does not wait for that: a failure is seen at the next question, and a thread that does not come back is seen
-        when it has computed for too long. So a device that was spoilt while nobody called is found too.
+        It does not wait for the Tile: the next call reports its failure, and a thread that does not return is reported
+        when it has computed for `stuck_seconds`. So a device that failed while there were no requests is found too.
 
         Args:
             stuck_seconds: how long a thread may compute before it counts as stuck.
@@ -215,7 +216,7 @@ class Pool:
             return self.lost
         plan, row = _tile(4), [memoryview(bytes(1024))]
         for key, worker in self.workers.items():
-            failed = worker.beat(plan, row)
+            failed = worker.check_health(plan, row)
             if worker.lost is not None:
                 return worker.lost
             if failed is not None:
@@ -253,7 +254,7 @@ class Pool:
         return {key: f"there is no device {device} of {name} here; there {known_devices}"}
 
     def _try_devices(self, minimum_work: int | None) -> None:
-        """Run a small Tile on every device; for one with memory of its own measure from which size on plans pay there.
+        """Run a small Tile on every device; measure the smallest plan for devices with memory of their own.
 
         One that fails is closed and refused: it would fail the first request as well.
         """
@@ -274,7 +275,7 @@ class Pool:
     def _measured_minimum(self, worker: Worker) -> int:
         """How many elements a processor copies in the time that this device needs for a Tile of 4 KiB.
 
-        Both are the shortest of some times. The device's includes a hop to its thread, a KiB to the device, a kernel,
+        Both are the shortest of some times. The device's includes a switch of threads, a KiB to the device, a kernel,
         and 4 KiB back; the processor is the first one that `auto` may choose. The time of large tensors on the bus is
         not counted: their transfer over the network takes longer, and both happen at the same time.
         """
@@ -308,6 +309,6 @@ def _sentence(error: Exception) -> str:
 
 
 def _tile(rows: int) -> Plan:
-    """The plan of a Tile of so many rows of 1 KiB, in the four dimensions that every DirectML level takes."""
+    """The plan of a Tile of `rows` rows of 1 KiB, in the four dimensions that every DirectML level takes."""
     row = BufferTensorDesc.packed("FLOAT32", (1, 1, 1, 256))
     return make_plan(TileOperatorDesc.of(row, (1, 1, rows, 1)), InlineLimits().bytes)

@@ -43,10 +43,10 @@ StartFunction: TypeAlias = Callable[[Plan, Sequence[memoryview]], Run]
 
 _log = logging.getLogger(__name__)
 
-_CALL_WORK = 1 << 14  # elements that are added up in the time of a hop to a thread and back
+_CALL_WORK = 1 << 14  # elements that a core adds up in the time of a switch to another thread and back
 _BYTES_PER_ELEMENT = 4
 
-BEAT_SECONDS = 1.0
+HEALTH_CHECK_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 1
 
@@ -55,9 +55,9 @@ RETRY_AFTER_SECONDS = 1
 class InlineLimits:
     """The largest plan that is computed on the event loop's thread instead of a thread of the worker.
 
-    A hop to another thread and back costs some 50 microseconds, and while the loop's thread computes, no other
-    connection is served. The defaults are what the time of two hops suffices for on the machines that the project was
-    measured on: 1 MiB copied, or 128 Ki elements gathered and added.
+    A switch to another thread and back costs some 50 microseconds, and while the loop's thread computes, no other
+    connection is served. The defaults are what the measured machines computed in the time of two switches: 1 MiB
+    copied, or 128 Ki elements gathered and added.
 
     Attributes:
         bytes: limit of the plan's inputs together, and of its outputs together, in bytes.
@@ -84,7 +84,7 @@ class Worker:
 
     Attributes:
         inline: the largest plan for `run_now`.
-        minimum_work: elements that a plan must read for the transfer to this device and back to pay.
+        minimum_work: elements that a plan must read for `auto` to prefer this device, despite the transfers.
         lost: why the device can never be used again by this process; None while it can.
         queued_bytes: input and output bytes of all requests in its queue.
         costs: how long plans take here.
@@ -113,9 +113,9 @@ class Worker:
         self._requests = 0
         self._trimming: asyncio.TimerHandle | None = None
         self._computing: dict[int, float] = {}  # by thread: since when
-        self._beat: Future[bytes] | None = None
-        self._beat_due = 0.0
-        self._beat_fault: str | None = None
+        self._health_check: Future[bytes] | None = None
+        self._health_check_due = 0.0
+        self._health_fault: str | None = None
         # Where the event loop's thread may compute small plans, so may one thread more.
         self._threads = WorkerThreads(
             backend.threads, f"tensorpost-{backend.name}", extra_small=backend.inline, lower_priority=backend.inline
@@ -124,18 +124,18 @@ class Worker:
     # ---- the choice of a worker --------------------------------------------------------------------------------------
 
     def is_small(self, plan: Plan) -> bool:
-        """Whether the plan should be run by `run_now`: a hop to a thread would take longer than the computation."""
+        """Whether the plan should be run by `run_now`: a switch to a thread would take longer than the computation."""
         return (
             self.backend.inline
             and max(plan.output_bytes, plan.input_bytes) <= self.inline.bytes
             and plan.work <= self.inline.work
         )
 
-    def refuses(self, plan: Plan) -> str | None:
+    def refusal_reason(self, plan: Plan) -> str | None:
         """Why it cannot run the plan; None if it can."""
-        return self.lost or self.backend.refuses(plan)
+        return self.lost or self.backend.refusal_reason(plan)
 
-    def pays(self, plan: Plan) -> bool:
+    def is_preferred(self, plan: Plan) -> bool:
         """Whether `auto` should prefer it: the plan is large enough, and the device has memory again if it had none."""
         has_memory = not self._full_until or time.monotonic() > self._full_until
         return plan.work >= self.minimum_work and has_memory
@@ -322,7 +322,7 @@ class Worker:
         return {"retry_after_seconds": self._retry_after_seconds}
 
     def time_once(self, plan: Plan, inputs: Sequence[memoryview]) -> float:
-        """Seconds that the plan takes on a thread of this worker, the hop there and back included. Blocks."""
+        """Seconds that the plan takes on a thread of this worker, both switches of the thread included. Blocks."""
         return timed(lambda: self._threads.submit_first(self._watched, self.run_now, plan, inputs).result())
 
     # ---- whether it works --------------------------------------------------------------------------------------------
@@ -333,21 +333,21 @@ class Worker:
         begun = [*self._computing.values()]  # threads add to it and remove from it meanwhile
         return time.monotonic() - min(begun) if begun else 0.0
 
-    def beat(self, plan: Plan, inputs: Sequence[memoryview]) -> str | None:
-        """Begin to run a tiny plan on a thread, at most once a second and once at a time; does not wait for it.
+    def check_health(self, plan: Plan, inputs: Sequence[memoryview]) -> str | None:
+        """Start a health check, a tiny plan, on a thread, at most one a second and one at a time; does not wait for it.
 
         Returns:
-            Why the last one that has ended failed; None if it did not, or if only memory was missing.
+            Why the last check that has ended failed; None if it succeeded, or if only memory was missing.
         """
-        if self._beat is not None:
-            if not self._beat.done():
-                return self._beat_fault
-            self._beat_fault = None if self._beat.cancelled() else _fault_of(self._beat.exception())
-        if self.lost is None and time.monotonic() >= self._beat_due:
-            self._beat_due = time.monotonic() + BEAT_SECONDS
+        if self._health_check is not None:
+            if not self._health_check.done():
+                return self._health_fault
+            self._health_fault = None if self._health_check.cancelled() else _fault_of(self._health_check.exception())
+        if self.lost is None and time.monotonic() >= self._health_check_due:
+            self._health_check_due = time.monotonic() + HEALTH_CHECK_SECONDS
             with suppress(RuntimeError):  # no memory for a new thread; the next question begins another
-                self._beat = self._threads.submit_first(self._watched, self.run_now, plan, inputs)
-        return self._beat_fault
+                self._health_check = self._threads.submit_first(self._watched, self.run_now, plan, inputs)
+        return self._health_fault
 
     def close(self) -> None:
         """Wait for running computations, then close the device."""
@@ -388,7 +388,7 @@ def _checked(start: StartFunction) -> StartFunction:
 
 
 def _cost(work: int) -> int:
-    """What the fair queue counts for this work, in elements: beside it, every call costs a little."""
+    """The fair queue's cost of this work, in elements, with a fixed cost for each call."""
     return work + _CALL_WORK
 
 
@@ -400,7 +400,7 @@ def _fault_of(error: BaseException | None) -> str | None:
 
 
 def _until(stop: threading.Event, call: Callable[..., T], *args: Any) -> T:
-    """Call it; what NumPy computes ends at its next block once `stop` is set."""
+    """Call the function; once `stop` is set, computations in NumPy end at their next block."""
     with stoppable(stop):
         return call(*args)
 

@@ -85,7 +85,7 @@ class WorkerThreads:
             each.future.cancel()
 
     def submit(self, calls: Calls, cost: float, call: Callable[..., T], *args: Any) -> Future[T]:
-        """Let a thread call this when it is the request's turn.
+        """Queue a call for a thread, in the request's turn.
 
         Raises:
             RuntimeError: the threads were stopped.
@@ -105,7 +105,7 @@ class WorkerThreads:
         return waiting.future
 
     def submit_first(self, call: Callable[..., T], *args: Any) -> Future[T]:
-        """Let a thread call this before everything that waits: something short, which gives resources back.
+        """Queue a short call before all others, for example one that releases resources.
 
         Raises:
             RuntimeError: the threads were stopped.
@@ -132,7 +132,7 @@ class WorkerThreads:
             thread.join()
 
     def _wake_one(self) -> None:
-        """Let a thread look at the queue; the lock is held."""
+        """Start or wake a thread for the queue. The caller holds the lock."""
         if self._stopping:
             raise RuntimeError("the threads of this worker were stopped")
         if self._idle:

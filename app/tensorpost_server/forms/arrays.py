@@ -43,7 +43,7 @@ class Array:
     library: str = ""
     index_range: IndexRange | None = None
 
-    in_one_go = True
+    computed_whole = True
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`."""

@@ -50,7 +50,7 @@ class AxisMap(Protocol):
 
 @runtime_checkable
 class CountsReads(Protocol):
-    """An axis map whose outputs differ much in their numbers of taps, so that the largest says little about all."""
+    """An axis map whose outputs have very different numbers of taps, so that the maximum is a poor bound of all."""
 
     @property
     def most_reads(self) -> int:
@@ -60,7 +60,7 @@ class CountsReads(Protocol):
 
 @runtime_checkable
 class Windowed(AxisMap, Protocol):
-    """An axis map whose outputs may have more taps than memory should hold: they can be asked for a part at a time."""
+    """An axis map whose outputs may have more taps than fit into memory; taps can be computed a part at a time."""
 
     def widest(self) -> int:
         """An upper bound of the taps of one output, found without computing all; at most `input_size`."""

@@ -85,8 +85,8 @@ class _Plans:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> AxisPlan | None:
-        """The plan of outputs start to stop - 1; None if they have so many taps that each half needs a plan."""
+    def plan(self, mapping: AxisMap, start: int, stop: int, accumulate: str, large: bool) -> AxisPlan | None:
+        """The plan of outputs start to stop - 1; None where `has_many_taps`, as each half needs a plan then."""
         key = (mapping, start, stop, accumulate, large)
         with self._lock:
             found = self._kept.pop(key, None)
@@ -113,7 +113,7 @@ PLANS = _Plans(budget=16 << 20)
 
 
 def has_many_taps(mapping: AxisMap, start: int, stop: int, most: int | None = None) -> bool:
-    """Whether outputs start to stop - 1 must be cut to be planned, several as they are with more than `MOST_TAPS` taps.
+    """Whether outputs start to stop - 1 are several, with more than `MOST_TAPS` taps together, and must be cut.
 
     Args:
         mapping: the axis.

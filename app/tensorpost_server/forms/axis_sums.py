@@ -20,7 +20,7 @@ _INTEGERS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint
 
 
 def along(axis: int, where: Any) -> tuple[Any, ...]:
-    """The index that takes `where` along one axis, and all of every axis in front of it."""
+    """An index tuple: `where` along one axis, and everything along the axes before it."""
     return (*(slice(None),) * axis, where)
 
 

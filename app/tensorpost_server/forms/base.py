@@ -67,7 +67,7 @@ class Form(Protocol):
     """A way to compute the outputs of an operation from its inputs, box by box."""
 
     @property
-    def in_one_go(self) -> bool:
+    def computed_whole(self) -> bool:
         """Whether `compute` computes all outputs together, in full, instead of `fill` box by box."""
         ...
 
@@ -101,7 +101,7 @@ class Form(Protocol):
         ...
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
-        """All outputs in full, as arrays of their sizes and dtypes; called only where `in_one_go` is true."""
+        """All outputs in full, as arrays of their sizes and dtypes; called only where `computed_whole` is true."""
         ...
 
 
@@ -110,7 +110,7 @@ class BoxForm:
 
     __slots__ = ()
 
-    in_one_go = False
+    computed_whole = False
 
     def scratch_bytes(self, box: Box, output: int = 0) -> int:
         """See `Form.scratch_bytes`: blocks only."""
@@ -118,7 +118,7 @@ class BoxForm:
         return 0
 
     def compute(self, xp: ModuleType, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Never called: `in_one_go` is false."""
+        """Never called: `computed_whole` is false."""
         del xp, inputs
         raise AssertionError(f"{type(self).__name__} is computed box by box")
 

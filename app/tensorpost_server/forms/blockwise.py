@@ -38,7 +38,7 @@ class BlockSource:
 
 def blockwise(form: Pointwise, sources: tuple[BlockSource, ...]) -> BoxFunction:
     """The expression, with each input read as its source says."""
-    work = 1 + 4 * len(sources)  # an element that is picked takes some times as long as one in a row
+    work = 1 + 4 * len(sources)  # a gathered element takes several times as long as one that is read in sequence
     return BoxFunction(_fill, len(sources), (("form", form), ("sources", sources)), work)
 
 

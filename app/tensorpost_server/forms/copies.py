@@ -117,7 +117,7 @@ class Copies(BoxForm):
 
 @dataclass(slots=True)
 class _Assignments:
-    """How NumPy copies into a box, worked out once: finding it out costs more than copying a small output.
+    """The NumPy assignments for a box, planned once: planning costs more than copying a small output.
 
     Attributes:
         box: the very box.
@@ -157,7 +157,7 @@ class _Assignments:
 
 
 _View = tuple[tuple[int, ...], str, int, tuple[int, ...]]
-"""How an array's memory is seen: shape, type, first byte, strides in bytes."""
+"""A view of an array's memory: shape, type, first byte, strides in bytes."""
 
 
 def _views(found: ByteLoops, item: int) -> Iterator[tuple[_View, _View]]:
@@ -180,12 +180,12 @@ def _views(found: ByteLoops, item: int) -> Iterator[tuple[_View, _View]]:
 
 
 def _unsigned(item: int) -> str:
-    """A type of so many bytes that any bits may have."""
+    """A type of `item` bytes of which every bit pattern is a value."""
     return f"<u{item}" if item in (1, 2, 4, 8) else f"|V{item}"
 
 
 def _reshaped(found: ByteLoops, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes in which one array is assigned to the other, if that makes the copy: fastest for a small one."""
+    """Shapes in which one assignment makes the copy, the fastest way for a small one; None if there are none."""
     loops = found[2]
     target_shape = tuple([loop[0] for loop in loops])
     source_shape = tuple([loop[0] if loop[2] else 1 for loop in loops])
@@ -198,7 +198,7 @@ def _reshaped(found: ByteLoops, source: Any, target: Any) -> tuple[tuple[int, ..
 
 
 class _ArrayInterface:
-    """An array's memory, seen through other loops: NumPy's array interface, which keeps the array alive."""
+    """A view of an array's memory by other loops: NumPy's array interface, which keeps the array alive."""
 
     __slots__ = ("__array_interface__", "array")
 

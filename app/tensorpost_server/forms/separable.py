@@ -82,7 +82,7 @@ class Separable(AxesForm):
         (x,) = inputs
         block = COPIED_BLOCK if self._copies else BLOCK
         most = max(1, int(block / self._widest(x.dtype != self.accumulate)))
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities in are infinities or NaN out
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite inputs give infinite or NaN outputs
             for block in blocks(box, most):
                 self._fill_block(xp, x, block, box, out)
 
@@ -119,7 +119,7 @@ class Separable(AxesForm):
         if self._parts[axis]:
             assert isinstance(mapping, Windowed)
             return AxisPlan(start, stop, *mapping.reach(start, stop), 0, True, None, None, ())
-        return PLANS.of(mapping, start, stop, self.accumulate, large)
+        return PLANS.plan(mapping, start, stop, self.accumulate, large)
 
     def _too_wide(self, plans: Sequence[AxisPlan], room: int) -> int | None:
         """The axis to cut in halves, if more elements than this would lie between two axes for the plans' outputs."""
@@ -141,7 +141,7 @@ class Separable(AxesForm):
         return max(range(len(plans)), key=lambda axis: (outputs[axis] > 1, axis not in waiting, outputs[axis]))
 
     def _widest(self, converts: bool) -> float:
-        """Elements of the largest array of a block per output element: between two axes, or the converted input."""
+        """Elements of a block's largest temporary per output element: between two axes, or the converted input."""
         widest = elements = 1.0
         for axis in reversed(self._order):
             mapping = self.axes[axis]
@@ -224,7 +224,7 @@ class Separable(AxesForm):
                 weighted_sums(xp, source, axis, taken, sums, anchored)
                 goal = total[along(axis, span)]
                 if anchored:
-                    # Each part's mean pulls by its share of the weights: equal means stay what they are, bit for bit.
+                    # Weighted by each part's share of the weights; equal means stay the same, bit for bit.
                     share = xp.asarray(own / np.where(seen[span] == 0, 1, seen[span]))
                     goal += (sums - goal) * share.reshape((-1, *(1,) * (len(shape) - axis - 1)))
                 else:

@@ -83,7 +83,7 @@ class Window:
                 yield tap, (near, far) if self.transposed else (far, near)
 
     def _taps(self, axis: int, size: int, span: tuple[int, int]) -> range:
-        """No tap outside these reads anything."""
+        """The taps that read an entry of the input for any output of the span; all others read padding."""
         stride, dilation, start, (first, end) = self.strides[axis], self.dilations[axis], self.start[axis], span
         low = start + (first - (size - 1) * stride if self.transposed else -(end - 1) * stride)
         high = start + (end - 1 if self.transposed else size - 1 - first * stride)
@@ -101,7 +101,7 @@ class Window:
                 yield at - first, slice(begin + low * dilation, begin + (high - 1) * dilation + 1, dilation)
 
     def has_fewer_taps(self, axis: int, size: int, span: tuple[int, int]) -> bool:
-        """Whether there are fewer moves than rays along the axis."""
+        """Whether at most as many taps read anything as the span has outputs (the axis has inputs, if transposed)."""
         return len(self._taps(axis, size, span)) <= (size if self.transposed else span[1] - span[0])
 
     def count(self, xp: ModuleType, axis: int, size: int, span: tuple[int, int]) -> Any:

@@ -30,14 +30,14 @@ class CallerWatch:
         self._task: asyncio.Task[Any] | None = None  # None unless it is to be cancelled
 
     def start(self) -> None:
-        """Watch from now on. The whole body must have been received; nothing else may call `receive` afterwards."""
+        """Start to watch. The whole body must have been received; nothing else may call `receive` afterwards."""
         if self._waiting is None:
             self._task = asyncio.current_task()
             self._waiting = asyncio.ensure_future(_disconnect(self._receive))
             self._waiting.add_done_callback(self._cancel)
 
     def stop(self) -> None:
-        """Watch no longer; called before the last part of a response, after which servers report a disconnect."""
+        """Stop watching; called before the last part of a response, because servers report a disconnect after it."""
         self._task = None
         if self._waiting is not None:
             self._waiting.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
-from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names
+from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.onnx.schemas import is_own
@@ -42,7 +43,7 @@ _ONE_TENSOR = "npy holds one tensor, but the operator takes {}; send npz or a fr
 
 
 def _numbered(inputs: Sequence[tuple[str, bool]], count: int) -> list[str]:
-    """The names of so many tensors: each input's own, and the numbered ones of one that is an array."""
+    """The names of `count` tensors: each input's own, and numbered names for an input that is an array."""
     found: list[str] = []
     for name, is_array in inputs:
         found += [f"{name}_{index}" for index in range(count - len(found))] if is_array else [name]
@@ -125,7 +126,7 @@ class DirectmlParser:
         except InvalidDescriptor as error:
             if members is None:
                 raise _by_query_names(cls, error) from None
-            raise error.under("desc") from None
+            raise error.prefixed("desc") from None
         slots, announced = parsed.inputs, {tensor.name: tensor for tensor in tensors}
         if {slot.name for slot in slots} != announced.keys():
             match_names(tensors, [slot.name for slot in slots])
@@ -137,8 +138,21 @@ class DirectmlParser:
 def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidDescriptor:
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
-    found = [violation.under("desc") for violation in in_attribute_names(cls, error.violations)]
+    found = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
+    for index, violation in enumerate(found):
+        if settings := output_settings(violation):
+            found[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
+            names[str(violation.path[-1])] = settings[0]
     return _led_by_parameter(type(error).of(found), names)
+
+
+def _required(settings: Sequence[str]) -> str:
+    """What of an output a query has to say."""
+    what = {
+        "output_data_type": "output_data_type is required: the output's type, as in output_data_type=FLOAT32",
+        "output_sizes": "output_sizes is required, as in output_sizes=1,1,4,4",
+    }
+    return "; ".join([what[name] for name in settings])
 
 
 def _led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:

@@ -160,8 +160,8 @@ class Npz:
         Args:
             content: the body.
             settings: the limits.
-            names: makes the names of so many tensors, in order; they replace arr_0, arr_1, ..., which `np.savez(file,
-                a, b)` writes.
+            names: returns the names of a number of tensors, in order; they replace arr_0, arr_1, ..., which
+                `np.savez(file, a, b)` writes.
 
         Raises:
             InvalidFrame: it is not an archive of npy files, or broken.

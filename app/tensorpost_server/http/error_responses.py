@@ -59,6 +59,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.UnsupportedMediaType: 415,
     p.NotAcceptable: 406,
     p.NotFound: 404,
+    p.RegionNotFound: 404,
     p.MethodNotAllowed: 405,
     p.LimitExceeded: 413,
     p.Unavailable: 503,
@@ -169,8 +170,8 @@ def answer_http_exception(request: Request, error: Exception) -> Response:
         return answer_error(request, p.NotFound(f"there is nothing at {path}; /docs lists what there is"))
     if error.status_code == 405:
         allow = ", ".join(allowed_methods(request))
-        ours = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
-        return answer_error(request, ours)
+        refusal = p.MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}", extra={"allow": allow})
+        return answer_error(request, refusal)
     family = (
         p.InvalidRequest if error.status_code < 500 else p.Unavailable if error.status_code == 503 else p.ServerFault
     )

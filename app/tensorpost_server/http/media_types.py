@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 MOST_KEY_BYTES = 4096
-"""Longest query and head of a body that are kept in the call cache, together. Ours have a few hundred bytes."""
+"""Longest query and head of a body that are kept in the call cache, together. The SDK's have a few hundred bytes."""
 
 
 class MediaType(enum.Enum):
@@ -72,7 +72,7 @@ class Pixels(NamedTuple):
     dtype: str | None = None
 
     @classmethod
-    def of(cls, parameters: Sequence[str], inherited: Pixels) -> Pixels:
+    def from_parameters(cls, parameters: Sequence[str], inherited: Pixels) -> Pixels:
         """Read the parameters of a media type, as in `image/png; layout=NCHW; dtype=float32`.
 
         Raises:
@@ -141,7 +141,7 @@ class RequestFormat(NamedTuple):
         return length if length <= MOST_KEY_BYTES and length <= len(begin) else 0
 
     @classmethod
-    def of(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:
+    def from_headers(cls, headers: Mapping[bytes, bytes], body_bytes: int) -> RequestFormat:
         """The format that the header fields name. An empty body needs no Content-Type; it counts as npy.
 
         Raises:
@@ -158,16 +158,16 @@ class RequestFormat(NamedTuple):
             return cls(request, request)
         read, raw = _PLAIN, None
         if request in IMAGE_TYPES:
-            read = Pixels.of((content_type or b"").decode("latin-1").split(";")[1:], _PLAIN)
+            read = Pixels.from_parameters((content_type or b"").decode("latin-1").split(";")[1:], _PLAIN)
         elif request is MediaType.RAW:
-            raw = RawTensor.of(headers)
+            raw = RawTensor.from_headers(headers)
         try:
             response, parameters = (
                 (request, []) if accept is None else _response_type(accept.decode("latin-1"), request)
             )
         except NotAcceptable as error:
             return cls(request, request, read, read, raw, error.detail)
-        return cls(request, response, read, Pixels.of(parameters, read), raw)
+        return cls(request, response, read, Pixels.from_parameters(parameters, read), raw)
 
 
 _DESCRIBED = IMAGE_TYPES | {MediaType.RAW}

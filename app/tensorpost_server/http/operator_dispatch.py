@@ -1,4 +1,4 @@
-"""The way of a request into the application: an id, a caller and a record; operators before FastAPI's routing.
+"""ASGI middleware: request ids, callers, records of requests, and operator calls without FastAPI's routing.
 
 FastAPI's routing and dependency injection take longer than a small operator (benchmarks/small.py). Its routes for
 operators exist for the OpenAPI document only.
@@ -62,7 +62,7 @@ class OperatorDispatch:
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         observation = Observation(scope, id_)
         if self._service.traces is not None:
-            observation.trace = RequestTrace.of(fields)
+            observation.trace = RequestTrace.from_headers(fields)
         try:
             await self._answer(scope, receive, send, fields, id_, observation)
         except Exception as error:  # the application answers it outside of here, or the connection breaks

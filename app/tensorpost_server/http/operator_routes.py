@@ -198,7 +198,7 @@ async def validate(request: Request) -> JsonDocument:
         text = await whole_json(body, settings, ticket.grow)
         watch.start()
         large, caller = length > INLINE_TEXT_BYTES, caller_of(request.scope)
-        threads, slow_threads = service.parsing.of(caller), service.slow_threads.of(caller)
+        threads, slow_threads = service.parsing.for_caller(caller), service.slow_threads.for_caller(caller)
         document = await threads.run(large, read_json, text, max_containers=MOST_JSON_CONTAINERS)
         # Every coordinate of every axis of a node is compared, which can take a second.
         if _is_node(document):
@@ -244,7 +244,7 @@ def _descriptor_verdict(level: FeatureLevel, document: Any) -> tuple[dict[str, A
         desc = parse_operator(document, complete=True)
     except InvalidDescriptor as error:
         return _verdict(level, error.violations), None
-    return _verdict(level, [v.under("desc") for v in desc.unsupported_at(level)], desc), desc
+    return _verdict(level, [v.prefixed("desc") for v in desc.unsupported_at(level)], desc), desc
 
 
 def _verdict(level: FeatureLevel, violations: Any, desc: OperatorDesc | None = None) -> dict[str, Any]:

@@ -392,8 +392,8 @@ def _parse_json(text: bytes, parser: CallParser, query: str) -> ReadCall:
 def _from_root(violation: Violation, tensors: Mapping[str, object], operation: str | None) -> Violation:
     """The violation with its path seen from the root of a JSON call."""
     if violation.path[1:] == ("dtype",) and violation.path[0] in tensors:
-        return violation.under("tensors")
-    return violation if operation is None else violation.under("op")
+        return violation.prefixed("tensors")
+    return violation if operation is None else violation.prefixed("op")
 
 
 # ---- the parts of a call that all dialects share ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 INLINE_TEXT_BYTES = 4096
-"""Longest JSON document or head that is parsed on the event loop's thread. The worst one takes 2 ms, ours 0.1 ms."""
+"""Longest JSON document or head that is parsed on the event loop's thread. The worst takes 2 ms, the SDK's 0.1 ms."""
 
 INLINE_QUERY_BYTES = 1024
 """Longest query that is parsed there. The worst one, of names and commas, takes 4 ms."""
@@ -39,7 +39,7 @@ class ParseThreads:
     def __init__(self, count: int = 1, name: str = "tensorpost-parse") -> None:
         self.threads = WorkerThreads(count, name, extra_small=False, lower_priority=True)
 
-    def of(self, caller: str) -> CallerThreads:
+    def for_caller(self, caller: str) -> CallerThreads:
         """The threads, for a request of this caller."""
         return CallerThreads(self.threads, caller)
 

@@ -33,7 +33,7 @@ class RawTensor(NamedTuple):
         return self.data_type.item_size * math.prod(self.shape)
 
     @classmethod
-    def of(cls, fields: Mapping[bytes, bytes]) -> RawTensor:
+    def from_headers(cls, fields: Mapping[bytes, bytes]) -> RawTensor:
         """Read them, as in `Tensorpost-Shape: 1,3,64,64` and `Tensorpost-Dtype: float32`.
 
         Raises:

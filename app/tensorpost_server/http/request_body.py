@@ -35,12 +35,12 @@ class HeadCollector(Protocol):
 
     @property
     def wanted(self) -> int:
-        """Length in bytes of what is collected, as far as is known."""
+        """Length of the head in bytes, as far as it is known."""
         ...
 
     @property
     def missing(self) -> int:
-        """How many of them have not been fed, at least 1 until there is a head."""
+        """Bytes of the head that have not been fed; at least 1 until the head is complete."""
         ...
 
     def feed(self, data: bytes | memoryview) -> int:
@@ -55,7 +55,7 @@ async def receive_chunked(receive: Receive, limit: int, timeout: float, reserve:
         receive: the ASGI channel.
         limit: the setting `max_body_bytes`.
         timeout: longest pause between two parts, seconds.
-        reserve: reserves so many bytes more for the request.
+        reserve: reserves a number of further bytes for the request.
 
     Raises:
         LimitExceeded: it is longer than the limit, or than the memory budget.
@@ -106,7 +106,7 @@ class RequestBody:
         self._arrived = arrived
 
     def arrived(self) -> int:
-        """Bytes that have arrived: those received, and those on their way to memory."""
+        """Bytes that have arrived: those received, and those that the server is writing into memory."""
         return self.received if self._arrived is None else self._arrived()
 
     def supply(self, body: bytes | memoryview | None) -> None:
@@ -135,12 +135,12 @@ class RequestBody:
         return self._buffered
 
     def skip(self, count: int) -> None:
-        """Mark so many of the bytes that `peek` returned as read."""
+        """Mark the first `count` bytes that `peek` returned as read."""
         self._buffered = self._buffered[count:]
 
     @property
     def complete(self) -> memoryview | None:
-        """All bytes that are unread, if no more will come; else None."""
+        """All unread bytes, if the whole body has arrived; else None."""
         return None if self._more else self._buffered
 
     async def feed(self, reader: HeadCollector, threads: CallerThreads) -> None:

@@ -146,7 +146,7 @@ def _picture_shape(sizes: Sequence[int], layout: str) -> tuple[int, int, int] | 
 
 
 def _repeated_channels(plan: Plan, layout: str) -> str:
-    """What to write instead, where a Tile's repeats are in the order of the other layout."""
+    """A hint with the repeats in the right order, for a Tile whose repeats are in the order of the other layout."""
     desc = plan.operation
     if not isinstance(desc, TileOperatorDesc) or len(desc.repeats) != 4:
         return ""
@@ -182,7 +182,7 @@ def slices_bytes(plan: Plan, settings: Settings) -> int:
 
 
 def json_elements(plan: Plan) -> int:
-    """Elements of all outputs, which JSON writes one by one."""
+    """Number of elements of all outputs, for the limit of JSON answers."""
     return sum([math.prod(slot.layout.sizes) for slot in plan.outputs])
 
 
@@ -206,7 +206,7 @@ def _frame_entry(slot: Slot) -> tuple[str, datatypes.DataType, tuple[int, ...]]:
 
 
 def whole_response_bytes(plan: Plan, media_type: MediaType) -> int:
-    """Memory that `whole_response` takes: the outputs, what is made of them, and what it is made with."""
+    """Memory that `whole_response` takes, bytes: the outputs, the encoded body, and the encoder's working memory."""
     if media_type is MediaType.JSON:
         return json_elements(plan) * JSON_BYTES_PER_ELEMENT
     if media_type is MediaType.NPZ:
@@ -307,7 +307,7 @@ def text_bytes(prepared: PreparedCall, outputs: bytes) -> int:
 
 
 def _metadata(prepared: PreparedCall, worker: Worker) -> dict[str, Any]:
-    """What a response says about itself, so that a saved frame explains itself."""
+    """Metadata of a response: operation document, backend, device, and the call's id; kept in a saved frame."""
     document = prepared.operation.to_document_text()
     metadata = {"op": document, "backend": backend_name(worker, prepared.plan), "device": worker.backend.device}
     return metadata if prepared.id is None else metadata | {"id": prepared.id}

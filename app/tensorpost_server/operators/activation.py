@@ -115,7 +115,7 @@ _FORMULAS[dml.ActivationShrinkOperatorDesc] = _shrink
 
 @form_of_class(dml.ActivationShrinkOperatorDesc)
 def shrink_form(desc: dml.ActivationShrinkOperatorDesc) -> Pointwise:
-    """The only one of integers and FLOATs."""
+    """`x - Bias` above Threshold, `x + Bias` below -Threshold, else 0; alone with FLOATs for integers."""
     if desc.input_tensor.dtype.kind == "f":
         return pointwise(desc, _shrink(operand(0), desc))
     return pointwise(desc, call("rint", _shrink(operand(0), desc)), "float32")

@@ -22,7 +22,7 @@ BLOCK = 1 << 16  # elements at a time, whose temporaries stay in a CPU's cache
 
 @form_of_class(dml.FillValueConstantOperatorDesc)
 def constant_form(desc: dml.FillValueConstantOperatorDesc) -> Copies:
-    """Copies of nothing over the value."""
+    """A fill with `Value`; no input is copied."""
     return Copies((), ((),), desc.value)
 
 

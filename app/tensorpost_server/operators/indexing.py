@@ -65,7 +65,7 @@ def gather_elements(xp: ModuleType, inputs: Sequence[Any], box: Box, out: Any, a
 
 
 def along(xp: ModuleType, span: tuple[int, int], axis: int, rank: int) -> Any:
-    """The coordinates of a range along an axis, as an array of so many dimensions."""
+    """The coordinates of a range along an axis, as an array of `rank` dimensions."""
     return xp.arange(*span, dtype="int64").reshape([-1 if at == axis else 1 for at in range(rank)])
 
 

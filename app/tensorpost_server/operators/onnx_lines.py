@@ -48,7 +48,7 @@ _REDUCTIONS = {
 
 @form_of_node(*_REDUCTIONS)
 def reduce_form(node: OnnxNode) -> Form:
-    """One value for each line, which may run along several axes; of no elements the value that changes nothing."""
+    """One value for each line, which may run along several axes; for an empty line, the identity element."""
     axes, function = dict(node.parameters)["axes"], _REDUCTIONS[node.op_type]
     if not axes and function in (ReduceFunction.MAX, ReduceFunction.MIN):
         return packed_form(node)

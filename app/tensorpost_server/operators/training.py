@@ -25,7 +25,7 @@ __all__ = ["adam_form", "local_response_gradient_form", "normalization_form", "n
 
 
 def _array(desc: OperatorDesc, function: Any, parameters: Mapping[str, Any], steps: int) -> Array:
-    """The form of a function that takes about so many passes over the first input, and as many arrays like it."""
+    """The form of a function that reads the first input `steps` times and allocates `steps` arrays of its size."""
     elements = math.prod(desc.inputs[0].layout.sizes)
     return Array(function, len(desc.inputs), 4 * steps * elements, tuple(parameters.items()), 8 * steps * elements)
 

@@ -25,10 +25,10 @@ between two blocks (`stoppable`), so it ends soon after its caller has gone.
 """
 
 WEIGHTED_WORK = 8
-"""What an element counts for where its weight is made as well, for wide filters and gradients: 4 to 40 ns each."""
+"""Factor of an element's work where its weight is computed too, for wide filters and gradients: 4 to 40 ns each."""
 
 REDUCED_AT_ONCE = 1 << 21
-"""Elements that a slice of a reduction reads: its output is small, and in one slice only one core would compute it."""
+"""Elements that a slice of a reduction reads: with its small output in one slice, only one core would compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def library(self) -> str:
-        """The library that computes it whatever the backend; empty if the backend does."""
+        """The library that computes the plan on every backend, as ONNX Runtime; empty if the backend computes it."""
         return self.form.library if isinstance(self.form, Array) else ""
 
     @property
@@ -101,7 +101,7 @@ class Plan:
 
 
 class _PlanKey:
-    """An operation as a key: its document, in which 0.0 and -0.0 differ, as they do in results."""
+    """Cache key of an operation: its document, in which 0.0 and -0.0 differ, because their results do."""
 
     __slots__ = ("document", "operation")
 
@@ -136,7 +136,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
     for index, slot in enumerate(outputs):
         layout = slot.layout
         read = form.work(whole_box(layout.sizes), index)
-        if form.in_one_go:
+        if form.computed_whole:
             slices = cut(layout, slice_bytes, index)
             held += math.prod(layout.sizes) * layout.data_type.item_size
         else:
@@ -155,7 +155,7 @@ def _make_plan(key: _PlanKey, slice_bytes: int) -> Plan:
 
 
 def _reduces(form: Form) -> bool:
-    """Whether no line is read for two elements, so that smaller slices read no more."""
+    """Whether every input element is read for one output element only, so that smaller slices read no more."""
     return isinstance(form, Lines) and all(sizes[axis] == 1 for sizes in form.outputs for axis in form.axes)
 
 
@@ -173,7 +173,7 @@ def _read_inputs(form: Form, inputs: tuple[Slot, ...]) -> tuple[Slot, ...]:
 
 
 def _cut(layout: Layout, slice_bytes: int, work: int, output: int) -> Slices:
-    """Smaller slices, where these would take long; other requests wait for a slice, small as its bytes may be."""
+    """The slices of an output, made smaller where one would exceed SLICE_WORK: other requests wait for a slice."""
     slices = cut(layout, slice_bytes, output)
     elements = math.prod(layout.sizes)
     if work <= SLICE_WORK or not elements:

@@ -50,7 +50,7 @@ class Slices:
         parts: how many parts of about equal size the cut axis falls into.
         output: which output it is, in binding order.
         count: how many slices there are.
-        whole: the only slice, if there is just one: small outputs are asked for it again and again.
+        whole: the only slice, if there is just one: made once, because small calls read it repeatedly.
     """
 
     layout: Layout

@@ -133,8 +133,8 @@ _SYNONYMS: Mapping[str, str] = {
     "AVERAGE": "REDUCE", "BATCHNORM": "BATCH_NORMALIZATION", "CAT": "JOIN", "CONCAT": "JOIN", "CONCATENATE": "JOIN",
     "CONV": "CONVOLUTION", "CUMPROD": "CUMULATIVE_PRODUCT", "CUMSUM": "CUMULATIVE_SUMMATION",
     "DIV": "ELEMENT_WISE_DIVIDE", "DOT": "GEMM", "INTERPOLATE": "RESAMPLE", "MATMUL": "GEMM", "MAXPOOL": "MAX_POOLING",
-    "MEAN": "REDUCE", "MUL": "ELEMENT_WISE_MULTIPLY", "PERMUTE": "ELEMENT_WISE_IDENTITY", "REPEAT": "TILE",
-    "RESIZE": "RESAMPLE", "SUB": "ELEMENT_WISE_SUBTRACT", "SUM": "REDUCE", "TOPK": "TOP_K",
+    "MEAN": "REDUCE", "MUL": "ELEMENT_WISE_MULTIPLY", "PERMUTE": "ELEMENT_WISE_IDENTITY", "POWER": "ELEMENT_WISE_POW",
+    "REPEAT": "TILE", "RESIZE": "RESAMPLE", "SUB": "ELEMENT_WISE_SUBTRACT", "SUM": "REDUCE", "TOPK": "TOP_K",
     "TRANSPOSE": "ELEMENT_WISE_IDENTITY", "WHERE": "ELEMENT_WISE_IF", "ZOOM": "RESAMPLE",
 }  # fmt: skip
 
@@ -222,7 +222,7 @@ def parse_operator(document: Mapping[str, Any], *, complete: bool = False) -> Op
                 if not found:
                     return made
         except InvalidDescriptor as error:
-            found += error.under("desc").violations
+            found += error.prefixed("desc").violations
     raise InvalidDescriptor.of(found)
 
 

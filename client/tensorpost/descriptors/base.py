@@ -96,7 +96,7 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
                 raise
             own += self._all_violations(known, error)
         if found or own:
-            raise InvalidDescriptor.of([*found, *(violation.under(*within) for violation in own)]) from None
+            raise InvalidDescriptor.of([*found, *(violation.prefixed(*within) for violation in own)]) from None
 
     def _all_violations(self, known: Mapping[str, Any], error: ValidationError) -> list[Violation]:
         """What is wrong with a broken structure, the rules that its sound tensors break included."""
@@ -107,7 +107,7 @@ class Descriptor(BaseModel, metaclass=_FrozenModel):
             found = _violations_of(second, type(self))
         for name, value in known.items():
             if isinstance(value, Descriptor):  # its rules may be postponed (`structure`)
-                found += [violation.under(name) for violation in value.rules()]
+                found += [violation.prefixed(name) for violation in value.rules()]
         order = {alias: place for place, alias in enumerate(self.names_of_fields().values())}
         return sorted(found, key=lambda violation: order[str(violation.path[0])] if violation.path else -1)
 
@@ -252,7 +252,7 @@ def _violations_of(error: ValidationError, cls: type[Descriptor]) -> list[Violat
         context: Mapping[str, Any] = line.get("ctx", {})
         nested = context.get("error")
         if isinstance(nested, InvalidDescriptor):
-            found += [v.under(*path) for v in nested.violations]
+            found += [v.prefixed(*path) for v in nested.violations]
             continue
         code, message = _MESSAGES.get(line["type"], (line["type"].replace("_", "-"), line["msg"]))
         name = json_path(path)[2:] or cls.__name__

@@ -197,8 +197,8 @@ class BlockQuantization(OperatorDesc):
         quantization_type: SCALE or SCALE_ZERO_POINT.
         quantization_tensor_count: number of entries of `quantization_tensors`; derived.
         quantization_tensors: the scale, of the numbers' DataType, then the zero point, of the integers' and of the
-            scale's sizes. Each size divides the input's: an element is that of so many neighbours. An absent zero point
-            is 0 for signed integers, 8 for UINT4, 128 for UINT8, as DirectML has it.
+            scale's sizes. Each size divides the input's; the quotient is the number of neighbours that share one. An
+            absent zero point is 0 for signed integers, 8 for UINT4, 128 for UINT8, as DirectML has it.
         output_tensor: result, of the input's sizes.
     """
 

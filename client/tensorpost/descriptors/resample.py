@@ -203,7 +203,7 @@ class Upsample2DOperatorDesc(OperatorDesc):
     """
 
     operator_type = "UPSAMPLE_2D"
-    summary: ClassVar[str] = "Scales height and width by whole numbers, nearest neighbour or bilinear."
+    summary: ClassVar[str] = "scales height and width by whole numbers, nearest neighbour or bilinear."
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
@@ -268,7 +268,7 @@ class ResampleOperatorDesc(ForwardResample):
     """
 
     operator_type = "RESAMPLE"
-    summary: ClassVar[str] = "Scales any dimensions by factors, nearest neighbour or linear, pixel centres aligned."
+    summary: ClassVar[str] = "scales any dimensions by factors, nearest neighbour or linear, pixel centres aligned."
 
     scales: FloatArray
     scale_count: UInt = count_of("scales")
@@ -282,7 +282,7 @@ class Resample1OperatorDesc(PixelOffsets, ForwardResample):
     """
 
     operator_type = "RESAMPLE1"
-    summary: ClassVar[str] = "Scales any dimensions by factors with chosen pixel offsets; nearest rounds halves up."
+    summary: ClassVar[str] = "scales any dimensions by factors with chosen pixel offsets; nearest rounds halves up."
 
 
 class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
@@ -296,7 +296,7 @@ class Resample2OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     """
 
     operator_type = "RESAMPLE2"
-    summary: ClassVar[str] = "Scales any dimensions by factors with chosen pixel offsets and rounding direction."
+    summary: ClassVar[str] = "scales any dimensions by factors with chosen pixel offsets and rounding direction."
 
 
 class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
@@ -315,6 +315,6 @@ class Resample3OperatorDesc(PixelOffsets, DirectedRounding, ForwardResample):
     """
 
     operator_type = "RESAMPLE3"
-    summary: ClassVar[str] = "As RESAMPLE2, optionally in steps of halves against aliasing when shrinking."
+    summary: ClassVar[str] = "as RESAMPLE2, optionally in steps of halves against aliasing when shrinking."
 
     antialiased: Bool = False

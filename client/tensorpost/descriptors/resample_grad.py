@@ -46,7 +46,7 @@ class ResampleGradOperatorDesc(PixelOffsets, ResampleGradient):
     """
 
     operator_type = "RESAMPLE_GRAD"
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE1: its adjoint, with the offsets exchanged."
+    summary: ClassVar[str] = "the gradient of RESAMPLE1's input: the adjoint of RESAMPLE1, with the offsets exchanged."
 
 
 class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient):
@@ -57,4 +57,4 @@ class ResampleGrad1OperatorDesc(PixelOffsets, DirectedRounding, ResampleGradient
     """
 
     operator_type = "RESAMPLE_GRAD1"
-    summary: ClassVar[str] = "Carries a gradient back through RESAMPLE2: its adjoint, with the offsets exchanged."
+    summary: ClassVar[str] = "the gradient of RESAMPLE2's input: the adjoint of RESAMPLE2, with the offsets exchanged."

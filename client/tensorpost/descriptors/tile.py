@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..problems import Violation
-from .fields import UInt, UIntArray, count_of
+from .fields import FactorArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
@@ -38,11 +38,11 @@ class TileOperatorDesc(OperatorDesc):
     """
 
     operator_type = "TILE"
-    summary: ClassVar[str] = "Lays whole copies of the input side by side, Repeats[i] of them along dimension i."
+    summary: ClassVar[str] = "repeats the whole input, Repeats[i] times along dimension i."
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
-    repeats: UIntArray
+    repeats: FactorArray
     repeats_count: UInt = count_of("repeats")
 
     @classmethod

@@ -181,13 +181,13 @@ class BatchNormalizationGradient(OperatorDesc):
 
 
 class BatchNormalizationGradOperatorDesc(BatchNormalizationGradient):
-    """`DML_OPERATOR_BATCH_NORMALIZATION_GRAD`: where mean and variance are constants."""
+    """`DML_OPERATOR_BATCH_NORMALIZATION_GRAD`: gradients where mean and variance are constants."""
 
     operator_type = "BATCH_NORMALIZATION_GRAD"
 
 
 class BatchNormalizationTrainingGradOperatorDesc(BatchNormalizationGradient):
-    """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD`: where mean and variance are the input's own."""
+    """`DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD`: gradients where both are the input's own."""
 
     operator_type = "BATCH_NORMALIZATION_TRAINING_GRAD"
 

@@ -46,7 +46,7 @@ class GivenNode:
         attributes: values by attribute name, for the attributes that have one.
         types: what the type variables stand for.
         outputs: how many outputs the node has; None for those that every node of this kind has. Split before opset 18
-            makes so many equal parts.
+            makes this number of equal parts.
         report: where broken rules are noted.
     """
 

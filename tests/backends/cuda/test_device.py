@@ -328,7 +328,7 @@ class Device:
     device: str = "the current one"
     threads: int = 2
 
-    def refuses(self, plan: Plan) -> None:
+    def refusal_reason(self, plan: Plan) -> None:
         del plan
 
     def start(self, plan: Plan, inputs: Sequence[memoryview]) -> DeviceRun:

@@ -316,7 +316,7 @@ def test_the_padding_behind_an_input_is_zeros() -> None:
 def test_an_empty_output_needs_no_device() -> None:
     windows = FakeWindows()
     with opened(windows) as made:
-        assert made.refuses(EMPTY) is None
+        assert made.refusal_reason(EMPTY) is None
         assert answer(made, EMPTY, bytes(24)) == b""
 
     assert windows.calls == []
@@ -328,7 +328,7 @@ def test_an_onnx_node_goes_by_its_exact_descriptor_or_not_at_all() -> None:
     cubic = OnnxNode("Resize", {"X": OnnxTensor("float32", (4,)), "scales": [2.0]}, {"mode": "cubic"}, opset=19)
     with opened(windows) as made:
         assert answer(made, make_plan(node, 1 << 20), b"\1\0") == b"\1\0\1\0"
-        assert "DirectML has no cubic interpolation" in str(made.refuses(make_plan(cubic, 1 << 20)))
+        assert "DirectML has no cubic interpolation" in str(made.refusal_reason(make_plan(cubic, 1 << 20)))
 
     assert windows.calls == ["compile TILE", "dispatch TILE"]
 
@@ -361,11 +361,11 @@ def test_buffers_are_used_again_and_given_up_when_nothing_runs() -> None:
 def test_what_it_refuses() -> None:
     windows = FakeWindows(without=(1,), level=0x3100)
     with opened(windows) as made:
-        assert made.refuses(TILE) is None
-        assert made.refuses(tile("FLOAT32", (4,), (3,))) == "this device has no tensors of FLOAT32"
-        assert "at feature level 3_1; it does from 4_1 on" in str(made.refuses(tile("INT64", (4,), (3,))))
+        assert made.refusal_reason(TILE) is None
+        assert made.refusal_reason(tile("FLOAT32", (4,), (3,))) == "this device has no tensors of FLOAT32"
+        assert "at feature level 3_1; it does from 4_1 on" in str(made.refusal_reason(tile("INT64", (4,), (3,))))
         made.memory_bytes = 15
-        assert made.refuses(TILE) == "its tensors need 16 bytes of device memory, and 15 may be taken"
+        assert made.refusal_reason(TILE) == "its tensors need 16 bytes of device memory, and 15 may be taken"
         with pytest.raises(ValueError, match="directml refuses this plan: this device has no tensors of FLOAT32"):
             made.start(tile("FLOAT32", (4,), (3,)), [memoryview(bytes(16))])
 
@@ -387,12 +387,12 @@ def test_an_input_whose_binding_would_remove_the_device_is_refused() -> None:
 
     average, largest = ReduceFunction.AVERAGE, ReduceFunction.MAX
     with opened(FakeWindows()) as made:
-        reason = made.refuses(plan(input_tensor=image, reduction_function=average))
+        reason = made.refusal_reason(plan(input_tensor=image, reduction_function=average))
         assert reason == "an InputTensor that is not read, for averages without OutputROIGradientTensor: leave it out"
-        assert made.refuses(plan(reduction_function=average)) is None
-        assert made.refuses(plan(input_tensor=image, reduction_function=largest)) is None
+        assert made.refusal_reason(plan(reduction_function=average)) is None
+        assert made.refusal_reason(plan(input_tensor=image, reduction_function=largest)) is None
         both = plan(input_tensor=image, reduction_function=average, output_roi_gradient_tensor=rois)
-        assert made.refuses(both) is None
+        assert made.refusal_reason(both) is None
 
 
 def test_an_operator_that_directml_does_not_take_is_refused_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,16 +400,16 @@ def test_an_operator_that_directml_does_not_take_is_refused_for_a_time(monkeypat
     monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])
     tried = r"DirectML 1.2.3.4 does not take this TILE: Compile.*; ask for another.* again after 10 minutes$"
     with opened(windows) as made:
-        assert made.refuses(TILE) is None
+        assert made.refusal_reason(TILE) is None
         with pytest.raises(NoBackend, match=tried):
             made.start(TILE, [memoryview(b"abcd")])
 
-        assert made.refuses(TILE) == (
+        assert made.refusal_reason(TILE) == (
             "DirectML 1.2.3.4 does not take this TILE: CompileOperator(TILE) returned 0x80004005"
         )
         now[0] = operators.REFUSED_SECONDS
         windows.not_compiled = ()
-        assert made.refuses(TILE) is None
+        assert made.refusal_reason(TILE) is None
         assert answer(made, TILE, b"abcd") == b"abcd" * 3
 
 

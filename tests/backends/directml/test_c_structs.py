@@ -60,7 +60,7 @@ def test_a_tensor() -> None:
     source = tensor(
         "INT16", 2, 3, Strides=[4, 1], TotalTensorSizeInBytes=16, GuaranteedBaseOffsetAlignment=32, Flags="OWNED_BY_DML"
     )
-    made = OperatorStruct.of(desc("TILE", InputTensor=source, Repeats=[1, 2]))
+    made = OperatorStruct.from_desc(desc("TILE", InputTensor=source, Repeats=[1, 2]))
     first, second, count, repeats = opened(made, "<QQI4xQ")
 
     assert read(ctypes.addressof(made.desc), "<i4x8x") == (70,), "DML_OPERATOR_TILE"
@@ -76,8 +76,8 @@ def test_a_tensor() -> None:
 
 def test_an_optional_pair_of_floats() -> None:
     x = tensor("FLOAT32", 4)
-    plain = OperatorStruct.of(desc("ELEMENT_WISE_CLIP", InputTensor=x, Min=-1, Max=2.5))
-    scaled = OperatorStruct.of(
+    plain = OperatorStruct.from_desc(desc("ELEMENT_WISE_CLIP", InputTensor=x, Min=-1, Max=2.5))
+    scaled = OperatorStruct.from_desc(
         desc("ELEMENT_WISE_CLIP", InputTensor=x, Min=-1, Max=2.5, ScaleBias={"Scale": 2, "Bias": 0.5})
     )
 
@@ -87,7 +87,7 @@ def test_an_optional_pair_of_floats() -> None:
 
 def test_a_size_in_place() -> None:
     source = tensor("FLOAT32", 1, 1, 2, 3)
-    made = OperatorStruct.of(
+    made = OperatorStruct.from_desc(
         desc("UPSAMPLE_2D", InputTensor=source, ScaleSize={"Width": 5, "Height": 7}, InterpolationMode="LINEAR")
     )
 
@@ -96,8 +96,8 @@ def test_a_size_in_place() -> None:
 
 def test_arrays_of_tensors() -> None:
     parts = [tensor("INT8", 2, length) for length in (1, 4)]
-    joined = OperatorStruct.of(desc("JOIN", InputTensors=parts, Axis=1))
-    split = OperatorStruct.of(desc("SPLIT", InputTensor=tensor("INT8", 2, 5), OutputTensors=parts, Axis=1))
+    joined = OperatorStruct.from_desc(desc("JOIN", InputTensors=parts, Axis=1))
+    split = OperatorStruct.from_desc(desc("SPLIT", InputTensor=tensor("INT8", 2, 5), OutputTensors=parts, Axis=1))
 
     count, first, output, axis = opened(joined, "<I4xQQI4x")
     assert (count, sizes(first), sizes(first + 16), sizes(output), axis) == (2, [2, 1], [2, 4], [2, 5], 1)
@@ -107,7 +107,7 @@ def test_arrays_of_tensors() -> None:
 
 @pytest.mark.parametrize("activation", [None, "ACTIVATION_RELU"])
 def test_an_absent_tensor_and_a_fused_activation(activation: str | None) -> None:
-    made = OperatorStruct.of(
+    made = OperatorStruct.from_desc(
         desc(
             "GEMM", ATensor=tensor("FLOAT32", 3, 2), BTensor=tensor("FLOAT32", 4, 3), TransA=1, TransB=1, Alpha=0.5,
             FusedActivation=activation and {"Type": activation, "Desc": {}},
@@ -124,7 +124,7 @@ def test_an_absent_tensor_and_a_fused_activation(activation: str | None) -> None
 
 
 def test_a_convolution() -> None:
-    made = OperatorStruct.of(
+    made = OperatorStruct.from_desc(
         desc(
             "CONVOLUTION", InputTensor=tensor("FLOAT32", 1, 4, 9, 9), FilterTensor=tensor("FLOAT32", 6, 2, 3, 3),
             Strides=[2, 1], Dilations=[1, 2], StartPadding=[3, 4], EndPadding=[5, 6], GroupCount=2,
@@ -148,7 +148,7 @@ def test_a_scalar_has_the_bits_of_its_type(data_type: str, value: float, bits: b
     if data_type == "FLOAT64":
         assert scalar_bits(value, TensorDataType.FLOAT64).to_bytes(8, "little") == bits
         return
-    made = OperatorStruct.of(
+    made = OperatorStruct.from_desc(
         desc(
             "PADDING1", InputTensor=tensor(data_type, 2, 3), PaddingMode="CONSTANT", PaddingValue=value,
             StartPadding=[1, 2], EndPadding=[3, 4],
@@ -162,25 +162,27 @@ def test_a_scalar_has_the_bits_of_its_type(data_type: str, value: float, bits: b
 
 
 def test_a_negative_step_of_an_unsigned_sequence() -> None:
-    made = OperatorStruct.of(desc("FILL_VALUE_SEQUENCE", OutputTensor=tensor("UINT8", 3), ValueStart=9, ValueDelta=-2))
+    made = OperatorStruct.from_desc(
+        desc("FILL_VALUE_SEQUENCE", OutputTensor=tensor("UINT8", 3), ValueStart=9, ValueDelta=-2)
+    )
 
     assert opened(made, "<Qi4x8s8s")[1:] == (5, b"\x09".ljust(8, b"\0"), b"\xfe".ljust(8, b"\0"))
 
 
 def test_signed_and_floating_arrays_and_what_follows_them() -> None:
-    sliced = OperatorStruct.of(
+    sliced = OperatorStruct.from_desc(
         desc(
             "SLICE1", InputTensor=tensor("FLOAT32", 5, 6), InputWindowOffsets=[0, 1], InputWindowSizes=[5, 4],
             InputWindowStrides=[-2, 3],
         )
     )  # fmt: skip
-    resampled = OperatorStruct.of(
+    resampled = OperatorStruct.from_desc(
         desc(
             "RESAMPLE3", InputTensor=tensor("FLOAT32", 4), InterpolationMode="LINEAR", RoundingDirection="DECREASING",
             Scales=[2.5], InputPixelOffsets=[0.25], OutputPixelOffsets=[-0.75], Antialiased=True,
         )
     )  # fmt: skip
-    reduced = OperatorStruct.of(desc("REDUCE", Function="SUM", InputTensor=tensor("FLOAT32", 2, 3), Axes=[1]))
+    reduced = OperatorStruct.from_desc(desc("REDUCE", Function="SUM", InputTensor=tensor("FLOAT32", 2, 3), Axes=[1]))
 
     _, _, count, offsets, lengths, steps = opened(sliced, "<QQI4xQQQ")
     assert (numbers(offsets, count), numbers(lengths, count), numbers(steps, count, "i")) == ([0, 1], [5, 4], [-2, 3])
@@ -192,7 +194,7 @@ def test_signed_and_floating_arrays_and_what_follows_them() -> None:
 
 
 def test_all_of_it_lives_as_long_as_the_struct() -> None:
-    made = OperatorStruct.of(desc("TILE", InputTensor=tensor("UINT8", 3), Repeats=[2]))
+    made = OperatorStruct.from_desc(desc("TILE", InputTensor=tensor("UINT8", 3), Repeats=[2]))
     inner = made.desc.Desc
     held = [(ctypes.addressof(part), ctypes.addressof(part) + ctypes.sizeof(part)) for part in made.memory]
     pointers = [inner, *read(inner, "<QQ"), *read(inner + 24, "<Q")]

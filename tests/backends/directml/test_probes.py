@@ -107,7 +107,7 @@ def test_a_copy_through_directml_is_a_copy() -> None:
 
     assert compute(device, twice, b"abc")[0][:6] == b"abcabc"
     with pytest.raises(ComError, match=r"CreateOperator\(TILE\) returned 0x80070057"):
-        device.create_operator(OperatorStruct.of(wrong))
+        device.create_operator(OperatorStruct.from_desc(wrong))
     device.close()
     assert (windows.wrong, windows.alive) == ([], [])
 

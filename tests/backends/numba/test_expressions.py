@@ -196,7 +196,7 @@ def test_numpy_computes_what_has_no_instructions(
     plan = plan_of(form, [slot("x", np.empty(5, dtype))], slot("y", np.empty(5, output)))
 
     assert reason in (numba.uses_numpy(plan) or "")
-    assert numba.refuses(plan) is None
+    assert numba.refusal_reason(plan) is None
 
 
 def test_gelu_is_one_instruction_near_the_exact_numbers(numba: NumbaBackend):

@@ -150,7 +150,7 @@ class CudaBackend:
             except CannotOpen as error:
                 yield index, error
 
-    def refuses(self, plan: Plan) -> str | None:
+    def refusal_reason(self, plan: Plan) -> str | None:
         """Strings, and a plan whose inputs never fit into the memory that may be taken.
 
         A small part of an output must fit beside them, or all outputs where they are computed together.
@@ -388,7 +388,7 @@ class CudaRun:
         stream = self.backend.lane()
         with self.backend.working(stream):
             stream.wait_event(self.uploaded)
-        fill = self._fill_from(self._computed()) if self.plan.form.in_one_go else self._fill
+        fill = self._fill_from(self._computed()) if self.plan.form.computed_whole else self._fill
         whole = self.plan.outputs[piece.output].layout
         part = Layout(whole.data_type, tuple(extents(piece.box)), whole.strides, piece.computed, whole.packed)
         self._make(part, piece.box, memory, lambda box, out: fill(box, out, piece.output))

@@ -80,7 +80,7 @@ class Dimension:
         return self.extent if self.span is None else self.span.mapping.input_size * self.repeat
 
     def part(self, width: int, *, ranked: bool = False) -> TablePart | None:
-        """The table of so many taps for each output, from its first output on; None where an index is the output's."""
+        """The table of `width` taps for each output, from its first output on; None where an index is the output's."""
         if self.span is None:
             return None
         table = KernelTable((self.span,), "indices" if width == 1 else "padded", width, self.repeat, ranked)

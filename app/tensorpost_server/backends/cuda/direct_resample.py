@@ -71,7 +71,7 @@ class _Walk:
 
     @classmethod
     def within(cls, slots: int, planes: int, height: int, rows: int) -> _Walk:
-        """The walk with so many rows to a chunk, or with fewer if there would be too few threads."""
+        """The walk with `rows` rows to a chunk, or with fewer if there would be too few threads."""
         while rows > FEWEST_ROWS and slots * planes * -(-height // rows) < ENOUGH_BLOCKS * THREADS:
             rows //= 2
         return cls(slots, planes, height, -(-height // -(-height // rows)))

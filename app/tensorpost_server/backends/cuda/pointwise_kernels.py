@@ -211,7 +211,7 @@ def _constant_type(computed_in: str) -> str:
 
 @lru_cache(maxsize=256)
 def structure_type(operands: int, constant_type: str, constants: int) -> np.dtype[Any]:
-    """`Points` of pointwise.cu for so many inputs and constants."""
+    """`Points` of pointwise.cu for `operands` inputs and `constants` constants."""
     axis = np.dtype(
         [("extent", "<u4"), ("magic", "<u4"), ("shift", "<u4"), ("unused", "<u4"), ("stride", "<i8", (operands + 1,))],
         align=True,

@@ -207,7 +207,7 @@ def _width(dimension: Dimension) -> int | None:
 def _passes(dimensions: list[Dimension], dtype: str, source: int) -> list[Step] | None:
     """One pass along each resampled dimension, those that shrink most first; float32 arrays in between."""
     anchored = dtype not in _FLOATS
-    # The current array holds so many entries of each dimension, the first of them being entry `low` of the input's.
+    # The current array's extent of each dimension; its first entry is entry `low` of the input's.
     low, held = [0] * len(dimensions), [dimension.extent for dimension in dimensions]
     for i, dimension in enumerate(dimensions):
         if dimension.taps is not None:

@@ -66,7 +66,7 @@ class _StagedWindow:
     high: NDArray[np.int32] | None = None
 
     def widest(self, tile: int, word: int = 1) -> int:
-        """Elements that any tile of so many outputs reads, from a multiple of `word` on."""
+        """Most elements that `tile` adjacent outputs read, counted from a multiple of `word` on."""
         if self.low is None or self.high is None:
             return min(tile, self.extent) + word - math.gcd(tile, word)
         first = np.arange(0, self.extent, tile)

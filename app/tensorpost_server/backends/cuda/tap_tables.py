@@ -21,7 +21,7 @@ __all__ = ["TAP", "ByteCache", "KernelTable", "Reach", "Span", "SpanTaps", "arra
 TAP = np.dtype([("index", "<i4"), ("weight", "<f4")])
 """`Tap` of resample.cu."""
 
-WHOLE_AXIS = 1 << 16  # outputs; up to so many an axis has one table, however its outputs are sliced
+WHOLE_AXIS = 1 << 16  # outputs; an axis of at most this length has one table, however its outputs are sliced
 MOST_TAPS = 1 << 23  # of one table: 64 MiB on the device
 AT_ONCE = 1 << 20  # taps that are asked for at once, each 16 bytes of host memory before they are compacted
 

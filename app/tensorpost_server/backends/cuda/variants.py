@@ -91,17 +91,17 @@ def copy_variant(store: int, load: int, *, splat: bool, wide: bool) -> Variant:
 
 
 def units_variant(item: int, *, wide: bool) -> Variant:
-    """Lays items of so many bytes in shared memory and writes them as vectors; see copy.cu."""
+    """Lays items of `item` bytes in shared memory and writes them as vectors; see copy.cu."""
     return _variant("copy.cu", "copy_units", UNITS=1, ITEM=item, WIDE=int(wide))
 
 
 def interleave_variant(item: int, lines: int) -> Variant:
-    """Interleaves so many lines of items of so many bytes, or splits one into as many; see copy.cu."""
+    """Interleaves `lines` lines of items of `item` bytes, or splits one line into as many; see copy.cu."""
     return _variant("copy.cu", "copy_interleaved", LINES=lines, ITEM=item)
 
 
 def rows_variant(item: int, parts: int) -> Variant:
-    """Makes rows of up to so many parts, 1 or 4, all aligned to so many bytes; see rows.cu."""
+    """Makes rows of up to `parts` parts, 1 or 4, all aligned to `item` bytes; see rows.cu."""
     return _variant("rows.cu", "copy_rows", ITEM=item, PARTS=parts)
 
 
@@ -131,12 +131,12 @@ _CUBIC = [(4, 1, 1), (1, 4, 1), (4, 4, 1)]
 
 
 def gather_variant(item: int) -> Variant:
-    """Nearest, for elements of so many bytes, read where they are; see resample.cu."""
+    """Nearest, for elements of `item` bytes, read where they are; see resample.cu."""
     return _variant("resample.cu", "resample_gather", GATHER=item, COLUMNS=min(8, 16 // item))
 
 
 def bytes_variant(columns: int, *, whole: bool) -> Variant:
-    """Linear along x and y of unsigned bytes, so many columns a thread, read where they are; see resample.cu."""
+    """Linear along x and y of unsigned bytes, `columns` columns a thread, read where they are; see resample.cu."""
     blocks = (8 if whole else 7) if columns == 8 else 10  # of 64 registers a thread, or 72, or 48
     return _variant("resample.cu", "resample_bytes", BYTES=1, COLUMNS=columns, WHOLE=int(whole), MIN_BLOCKS=blocks)
 

@@ -93,8 +93,8 @@ class DirectmlBackend(HostBackend):
             except CannotOpen as error:
                 yield adapter.index, error
 
-    def refuses(self, plan: Plan) -> str | None:
-        """What DirectML has no operator for on this device, what it has not taken before, and what does not fit."""
+    def refusal_reason(self, plan: Plan) -> str | None:
+        """Why the plan cannot run: no such operator here, refused before, or too large; None if it can run."""
         if len(plan.slices) == 0:
             return None  # there is nothing to compute
         needed = plan.input_bytes + plan.output_bytes
@@ -112,10 +112,10 @@ class DirectmlBackend(HostBackend):
         """Copy the inputs to the device and submit the operator; it may still be under way when this returns.
 
         Raises:
-            NoBackend: DirectML does not take the descriptor; `refuses` says so for `REFUSED_SECONDS`.
+            NoBackend: DirectML does not take the descriptor; `refusal_reason` says so for `REFUSED_SECONDS`.
             OutOfDeviceMemory: the device has no memory for it now.
             DeviceLost: the device was removed.
-            ValueError: the plan is one that `refuses` refuses.
+            ValueError: the plan is one that `refusal_reason` refuses.
         """
         run = DirectmlRun(self, plan)
         if len(plan.slices) == 0:

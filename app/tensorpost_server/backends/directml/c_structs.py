@@ -37,7 +37,7 @@ class Struct(ctypes.Structure):
     """A C struct that is passed by its address."""
 
     @property
-    def at(self) -> c_void_p:
+    def pointer(self) -> c_void_p:
         """Its address."""
         return c_void_p(ctypes.addressof(self))
 
@@ -90,7 +90,7 @@ class OperatorStruct:
     memory: list[Any]
 
     @classmethod
-    def of(cls, desc: OperatorDesc, *, owned: bool = True) -> OperatorStruct:
+    def from_desc(cls, desc: OperatorDesc, *, owned: bool = True) -> OperatorStruct:
         """Lay out a descriptor. Its rules are not looked at; DirectML has its own.
 
         Args:

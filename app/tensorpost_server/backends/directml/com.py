@@ -14,7 +14,7 @@ from typing import Any
 
 from .c_structs import Struct
 
-__all__ = ["ComError", "ComObject", "at", "create", "guid"]
+__all__ = ["ComError", "ComObject", "create", "guid"]
 
 RELEASE = 2  # IUnknown
 
@@ -44,7 +44,7 @@ class ComObject:
         self.address = address
 
     @property
-    def at(self) -> c_void_p:
+    def pointer(self) -> c_void_p:
         """Its address as an argument."""
         return c_void_p(self.address)
 
@@ -56,7 +56,7 @@ class ComObject:
             result: the ctypes type that is returned; None for nothing.
             arguments: ctypes values; structs and arrays are passed by their addresses.
         """
-        passed = [at(one) if isinstance(one, (ctypes.Structure, ctypes.Array)) else one for one in arguments]
+        passed = [pointer_to(one) if isinstance(one, (ctypes.Structure, ctypes.Array)) else one for one in arguments]
         table = c_void_p.from_address(self.address).value or 0
         function = c_void_p.from_address(table + slot * ctypes.sizeof(c_void_p)).value or 0
         prototype = ctypes.CFUNCTYPE(result, c_void_p, *map(type, passed))
@@ -79,7 +79,7 @@ class ComObject:
             ComError: it creates none.
         """
         address = c_void_p()
-        self.check(slot, what, *arguments, *([guid(iid)] if iid else []), at(address))
+        self.check(slot, what, *arguments, *([guid(iid)] if iid else []), pointer_to(address))
         return ComObject(address.value or 0)
 
     def release(self) -> None:
@@ -96,7 +96,7 @@ def create(what: str, function: Any, *arguments: Any) -> ComObject:
         ComError: it creates none.
     """
     address = c_void_p()
-    code = int(function(*arguments, at(address)))
+    code = int(function(*arguments, pointer_to(address)))
     if code < 0 or code > 0x7FFFFFFF:
         raise ComError(what, code)
     return ComObject(address.value or 0)
@@ -112,6 +112,6 @@ def guid(text: str) -> _Guid:
     return _Guid.from_buffer_copy(uuid.UUID(text).bytes_le)
 
 
-def at(value: Any) -> c_void_p:
+def pointer_to(value: Any) -> c_void_p:
     """The address of a ctypes value."""
     return c_void_p(ctypes.addressof(value))

@@ -15,7 +15,7 @@ from tensorpost.descriptors.feature_levels import FeatureLevel
 from ..base import MOST_DIRECTML_SECONDS
 from . import d3d12
 from .c_structs import OperatorStruct, array_of
-from .com import ComError, ComObject, at, create, guid
+from .com import ComError, ComObject, create, guid, pointer_to
 from .device_buffers import DeviceBuffers
 from .directml_dll import Libraries
 from .queue import Queue
@@ -55,7 +55,7 @@ def adapters(libraries: Libraries) -> list[Adapter]:
         ComError: DXGI fails.
     """
     found: list[Adapter] = []
-    factory = create("CreateDXGIFactory1", libraries.create_factory, guid(d3d12.IID_FACTORY).at)
+    factory = create("CreateDXGIFactory1", libraries.create_factory, guid(d3d12.IID_FACTORY).pointer)
     try:
         while True:
             try:
@@ -81,7 +81,9 @@ def _described(adapter: ComObject, index: int) -> Adapter:
     adapter.check(d3d12.ADAPTER_GET_DESC, "GetDesc1", desc)
     driver: str | None = None
     with suppress(ComError):  # it is for people only
-        adapter.check(d3d12.ADAPTER_CHECK_INTERFACE, "CheckInterfaceSupport", guid(d3d12.IID_DXGI_DEVICE), at(version))
+        adapter.check(
+            d3d12.ADAPTER_CHECK_INTERFACE, "CheckInterfaceSupport", guid(d3d12.IID_DXGI_DEVICE), pointer_to(version)
+        )
         driver = ".".join(map(str, reversed(struct.unpack("<4H", struct.pack("<q", version.value)))))
     name = bytes(desc.Description).decode("utf-16-le", "replace").partition("\0")[0]
     return Adapter(
@@ -124,24 +126,24 @@ class Device:
 
     def _open(self, libraries: Libraries, index: int, debug: bool, most_seconds: float) -> None:  # private
         own = self._own
-        factory = own(create("CreateDXGIFactory1", libraries.create_factory, guid(d3d12.IID_FACTORY).at))
+        factory = own(create("CreateDXGIFactory1", libraries.create_factory, guid(d3d12.IID_FACTORY).pointer))
         adapter = own(_adapter(factory, index))
         self.adapter = _described(adapter, index)
         if debug:
-            layer = own(create("D3D12GetDebugInterface", libraries.get_debug_interface, guid(d3d12.IID_DEBUG).at))
+            layer = own(create("D3D12GetDebugInterface", libraries.get_debug_interface, guid(d3d12.IID_DEBUG).pointer))
             layer.call(d3d12.DEBUG_ENABLE, None)
         self._d3d = own(
             create(
-                "D3D12CreateDevice", libraries.create_device, adapter.at, c_int32(d3d12.LOWEST_D3D),
-                guid(d3d12.IID_DEVICE).at,
+                "D3D12CreateDevice", libraries.create_device, adapter.pointer, c_int32(d3d12.LOWEST_D3D),
+                guid(d3d12.IID_DEVICE).pointer,
             )
         )  # fmt: skip
         if debug:
             self._info = own(self._d3d.create(d3d12.QUERY_INTERFACE, "QueryInterface", iid=d3d12.IID_INFO_QUEUE))
         self._dml = own(
             create(
-                "DMLCreateDevice1", libraries.create_dml_device, self._d3d.at,
-                c_int32(d3d12.DML_DEBUG if debug else 0), c_int32(d3d12.LOWEST_DML), guid(d3d12.IID_DML_DEVICE).at,
+                "DMLCreateDevice1", libraries.create_dml_device, self._d3d.pointer,
+                c_int32(d3d12.DML_DEBUG if debug else 0), c_int32(d3d12.LOWEST_DML), guid(d3d12.IID_DML_DEVICE).pointer,
             )
         )  # fmt: skip
         self.level = self._highest_level()
@@ -168,8 +170,8 @@ class Device:
 
     def _check_feature(self, feature: int, query: Any, found: Any) -> None:
         self._dml.check(
-            d3d12.DML_CHECK_FEATURE, "CheckFeatureSupport", c_int32(feature), c_uint32(ctypes.sizeof(query)), at(query),
-            c_uint32(ctypes.sizeof(found)), at(found),
+            d3d12.DML_CHECK_FEATURE, "CheckFeatureSupport", c_int32(feature), c_uint32(ctypes.sizeof(query)),
+            pointer_to(query), c_uint32(ctypes.sizeof(found)), pointer_to(found),
         )  # fmt: skip
 
     def messages(self) -> str:
@@ -179,9 +181,9 @@ class Device:
         said: list[str] = []
         for index in range(self._info.call(d3d12.INFO_COUNT, c_uint64)):
             size = c_uint64()
-            self._info.call(d3d12.INFO_GET, c_int32, c_uint64(index), c_void_p(), at(size))
+            self._info.call(d3d12.INFO_GET, c_int32, c_uint64(index), c_void_p(), pointer_to(size))
             block = ctypes.create_string_buffer(size.value)
-            self._info.check(d3d12.INFO_GET, "GetMessage", c_uint64(index), block, at(size))
+            self._info.check(d3d12.INFO_GET, "GetMessage", c_uint64(index), block, pointer_to(size))
             message = d3d12.Message.from_buffer(block)
             said.append(
                 ctypes.string_at(message.pDescription, message.DescriptionByteLength).decode("utf-8", "replace")
@@ -211,7 +213,7 @@ class Device:
         """
         operator, what = self.create_operator(desc), f"CompileOperator({desc.name})"
         try:
-            return self._dml.create(d3d12.DML_COMPILE, what, operator.at, c_int32(0), iid=d3d12.IID_DML_COMPILED)
+            return self._dml.create(d3d12.DML_COMPILE, what, operator.pointer, c_int32(0), iid=d3d12.IID_DML_COMPILED)
         except ComError as error:
             raise ComError(what, error.code, self.messages()) from None
         finally:
@@ -243,5 +245,5 @@ class Device:
 def binding_properties(dispatchable: ComObject) -> d3d12.BindingProperties:
     """IDMLDispatchable.GetBindingProperties, which returns a struct: its address follows `this`."""
     found = d3d12.BindingProperties()
-    dispatchable.call(d3d12.DISPATCHABLE_PROPERTIES, c_void_p, found.at)
+    dispatchable.call(d3d12.DISPATCHABLE_PROPERTIES, c_void_p, found.pointer)
     return found

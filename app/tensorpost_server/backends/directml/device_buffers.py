@@ -7,7 +7,7 @@ from ctypes import c_int32, c_uint32, c_void_p
 from dataclasses import dataclass
 
 from . import d3d12
-from .com import ComError, ComObject, at
+from .com import ComError, ComObject, pointer_to
 
 __all__ = ["KEPT_BYTES", "Buffer", "DeviceBuffers", "make_buffer", "make_staging"]
 
@@ -51,7 +51,7 @@ class DeviceBuffers:
         self.kept_bytes = self.lent_bytes = 0
 
     def take(self, size: int) -> Buffer:
-        """A buffer of at least so many bytes, with any content.
+        """A buffer of at least `size` bytes, with any content.
 
         Raises:
             ComError: E_OUTOFMEMORY, after all kept buffers were freed; or the device was removed.
@@ -120,7 +120,7 @@ def make_staging(d3d: ComObject, size: int, heap: int, state: int) -> Buffer:
     """
     resource = make_buffer(d3d, size, heap, state).resource
     address = c_void_p()
-    resource.check(d3d12.RESOURCE_MAP, "Map", c_uint32(0), c_void_p(), at(address))
+    resource.check(d3d12.RESOURCE_MAP, "Map", c_uint32(0), c_void_p(), pointer_to(address))
     return Buffer(resource, size, address.value or 0)
 
 

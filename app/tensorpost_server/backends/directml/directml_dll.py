@@ -52,7 +52,7 @@ class WindowsEvent:
         self.handle: int = create(None, 0, 0, None)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was set within so many seconds."""
+        """Whether the event was set within `seconds`."""
         return self._kernel32.WaitForSingleObject(c_void_p(self.handle), c_uint32(int(seconds * 1000))) == 0
 
     def close(self) -> None:

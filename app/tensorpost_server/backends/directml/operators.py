@@ -161,7 +161,7 @@ class CompiledOperators:
 
     def _made(self, desc: OperatorDesc) -> CompiledOperator:
         device = self._device
-        compiled = device.compile_operator(OperatorStruct.of(desc, owned=False))
+        compiled = device.compile_operator(OperatorStruct.from_desc(desc, owned=False))
         persistent: Buffer | None = None
         temporary: Buffer | None = None
         initializer: ComObject | None = None

@@ -272,7 +272,7 @@ def _created(device: Device, operators: dict[str, OperatorDesc]) -> dict[str, st
     found: dict[str, str] = {}
     for what, operator in operators.items():
         try:
-            device.create_operator(OperatorStruct.of(operator)).release()
+            device.create_operator(OperatorStruct.from_desc(operator)).release()
         except ComError as refused:
             found[what] = f"refused: 0x{refused.code:08X}"
         else:
@@ -299,7 +299,7 @@ def _repeats(device: Device) -> dict[str, str]:
 
 def _properties(device: Device) -> Any:
     desc = _tile(_tensor(1, 1, 1, 2), _tensor(1, 1, 1, 6), 1, 1, 1, 3)
-    compiled = device.compile_operator(OperatorStruct.of(desc))
+    compiled = device.compile_operator(OperatorStruct.from_desc(desc))
     found = binding_properties(compiled)
     compiled.release()
     return {name: int(getattr(found, name)) for name, *_ in BindingProperties._fields_}

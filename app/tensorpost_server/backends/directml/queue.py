@@ -18,7 +18,7 @@ import numpy as np
 
 from . import d3d12
 from .c_structs import TypedDesc, array_of
-from .com import ComError, ComObject, at
+from .com import ComError, ComObject, pointer_to
 from .device_buffers import Buffer, make_staging
 from .directml_dll import WindowsEvent
 
@@ -28,7 +28,7 @@ STAGING_BYTES = 16 << 20
 """Upload memory, and as much for reading back: each in two halves, one copied by the queue, one by the processor."""
 
 SUBMISSIONS = 4
-"""Command allocators: so many lists may be under way before the next one waits for the first."""
+"""Command allocators: the number of lists that may be under way before the next one waits for the first."""
 
 FEWEST_DESCRIPTORS = 64
 
@@ -99,8 +99,8 @@ class Queue:
             allocator = made(d3d12.DEVICE_ALLOCATOR, "CreateCommandAllocator", direct, iid=d3d12.IID_ALLOCATOR)
             self._submissions.append(_Submission(allocator))
         self.commands = made(
-            d3d12.DEVICE_LIST, "CreateCommandList", c_uint32(0), direct, self._submissions[0].allocator.at, c_void_p(),
-            iid=d3d12.IID_LIST,
+            d3d12.DEVICE_LIST, "CreateCommandList", c_uint32(0), direct, self._submissions[0].allocator.pointer,
+            c_void_p(), iid=d3d12.IID_LIST,
         )  # fmt: skip
         self.commands.check(d3d12.LIST_CLOSE, "Close")
         self.recorder = self.dml.create(d3d12.DML_RECORDER, "CreateCommandRecorder", iid=d3d12.IID_DML_RECORDER)
@@ -235,7 +235,7 @@ class Recording:
         """
         self._own = self._queue.next_submission()
         self._own.allocator.check(d3d12.ALLOCATOR_RESET, "Reset")
-        self._queue.commands.check(d3d12.LIST_RESET, "Reset", self._own.allocator.at, c_void_p())
+        self._queue.commands.check(d3d12.LIST_RESET, "Reset", self._own.allocator.pointer, c_void_p())
         self._written.clear()
 
     def submit(self) -> None:
@@ -251,7 +251,7 @@ class Recording:
         queue.queue.call(d3d12.QUEUE_EXECUTE, None, c_uint32(1), array_of(c_void_p, [queue.commands.address]))
         queue.submitted += 1
         self._own.done = queue.submitted
-        queue.queue.check(d3d12.QUEUE_SIGNAL, "Signal", queue.fence.at, c_uint64(queue.submitted))
+        queue.queue.check(d3d12.QUEUE_SIGNAL, "Signal", queue.fence.pointer, c_uint64(queue.submitted))
 
     def upload(self, source: memoryview, target: Buffer) -> None:
         """Copy memory into a buffer, with zeros up to a multiple of 4 bytes; it was read when this returns.
@@ -283,7 +283,7 @@ class Recording:
     def copy(self, source: Buffer, begin: int, target: Buffer, offset: int, size: int) -> None:
         """Copy bytes from one buffer into another."""
         self._queue.commands.call(
-            d3d12.LIST_COPY, None, target.resource.at, c_uint64(offset), source.resource.at, c_uint64(begin),
+            d3d12.LIST_COPY, None, target.resource.pointer, c_uint64(offset), source.resource.pointer, c_uint64(begin),
             c_uint64(size),
         )  # fmt: skip
 
@@ -324,7 +324,7 @@ class Recording:
             _bind_one(table, d3d12.TABLE_PERSISTENT, persistent, properties.PersistentResourceSize)
         assert self._own.heap is not None
         queue.commands.call(d3d12.LIST_SET_HEAPS, None, c_uint32(1), array_of(c_void_p, [self._own.heap.address]))
-        queue.recorder.call(d3d12.RECORDER_DISPATCH, None, queue.commands.at, dispatchable.at, table.at)
+        queue.recorder.call(d3d12.RECORDER_DISPATCH, None, queue.commands.pointer, dispatchable.pointer, table.pointer)
 
     def _table(self, dispatchable: ComObject, descriptors: int) -> ComObject:
         """This submission's binding table, over its own descriptor heap, reset to what is dispatched."""
@@ -347,14 +347,14 @@ class Recording:
 
 def _start(heap: ComObject, slot: int) -> int:
     handle = c_uint64()
-    heap.call(slot, c_void_p, at(handle))  # returns a struct
+    heap.call(slot, c_void_p, pointer_to(handle))  # returns a struct
     return handle.value
 
 
 def _bind(table: ComObject, slot: int, bound: Sequence[Binding]) -> None:
     buffers = [None if one is None else d3d12.BufferBinding(one[0].resource.address, 0, one[1]) for one in bound]
     descs = [
-        TypedDesc(d3d12.BINDING_NONE, None) if one is None else TypedDesc(d3d12.BINDING_BUFFER, one.at)
+        TypedDesc(d3d12.BINDING_NONE, None) if one is None else TypedDesc(d3d12.BINDING_BUFFER, one.pointer)
         for one in buffers
     ]
     table.call(slot, None, c_uint32(len(descs)), array_of(TypedDesc, descs))
@@ -362,7 +362,7 @@ def _bind(table: ComObject, slot: int, bound: Sequence[Binding]) -> None:
 
 def _bind_one(table: ComObject, slot: int, buffer: Buffer, size: int) -> None:
     binding = d3d12.BufferBinding(buffer.resource.address, 0, size)
-    table.call(slot, None, TypedDesc(d3d12.BINDING_BUFFER, binding.at))
+    table.call(slot, None, TypedDesc(d3d12.BINDING_BUFFER, binding.pointer))
 
 
 def _address(memory: memoryview) -> int:

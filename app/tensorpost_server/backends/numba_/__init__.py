@@ -113,7 +113,7 @@ class NumbaBackend(HostBackend):
     kernels: Kernels = field(default_factory=library.load, repr=False)
     _recipes: dict[int, _Recipe] = field(default_factory=dict[int, _Recipe], repr=False)
 
-    def refuses(self, plan: Plan) -> str | None:
+    def refusal_reason(self, plan: Plan) -> str | None:
         """Always None: NumPy computes what no loop was compiled for."""
         del plan
         return None
@@ -220,7 +220,7 @@ def _planner_for(form: Form, inputs: tuple[str, ...], outputs: tuple[str, ...]) 
             exact = not integer or (bits <= EXACT_WEIGHT_BITS and not form.round_each_axis)
             return _resampling(form.axes, outputs[0], exact=exact, anchored=False)
         case Lines() if 0 not in form.sizes:
-            return ReductionPlanner.of(form, inputs[0])
+            return ReductionPlanner.for_form(form, inputs[0])
         case _:
             return f"it has no {type(form).__name__}"
 

@@ -77,7 +77,7 @@ class _Scratch(threading.local):
     kept: tuple[NDArray[np.uint8], int] = (np.empty(0, np.uint8), 0)
 
     def block(self, size: int) -> tuple[NDArray[np.uint8], int]:
-        """A block of so many bytes or more, which the thread's next plan may be given too, and its address."""
+        """A block of at least `size` bytes, which the thread's next plan may be given too, and its address."""
         if self.kept[0].size >= size:
             return self.kept  # asking NumPy where they are would take a microsecond
         memory = np.empty(size, np.uint8)

@@ -51,7 +51,7 @@ class ReductionPlanner:
     flipped: int
 
     @classmethod
-    def of(cls, form: Lines, type_name: str) -> Callable[[Kernels], ReductionPlanner] | str:
+    def for_form(cls, form: Lines, type_name: str) -> Callable[[Kernels], ReductionPlanner] | str:
         """Makes planners of a form of elements of a type, or says why NumPy computes it."""
         if not form.reduction:
             return "it has no Lines but reductions"

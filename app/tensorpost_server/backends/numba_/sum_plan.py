@@ -15,7 +15,7 @@ from .tap_tables import MOST_ENTRIES, WIDE, ColumnBlock, TapTable, most_taps, ta
 
 __all__ = ["SumPlanner"]
 
-FEW_CHANNELS = 16  # so many elements side by side are resampled as if each were a column
+FEW_CHANNELS = 16  # up to this many adjacent elements are resampled as if each were a column
 MOST_BETWEEN = 1 << 20  # elements between two passes, 4 MiB; a box that needs more is cut
 LINE = 64  # bytes of a cache line
 

@@ -80,7 +80,7 @@ class TapTable:
 
     @property
     def pitch(self) -> int:
-        """Outputs, and thereby elements from one tap's row to the next one's."""
+        """Row stride of the table, in elements: the number of outputs."""
         return self.index.shape[1]
 
     @property
@@ -114,7 +114,7 @@ class _Tables:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
+    def table(self, mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:
         key = (mapping, start, stop, channels)
         with self._lock:
             found = self._kept.pop(key, None)
@@ -158,8 +158,8 @@ def table_of(mapping: AxisMap, start: int, stop: int, channels: int = 1) -> TapT
     """
     size = mapping.output_size
     if most_taps(mapping) * size * channels <= MOST_ENTRIES:
-        return _TABLES.of(mapping, 0, size, channels)
-    return _TABLES.of(mapping, start, stop, channels)
+        return _TABLES.table(mapping, 0, size, channels)
+    return _TABLES.table(mapping, start, stop, channels)
 
 
 def _make(mapping: AxisMap, start: int, stop: int, channels: int) -> TapTable:

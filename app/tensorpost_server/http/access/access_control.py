@@ -46,7 +46,7 @@ _CHALLENGE = 'Bearer realm="tensorpost"'
 
 
 class TokenBucket:
-    """A quota: so many tokens a minute, of which a whole minute's may be taken at once. It may be overdrawn.
+    """A quota of `per_minute` tokens, of which a whole minute's may be taken at once. It may be overdrawn.
 
     What a request takes is known only when its response is complete, so it begins if anything is left, and those after
     it wait until the debt is paid.
@@ -137,7 +137,7 @@ class AccessControl:
         """
         if self._file is not None:
             self._grant(self._file.read(), time.monotonic())
-        self._tokens = TokenReader.of(self._settings)
+        self._tokens = TokenReader.from_settings(self._settings)
         if self._tokens is not None:
             self._tokens.open()
 

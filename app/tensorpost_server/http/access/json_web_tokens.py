@@ -107,7 +107,7 @@ class TokenReader:
         self._keys: tuple[IssuerKey, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings) -> TokenReader | None:
+    def from_settings(cls, settings: Settings) -> TokenReader | None:
         """The reader that the settings ask for; None if they name no file.
 
         Raises:

@@ -22,7 +22,7 @@ _BUFFER_BYTES = 256 * 1024
 
 
 def is_large(length: int) -> bool:
-    """Whether a body of so many bytes is counted."""
+    """Whether a body of `length` bytes is counted."""
     return length >= DIRECT_BYTES
 
 
@@ -99,7 +99,7 @@ class CountedBody(asyncio.BufferedProtocol):
         return self._filled
 
     def _advance(self, count: int) -> None:
-        """Continue after so many bytes were written to the first view."""
+        """Continue after `count` bytes were written to the first view."""
         self._filled += count
         if (room := self._views.popleft()[count:]).nbytes:
             self._views.appendleft(room)

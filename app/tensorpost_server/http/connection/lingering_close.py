@@ -58,7 +58,7 @@ class LingeringClose:
         return True
 
     def half_close(self, give_up: Callable[[], object]) -> None:
-        """The caller sends no more; `give_up` is called soon, and looks whether its response has begun."""
+        """Start the half-closed timer, which calls `give_up` after HALF_CLOSED_SECONDS."""
         if self.half_closed_timer is None:
             self.half_closed_timer = self._loop.call_later(HALF_CLOSED_SECONDS, give_up)
 

@@ -48,7 +48,7 @@ class ConnectionLimits:
     proxies: TrustedProxies | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> ConnectionLimits:
+    def from_settings(cls, settings: Settings) -> ConnectionLimits:
         """The limits in the settings."""
         return cls(
             settings.max_http_head_bytes, settings.head_timeout_seconds, settings.receive_timeout_seconds,

@@ -116,5 +116,5 @@ class AccessLog:
             self._thread.put([self._line(record) for record in records])
 
     def close(self, patience: float = 2.0) -> None:
-        """Write what waits, for at most so many seconds."""
+        """Write the lines that wait; take at most `patience` seconds."""
         self._thread.close(patience)

@@ -40,18 +40,18 @@ class BatchThread(Generic[Item]):
 
     @property
     def full(self) -> bool:
-        """Whether so many batches wait that one more would be lost."""
+        """Whether the queue is full, so that one more batch would be dropped."""
         return self._batches.qsize() >= MOST_BATCHES
 
     def put(self, batch: Sequence[Item]) -> None:
-        """Hand a batch on, soon; it is lost if too many wait."""
+        """Queue a batch; it is dropped if the queue is full."""
         if self.full:
             self.dropped += len(batch)
         else:
             self._batches.put(batch)
 
     def close(self, patience: float = 2.0) -> None:
-        """Hand on what waits, for at most so many seconds."""
+        """Flush the queue; wait at most `patience` seconds."""
         self._batches.put(None)
         self._closing.set()
         self._thread.join(patience)

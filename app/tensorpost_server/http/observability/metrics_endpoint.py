@@ -35,7 +35,7 @@ async def read_metrics(request: Request) -> Response:
         service.records.flush()
         samples = [*service.metrics.samples(), *_state(service)]
         # With every operator in use it takes 40 ms and more, so it does not run on the event loop's thread.
-        text = await service.parsing.of("metrics").run(True, _written, samples, encode)
+        text = await service.parsing.for_caller("metrics").run(True, _written, samples, encode)
     return Response(text, headers={"Vary": "Accept"}, media_type=content_type)
 
 

@@ -99,7 +99,7 @@ class RequestTrace(NamedTuple):
     timeline: Timeline
 
     @staticmethod
-    def of(fields: Mapping[bytes, bytes]) -> RequestTrace:
+    def from_headers(fields: Mapping[bytes, bytes]) -> RequestTrace:
         """Begin to trace a request with these header fields."""
         sent = {name: fields[name.encode()] for name in _CONTEXT if name.encode() in fields}
         return RequestTrace({name: value.decode("latin-1") for name, value in sent.items()}, Timeline())

@@ -49,7 +49,7 @@ class CudaRegion(Region):
         """Open the memory of a handle.
 
         Raises:
-            InvalidRequest: it cannot be opened, or has not so many bytes.
+            InvalidRequest: it cannot be opened, or is smaller.
         """
         opened: list[DeviceMemory] = []
         backend = _sharing(worker)

@@ -92,7 +92,7 @@ class InferExecution(Execution):
         return region
 
     def _format_of(self, length: int) -> InferFormat:
-        return InferFormat.of(self._fields, length)
+        return InferFormat.from_headers(self._fields, length)
 
     async def _prepare(
         self, key: RequestKey, body: RequestBody, stages: Stages, watch: CallerWatch
@@ -122,7 +122,7 @@ class InferExecution(Execution):
         plan, options = prepared.plan, prepared.options
         wanted, index = options.backend or self._service.workers().default, worker.backend.index
         runs = wanted in ("auto", worker.backend.name) and options.device in (None, index)
-        runs = runs and worker.refuses(plan) is None
+        runs = runs and worker.refusal_reason(plan) is None
         device_inputs: dict[int, DeviceMemory] = {}
         checked = -1 if plan.index_range is None else prepared.order[plan.index_range.input]  # is read on the host
         for name, (region, part) in self._device_inputs.items():
@@ -269,7 +269,7 @@ class InferExecution(Execution):
             await self._slow_threads.run(len(block) > _INLINE_COPY_BYTES, region.write, block, offset)
 
     def _limit_wait(self, seconds: float | None) -> None:
-        """Let the request end after so many seconds, unless its answer has begun."""
+        """Let the request end after `seconds`, unless its answer has begun; None sets no limit."""
         if seconds is not None:
             end = asyncio.get_running_loop().time() + seconds
             before = self._limit.when()

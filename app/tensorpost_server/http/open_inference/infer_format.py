@@ -30,7 +30,7 @@ class InferFormat(NamedTuple):
     response_coding: Coding | None
 
     @classmethod
-    def of(cls, fields: Mapping[bytes, bytes], length: int) -> InferFormat:
+    def from_headers(cls, fields: Mapping[bytes, bytes], length: int) -> InferFormat:
         """The format that the header fields name.
 
         Raises:
