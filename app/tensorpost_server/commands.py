@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from tensorpost.problems import InvalidParameter, NoBackend, nearest
+from tensorpost.problems import InvalidParameter, NoBackend, TensorpostError, nearest
 
 from .backends import CannotOpen
 from .backends.numba_ import library
@@ -110,7 +110,12 @@ def serve(
         if sys.stderr.isatty() and log_format(settings) == "console" and not address.startswith("unix:"):
             page = f"page: {address}/   " if settings.playground else ""
             sys.stderr.write(f"{page}documentation: {address}/docs   stop: Ctrl+C\n")
-        server.run_until_stopped(listener)
+        try:
+            server.run_until_stopped(listener)
+        except Exception as error:
+            if log_format(settings) == "json":  # the command line says it once more, in plain text
+                _log.critical("%s", error, exc_info=not isinstance(error, TensorpostError))
+            raise
 
 
 def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = None, log_level: str = "info") -> None:
@@ -432,5 +437,11 @@ def unknown_variables() -> list[str]:
 def _log_to_standard_error(log_level: str, settings: Settings) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(log_formatter(settings))
+    handler.addFilter(_says_more_than_uvicorn)
     logging.captureWarnings(True)
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
+
+
+def _says_more_than_uvicorn(record: logging.LogRecord) -> bool:
+    """Whether a record is not uvicorn's about a failed start, which our own error with its reason follows."""
+    return record.getMessage() != "Application startup failed. Exiting."

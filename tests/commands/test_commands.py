@@ -315,6 +315,16 @@ def test_a_backend_that_does_not_exist_is_a_sentence() -> None:
     assert "startup failed" not in said
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="DirectML may be there")
+def test_a_collector_of_json_sees_why_the_server_did_not_start() -> None:
+    record, sentence = refused("--port", "0", TENSORPOST_BACKEND="directml").splitlines()
+
+    found = json.loads(record)
+    assert (found["event"], found["level"], "exception" in found) == ("log", "critical", False)
+    assert "backend 'directml' was asked for and cannot be opened" in found["message"]
+    assert sentence == f"error: {found['message']}"
+
+
 def test_an_unknown_log_level_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="log level 'loud' does not exist; there are critical, error, warning"):
         commands.serve(log_level="loud")

@@ -184,6 +184,7 @@ def test_the_command_ends_with_an_error_so_that_a_supervisor_starts_it_again():
         server.communicate()
 
     assert (server.returncode, out) == (1, "")
+    assert '"level": "critical"' in err
     assert "cuda:0 failed for good: a kernel touched memory that is not its own; this process ends" in err
     assert err.endswith("error: a device failed for good (the log says which); start the server again\n")
     assert "Traceback" not in err
