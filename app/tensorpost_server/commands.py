@@ -38,6 +38,7 @@ from .serving import (
     library_version,
     uvicorn_config,
 )
+from .setting_errors import read_settings
 from .settings import CONFIG_FILE, ENVIRONMENT_PREFIX, Settings, origins, setting_variable
 
 __all__ = [
@@ -87,7 +88,7 @@ def serve(
     if log_level not in LOG_LEVELS:
         raise InvalidParameter(f"log level {log_level[:40]!r} does not exist; there are {', '.join(LOG_LEVELS)}")
     chosen = {"host": host, "port": port, "uds": uds}
-    settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
+    settings = read_settings(**{name: value for name, value in chosen.items() if value is not None})
     _log_to_standard_error(log_level, settings)
     for sentence in unknown_variables():
         _log.warning(sentence)
@@ -126,7 +127,7 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         ModuleNotFoundError: Ray is not installed; the message names the extra.
     """
     chosen = {"host": host, "port": port}
-    settings = _settings(**{name: value for name, value in chosen.items() if value is not None})
+    settings = read_settings(**{name: value for name, value in chosen.items() if value is not None})
     _log_to_standard_error(log_level, settings)
     for sentence in unknown_variables():
         _log.warning(sentence)
@@ -150,6 +151,11 @@ def _check_access_from_outside(settings: Settings, address: str) -> None:
     Raises:
         InvalidParameter: anybody could call, and no setting says that this is meant.
     """
+    if settings.trusted_proxies.strip() == "*":
+        _log.warning(
+            "whoever can reach %s may say whose requests it sends (%s is *): let nobody but one proxy reach it",
+            address, setting_variable("trusted_proxies"),
+        )  # fmt: skip
     keys, anonymous = setting_variable("keys_file"), setting_variable("allow_anonymous")
     if settings.keys_file is not None or settings.jwks_file is not None:
         if settings.tls_certificate is None:
@@ -180,7 +186,7 @@ def doctor() -> list[dict[str, object]]:
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
-    settings = _settings()
+    settings = read_settings()
     choice = choose_protocol(settings)
     pool = open_pool(settings, "auto", when_lost=_log.critical)
     try:
@@ -386,7 +392,7 @@ def config() -> list[dict[str, object]]:
     Raises:
         InvalidParameter: an environment variable has a value that its setting cannot take.
     """
-    settings = _settings()
+    settings = read_settings()
     values, found = settings.model_dump(mode="json"), origins()
     return [
         {
@@ -415,31 +421,12 @@ def unknown_variables() -> list[str]:
             hint = f"did you mean {guess}?" if guess else "`tensorpost config` lists the settings"
             sentences.append(f"the environment variable {name[:80]} sets nothing; {hint}")
     if links:
+        several, one = f"{len(links)} variables of a Kubernetes Service are", "a variable of a Kubernetes Service is"
+        example = f"{links[0][:80]}{' for one' if links[1:] else ''}"
         sentences.append(
-            f"{len(links)} variables of a Kubernetes Service are ignored, {links[0][:80]} for one; "
-            "enableServiceLinks: false in the pod leaves them out"
+            f"{several if links[1:] else one} ignored, {example}; enableServiceLinks: false in the pod leaves them out"
         )
     return sentences
-
-
-def _settings(**arguments: Any) -> Settings:
-    try:
-        return Settings(**arguments)
-    except ValidationError as error:
-        sentences: list[str] = []
-        for line in error.errors(include_url=False):
-            name = str(line["loc"][0])
-            origin, value = origins()[name], repr(str(line["input"])[:80])
-            if name in arguments:
-                where = f"--{name}"
-            elif origin in ("environment", "default"):
-                where = setting_variable(name)
-            elif origin.startswith(ENVIRONMENT_PREFIX):
-                where, value = origin, "the content of its file"  # which may be a secret
-            else:
-                where = f"{name} in {origin}"
-            sentences.append(f"{where} is {value}: {line['msg'][0].lower()}{line['msg'][1:]}")
-        raise InvalidParameter("; ".join(sentences)) from None
 
 
 def _log_to_standard_error(log_level: str, settings: Settings) -> None:

@@ -34,7 +34,7 @@ from .engine import Pool
 from .http.connection.acceptor import Acceptor
 from .http.connection.timeouts import ConnectionLimits
 from .http.connection.tls import TlsFiles, uvicorn_options
-from .settings import ENVIRONMENT_PREFIX, Settings, setting_variable
+from .settings import Settings, setting_variable
 
 __all__ = [
     "GuardedApplication",
@@ -136,7 +136,7 @@ def choose_protocol(settings: Settings) -> ProtocolChoice:
     missing = tuple(name for name in faster if find_spec(name) is None)
     if "httptools" in missing and wished in ("direct", "httptools"):
         raise InvalidParameter(
-            f"{ENVIRONMENT_PREFIX}HTTP_PROTOCOL is {wished!r}, which needs httptools: {install_command('server')}, "
+            f"{setting_variable('http_protocol')} is {wished!r}, which needs httptools: {install_command('server')}, "
             "or choose auto or h11"
         )
     best = "h11" if "httptools" in missing else "direct"

@@ -464,7 +464,13 @@ class Settings(BaseSettings):
     @classmethod
     def _presets_of_text(cls, value: object) -> object:
         """Read JSON, in which a variable has them."""
-        return json.loads(value) if isinstance(value, str) else value
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"this is no JSON ({error}); expected an object of presets by name, for instance "
+                '{"twice": {"operator": "tile", "attributes": {"repeats": [2, 2]}}}'
+            ) from None
 
     def threads_by_backend(self) -> dict[str, int]:
         """How many slices each backend computes at the same time; 1 for a backend that is not named."""

@@ -20,8 +20,7 @@ from .descriptors import BufferTensorDesc, TileOperatorDesc
 from .frame import encode_head
 from .layout import Layout
 from .onnx import NEWEST_OPSET, OnnxNode, OnnxTensor
-from .onnx._reading import schema_of
-from .onnx.schemas import OnnxInput
+from .onnx.schemas import OnnxInput, schema_of
 from .operation import Operation, Slot
 from .problems import InvalidParameter, counted
 from .resampling import Resampling, resampling

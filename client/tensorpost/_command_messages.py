@@ -13,7 +13,8 @@ from ._files import Source, picture_axes
 from .datatypes import TensorDataType
 from .descriptors import OperatorDesc
 from .descriptors.catalogue import FieldFacts
-from .descriptors.operator_desc import in_attribute_names
+from .descriptors.operator_desc import in_attribute_names, output_settings
+from .onnx import OnnxSchema
 from .problems import InvalidDescriptor, InvalidParameter, InvalidRequest, Violation
 
 __all__ = ["node_words", "option_words", "picture_notes", "setting_words"]
@@ -25,6 +26,11 @@ _EXAMPLES: Mapping[str, str] = {
     "OPERATOR_DESC_ARRAY": """'[{"type": "ACTIVATION_RELU", "desc": {}}]'""",
 }  # fmt: skip
 """How a shell writes a value of each of DirectML's schema types."""
+_NODE_EXAMPLES: Mapping[str, str] = {
+    "axes": "0,1", "equation": "'ij->ji'", "pads": "0,0,1,1", "perm": "1,0", "scales": "1,1,2,2", "shape": "2,3",
+    "sizes": "1,1,4,4", "split": "1,1", "to": "float16",
+}  # fmt: skip
+"""How values of ONNX's attributes and small inputs are written whose type does not say it."""
 _LIST = re.compile(r"\b(?:array|entry|entries)\b")
 """What a rule expects of a list."""
 
@@ -95,26 +101,30 @@ def setting_words(cls: type[OperatorDesc], error: InvalidDescriptor) -> InvalidD
         if name in fields:
             examples[f"-s {fields[name].attribute_name}={_example(cls, fields[name])}"] = None
             violation = replace(violation, path=(f"--set {fields[name].attribute_name}",))  # noqa: PLW2901 # named anew
-        elif violation.code == "field-missing" and name.startswith("Output"):
-            examples["-s output_data_type=FLOAT32 -s output_sizes=1,1,..."] = None
+        elif settings := output_settings(violation):
+            values = {"output_data_type": "FLOAT32", "output_sizes": "1,1,4,4"}
+            examples[" ".join([f"-s {setting}={values[setting]}" for setting in settings])] = None
+            message = f"{' and '.join(settings)} must be given, since the output does not follow from the rest"
+            violation = replace(violation, path=(f"--set {settings[0]}",), message=message)  # noqa: PLW2901 # named anew
         shown.append(violation)
     return _with_examples(error, shown, examples)
 
 
-def node_words(error: InvalidDescriptor, tensors: Sequence[str]) -> InvalidDescriptor:
+def node_words(error: InvalidDescriptor, schema: OnnxSchema) -> InvalidDescriptor:
     """The error of an ONNX node whose attributes and small inputs were given with `--set`.
 
     Args:
         error: the violations, with paths of a node's document.
-        tensors: the inputs that are files.
+        schema: the version of the operator; its data inputs are files.
     """
+    tensors = [slot.name for slot in schema.data_inputs]
     shown: list[Violation] = []
     examples: dict[str, None] = {}
     for violation in error.violations:
         name = str(violation.path[1]) if len(violation.path) > 1 else ""
         if name and name not in tensors:
             if violation.code != "attribute-unknown":
-                examples[f"-s {name}=VALUE"] = None
+                examples[f"-s {name}={_node_example(schema, name)}"] = None
             violation = replace(violation, path=(f"--set {name}",))  # noqa: PLW2901 # named anew
         elif violation.code == "input-missing":
             message = violation.message.replace("described by its type and shape", "which is a file")
@@ -131,6 +141,16 @@ def _with_examples(error: InvalidDescriptor, shown: list[Violation], examples: I
     return found
 
 
+def _node_example(schema: OnnxSchema, name: str) -> str:
+    """How a value of an attribute or a small input is written: `scales=1,1,2,2`."""
+    attribute = schema.attribute(name)
+    if name in _NODE_EXAMPLES or attribute is None:
+        return _NODE_EXAMPLES.get(name, "1")
+    if attribute.choices:
+        return str(attribute.choices[0])
+    return {"FLOAT": "0.5", "INT": "1", "FLOATS": "1.5,1.5", "INTS": "1,1"}.get(attribute.type, "VALUE")
+
+
 def _example(cls: type[OperatorDesc], field: FieldFacts) -> str:
     kind: Any = cls.model_fields[field.attribute_name].annotation
     if kind is bool:
@@ -139,4 +159,4 @@ def _example(cls: type[OperatorDesc], field: FieldFacts) -> str:
         return TensorDataType.FLOAT32.name
     if isinstance(kind, type) and issubclass(kind, IntEnum):
         return next(iter(kind)).name
-    return _EXAMPLES[field.type]
+    return "0,1" if field.attribute_name == "axes" else _EXAMPLES[field.type]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, TextIO, cast
 
 import typer
 
 from ._server_commands import server_commands
 from ._terminal import print_json, print_table
+from .problems import InvalidParameter
 
 __all__ = ["keys"]
 
@@ -28,7 +31,7 @@ HolderArgument = Annotated[
 ]
 
 
-@keys.command(epilog="Example: tensorpost keys add anna --keys-file keys.jsonl --days 90 > anna.key")
+@keys.command(epilog="Example: tensorpost keys add anna --keys-file keys.jsonl --days 90 --output anna.key")
 def add(
     name: HolderArgument,
     *,
@@ -41,18 +44,49 @@ def add(
     bytes_per_minute: Annotated[
         int | None, typer.Option(min=1, help="Bytes of its requests and responses together.  [default: any]")
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="New file for it that only you can read, as --api-key-file wants it."),
+    ] = None,
 ) -> None:
     """Make a key and print it, once: the file keeps its SHA-256 only. Running servers take it within a second."""
-    key: str = server_commands().add_key(
-        keys_file,
-        name,
-        scopes=scope or ["run"],
-        days=days,
-        requests_per_minute=requests_per_minute,
-        bytes_per_minute=bytes_per_minute,
-    )
-    typer.echo(f"the key of {name}; it is kept nowhere else and cannot be shown again:", err=True)
-    typer.echo(key)
+    with nullcontext() if output is None else _private_file(output) as file:
+        key: str = server_commands().add_key(
+            keys_file,
+            name,
+            scopes=scope or ["run"],
+            days=days,
+            requests_per_minute=requests_per_minute,
+            bytes_per_minute=bytes_per_minute,
+        )
+        if file is None:
+            typer.echo(f"the key of {name}; it is kept nowhere else and cannot be shown again:", err=True)
+            typer.echo(key)
+        else:
+            file.write(f"{key}\n")
+    if output is not None:
+        typer.echo(f"the key of {name} is in {output}, which only you can read; it is kept nowhere else", err=True)
+
+
+@contextmanager
+def _private_file(path: Path) -> Generator[TextIO]:
+    """A new file of mode 0600, which is removed again if an error follows.
+
+    Raises:
+        InvalidParameter: it is there already, or cannot be made.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidParameter(f"{path} exists; no key was made: name a new file for it after --output") from None
+    except OSError as error:
+        raise InvalidParameter(f"{path} cannot be written to ({error.strerror}); no key was made") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @keys.command(name="list", epilog="Example: tensorpost keys list --keys-file keys.jsonl")

@@ -31,6 +31,7 @@ DNS_PREFIX = "dns+"
 _LOOKUP_SECONDS = 30.0  # between two look-ups of a name; the usual time to live of a name in a cluster
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0  # of a server that failed; doubled with every failure in a row
 _HEAD_BYTES = 4096  # what a call counts beside its body, so that small calls are spread too
+_MOST_NAMED = 4  # servers in a message
 _PROBE_BYTES = 1 << 20  # a body from which on a server that failed is asked first whether it takes requests
 
 
@@ -173,13 +174,15 @@ class ManyServers:
         """Send a request, as `Transport.ask`, to the least busy server, and to the others if that cannot answer.
 
         Raises:
-            TensorpostError: the refusal or failure of the last server that was tried.
+            TensorpostError: the refusal or failure of the last server that was tried; its detail has those of the
+                others too.
         """
         runtime = self._first.runtime
         deadline = Deadline(runtime, self._first.origin)
         await self._look_up(runtime, deadline)
         span: CallSpan | None = None
         fields, retry, waited, tried = request.fields, 1, 0.0, list[_ServerState]()
+        failures = dict[str, str]()
         while True:
             server = self._least_busy(tried)
             tried.append(server)
@@ -189,7 +192,9 @@ class ManyServers:
             try:
                 response = await self._attempt(server, request, deadline)
             except TensorpostError as error:
-                again = worth_retrying(error)
+                again, origin = worth_retrying(error), str(server.transport.origin)
+                failures.pop(origin, None)
+                failures[origin] = error.detail
                 elsewhere = again and not isinstance(error, QuotaExceeded) and self._someone_else(tried)
                 wait = 0.0 if elsewhere else None
                 if repeat and again and not elsewhere and retry <= self._first.retries:
@@ -197,6 +202,8 @@ class ManyServers:
                 if wait is None or wait >= deadline.left:
                     if span is not None:
                         span.end(error.status, error)
+                    if again and len(failures) > 1:
+                        error.detail = _detail_of_all(failures)
                     raise
                 if span is not None:
                     span.repeats(retry, error)
@@ -286,3 +293,10 @@ class ManyServers:
         for address, server in known.items():
             if address not in found:
                 await server.transport.close()  # calls under way keep their connection until they end
+
+
+def _detail_of_all(failures: dict[str, str]) -> str:
+    """What several servers said that failed, by their origins; the last one first."""
+    said = [detail if origin in detail else f"{origin}: {detail}" for origin, detail in reversed(failures.items())]
+    more = [f"and {len(said) - _MOST_NAMED} other servers"] if said[_MOST_NAMED:] else []
+    return "; ".join([*said[:_MOST_NAMED], *more])

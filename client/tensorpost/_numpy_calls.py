@@ -10,8 +10,9 @@ nearest one; `slice` takes no single indices, which would leave out an axis; `sp
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from types import EllipsisType
+from types import EllipsisType, FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
@@ -58,6 +59,9 @@ class NumpyCalls:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def _node(self, op_type: str, inputs: Sequence[Any], options: CallOptions, **attributes: Any) -> Any:
+        for name in options:
+            if name not in CallOptions.__annotations__:
+                raise TypeError(f"{_method_name()}() got an unexpected keyword argument {name!r}")
         node, arrays = onnx_node(op_type, inputs, NEWEST_OPSET, None, attributes)
         return cast("Any", self).run(node, arrays, **options)
 
@@ -254,6 +258,19 @@ class NumpyCalls:
     def matmul(self, x1: ArrayLike, x2: ArrayLike, **options: Unpack[CallOptions]) -> Any:
         """Matrix product, as `numpy.matmul`, for floating-point numbers and for integers of 32 and 64 bits."""
         return self._node("MatMul", _promoted(x1=x1, x2=x2), options)
+
+
+for _name, _method in vars(NumpyCalls).items():
+    if isinstance(_method, FunctionType) and not _name.startswith("_"):
+        _method.__qualname__ = _name  # in Python's own TypeErrors: users know no class of the name NumpyCalls
+
+
+def _method_name() -> str:
+    """The method that the user called, from inside of it."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name.startswith("_"):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_name
 
 
 def _array(x: object, name: str = "x") -> AnyArray:

@@ -55,7 +55,7 @@ from .frame import encode_npy_head
 from .images import encode_image
 from .onnx import OnnxNode, lower
 from .operation import Operation
-from .problems import InvalidDescriptor, InvalidParameter, UnsupportedAtLevel, Violation
+from .problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnsupportedAtLevel, Violation
 from .resampling import DML_TYPES, ResamplingMode, resampling
 from .strict_json import read_json
 
@@ -180,7 +180,10 @@ def resample(
     ] = None,
     axes: Annotated[
         str | None,
-        typer.Option(help="Axes to resize, as in -2,-1.  [default: rows and columns of a picture, all axes of an npy]"),
+        typer.Option(
+            help="Axes to resize, as in -2,-1.  [default: rows and columns of a picture; all axes of an npy, where a "
+            "number is given for each]"
+        ),
     ] = None,
     mode: Annotated[
         str, typer.Option(help="linear or nearest.", autocompletion=lambda: ["linear", "nearest"])
@@ -206,15 +209,21 @@ def resample(
     kind: ResamplingMode = usage("--mode", functools.partial(mode_named, antialias=antialias), mode)
     client = client_of(url, uds, timeout, api_key=api_key_file)
     read = read_array(source)
-    if chosen is None:
-        chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
-    if size is not None and "x" in size.lower() and len(chosen) != 2:
-        raise InvalidParameter("width x height is for two axes; name them, rows first, as in --axes -2,-1")
     if read.array.dtype.name not in DML_TYPES:
         raise InvalidParameter(
             f"resample takes {', '.join(DML_TYPES)}, not {read.array.dtype.name}; convert the file, or use a command "
             "that takes it: tensorpost onnx Resize IN -s mode=linear -s scales=2,2"
         )
+    if chosen is None:
+        option, given = ("--size", counts) if factors is None else ("--scale", factors)
+        if not read.is_picture and given is not None and len(given) == 1:
+            raise InvalidParameter(
+                f"{option} is a single number, which holds for every axis in --axes; name them, as in --axes -2,-1 for "
+                "the rows and columns of N, C, H, W, or --axes 0,1 for those of H, W, C"
+            )
+        chosen = (0, 1) if read.is_picture else tuple(range(read.array.ndim))
+    if size is not None and "x" in size.lower() and len(chosen) != 2:
+        raise InvalidParameter("width x height is for two axes; name them, rows first, as in --axes -2,-1")
     advice = "--axes 0,1, the default, are its rows and columns"
     with client, picture_notes([(source, read)], advice):
         with option_words(_RESAMPLE_WORDS):
@@ -349,7 +358,12 @@ def validate(
 
 
 def _read_document(file: str) -> Any:
-    return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    try:
+        return read_json(standard_input().read() if file == "-" else Path(file).read_bytes())
+    except InvalidJson as error:
+        where = "standard input" if file == "-" else file
+        error.detail = f"{where} is no document of an operator or ONNX node, which is JSON: {error.detail}"
+        raise
 
 
 def _is_node(document: object) -> bool:

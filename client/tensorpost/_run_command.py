@@ -21,7 +21,7 @@ from .descriptors.catalogue import slot_name
 from .images import encode_image
 from .npy import encode_npy_head
 from .onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxTensor
-from .onnx._reading import schema_of
+from .onnx.schemas import schema_of
 from .operation import Operation
 from .problems import InvalidDescriptor, InvalidJson, InvalidParameter, UnknownOperator, counted, nearest
 from .strict_json import read_json
@@ -245,7 +245,8 @@ def described_node(
     """
     at = NEWEST_OPSET if opset is None else opset
     op_type = next((s.op_type for s in ONNX_OPERATORS if s.op_type.lower() == op_type.lower()), op_type)
-    slots, arrays = schema_of(op_type, at).data_inputs, files.arrays
+    schema, arrays = schema_of(op_type, at), files.arrays
+    slots = schema.data_inputs
     names = [slot.name for slot in slots if not slot.variadic]
     names += [f"{slot.name}_{index}" for slot in slots if slot.variadic for index in range(len(arrays) - len(names))]
     if len(arrays) > len(names):
@@ -259,7 +260,7 @@ def described_node(
     try:
         return OnnxNode.from_query(op_type, at, dict(attributes), tensors), by_name
     except InvalidDescriptor as error:
-        raise node_words(error, [slot.name for slot in slots]) from None
+        raise node_words(error, schema) from None
 
 
 def compute_outputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from ._results import Result, ServerTiming
 from ._shared_memory import LEAST_BYTES, OwnRegion, RegionPool
 from ._transport import Transport
 from .onnx.schemas import is_own
-from .problems import NoBackend, NotFound, TensorpostError, Unavailable
+from .problems import NoBackend, RegionNotFound, TensorpostError, Unavailable
 
 __all__ = ["close_regions", "compute_shared", "model_of"]
 
@@ -32,7 +32,7 @@ def model_of(template: RequestTemplate) -> str | None:
     _, _, dialect, name = template.endpoint.split("/")
     if dialect == "onnx":
         return f"onnx.{name.lower()}" if is_own(name) else None
-    return None if name == "resample" else name  # which is the newest of its family there
+    return name
 
 
 async def compute_shared(
@@ -58,32 +58,44 @@ async def compute_shared(
     """
     given = check_out(template.outputs, out)
     sizes = [*map(len, inputs), *[slot.layout.size_in_bytes for slot in template.outputs]]
-    for last in (False, True):
-        region = regions.take(sizes)
-        try:
-            parts = region.parts(sizes)
-            for (_, memory), data in zip(parts, inputs, strict=False):
-                memory[:] = data
-            if not region.registered:
-                await _register(transport, region)
-            headers, request_id = await _infer(transport, region, model, template, operation, parts, options)
-            arrays: dict[str, NDArray[Any]] = {}
-            for slot, array, (_, memory) in zip(template.outputs, given, parts[len(inputs) :], strict=True):
-                target, arrays[slot.name] = output_memory(slot, array)
-                target[:] = memory
-        except BaseException as error:
-            # The server may still write there; it is told to forget the region, and the next call takes another one.
-            region.close()
-            if isinstance(error, NotFound) and not last and "region" in error.detail:
-                continue  # the server is another one than before, or dropped it
+    try:
+        return await _compute_once(
+            transport, regions, regions.take(sizes), sizes, model, template, operation, inputs, given, options
+        )
+    except RegionNotFound:  # the server is another one than before, or dropped it; a new region is registered first
+        return await _compute_once(
+            transport, regions, regions.new(sizes), sizes, model, template, operation, inputs, given, options
+        )
+
+
+async def _compute_once(
+    transport: Transport, regions: RegionPool, region: OwnRegion, sizes: list[int], model: str,
+    template: RequestTemplate, operation: str, inputs: list[memoryview], given: Sequence[NDArray[Any] | None],
+    options: Mapping[str, str],
+) -> Result[Any]:  # fmt: skip
+    """`compute_shared` in this region, which is kept for the next call if all goes well."""
+    try:
+        parts = region.parts(sizes)
+        for (_, memory), data in zip(parts, inputs, strict=False):
+            memory[:] = data
+        if not region.registered:
+            await _register(transport, region)
+        headers, request_id = await _infer(transport, region, model, template, operation, parts, options)
+        arrays: dict[str, NDArray[Any]] = {}
+        for slot, array, (_, memory) in zip(template.outputs, given, parts[len(inputs) :], strict=True):
+            target, arrays[slot.name] = output_memory(slot, array)
+            target[:] = memory
+    except BaseException as error:
+        # The server may still write there; it is told to forget the region, and the next call takes another one.
+        region.close()
+        if not isinstance(error, RegionNotFound):
             with suppress(TensorpostError):
                 await _unregister(transport, region)
-            raise
-        regions.give_back(region)
-        timing = ServerTiming(headers.get("server-timing", ""))
-        device = headers.get("tensorpost-device", "")
-        return Result(arrays, headers.get("tensorpost-backend", ""), device, timing, request_id)
-    raise AssertionError("the second turn returns or raises")
+        raise
+    regions.give_back(region)
+    timing = ServerTiming(headers.get("server-timing", ""))
+    device = headers.get("tensorpost-device", "")
+    return Result(arrays, headers.get("tensorpost-backend", ""), device, timing, request_id)
 
 
 async def close_regions(transport: Transport, regions: RegionPool) -> None:

@@ -99,7 +99,7 @@ class RegionPool:
         Raises:
             InvalidParameter: the system has no room for it.
         """
-        needed = max(1, sum(map(_aligned, sizes)))
+        needed = _needed(sizes)
         with self._lock:
             if self._process != os.getpid():  # those of the process that this one was forked from are that one's
                 self._idle, self._process = [], os.getpid()
@@ -108,7 +108,11 @@ class RegionPool:
                 region = min(fitting, key=lambda each: each.size)
                 self._idle.remove(region)
                 return region
-        return OwnRegion(_rounded(needed))
+        return self.new(sizes)
+
+    def new(self, sizes: Sequence[int]) -> OwnRegion:
+        """A region with room for tensors of these sizes that no server knows; see `take`."""
+        return OwnRegion(_rounded(_needed(sizes)))
 
     def give_back(self, region: OwnRegion) -> None:
         """Keep a region for the next call."""
@@ -120,6 +124,10 @@ class RegionPool:
         with self._lock:
             idle, self._idle = self._idle, []
         return idle if self._process == os.getpid() else []
+
+
+def _needed(sizes: Sequence[int]) -> int:
+    return max(1, sum(map(_aligned, sizes)))
 
 
 def _aligned(size: int) -> int:

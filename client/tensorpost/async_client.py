@@ -265,7 +265,10 @@ class AsyncClient(NumpyCalls):
         return await api.document(self._transport, "/v1/devices")
 
     async def limits(self) -> Mapping[str, Any]:
-        """How large requests may be, by the name of the setting."""
+        """How large requests may be, and what is in use: the document of `GET /v1/limits`.
+
+        See `Client.limits`.
+        """
         return await api.document(self._transport, "/v1/limits")
 
     async def live(self) -> bool:

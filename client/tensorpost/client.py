@@ -395,7 +395,12 @@ class Client(NumpyCalls):
         return run_blocking(api.document(self._transport, "/v1/devices"))
 
     def limits(self) -> Mapping[str, Any]:
-        """How large requests may be, by the name of the setting."""
+        """How large requests may be, and what is in use: the document of `GET /v1/limits`.
+
+        Returns:
+            JSON: `limits`, a list of objects with `name`, `value`, `setting` (a variable) and `description`; `in_use`,
+            `bytes_in_flight` and `requests_in_flight`; `large_blocks`, bytes; `seconds_per_element`, by device.
+        """
         return run_blocking(api.document(self._transport, "/v1/limits"))
 
     def live(self) -> bool:

@@ -72,6 +72,7 @@ __all__ = [
     "OutOfDeviceMemory",
     "QuotaExceeded",
     "ReceiveTimeout",
+    "RegionNotFound",
     "RequestTimeout",
     "ServerFault",
     "TensorMismatch",
@@ -97,6 +98,7 @@ _MOST_ENTRIES = 16  # of an array or object that is echoed
 _DEEPEST_VALUE = 3  # nested arrays and objects of one that is echoed
 _MOST_BITS = 256  # of an integer that is echoed in decimal
 _FEWEST_LETTERS = 3  # of the beginning of a word
+_ALIKE_PARTS = 0.75  # similarity of a part of a word: short words are alike by chance
 _CUT = object()
 
 
@@ -118,11 +120,17 @@ def json_path(path: Iterable[str | int]) -> str:
     return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The known word that is meant most likely, or None if none is near.
 
     Of those of which it is a whole part the shortest, one that ends with it first (`add`: ELEMENT_WISE_ADD); then of
-    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it.
+    those that begin with it the first of the shortest (`float`: FLOAT32); then the one that looks most like it; then
+    the shortest of those with a part that looks like it (`cilp`: ELEMENT_WISE_CLIP).
+
+    Args:
+        word: what was written.
+        known: the words that there are.
+        alike: the least similarity of a word that only looks like it, 0 to 1 (`difflib.SequenceMatcher.ratio`).
     """
     by_upper = {k.upper(): k for k in known}
     upper = word[:100].upper()
@@ -130,7 +138,13 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     begun = [k for k in by_upper if k.startswith(upper)] if len(upper) >= _FEWEST_LETTERS else []
     whole.sort(key=lambda k: (not k.endswith(upper), len(k)))
     begun.sort(key=len)
-    matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1)
+    matches = whole or begun or difflib.get_close_matches(upper, by_upper, n=1, cutoff=alike)
+    if not matches and len(upper) > _FEWEST_LETTERS:
+        parts = difflib.get_close_matches(
+            upper, dict.fromkeys(part for k in by_upper for part in k.split("_")), n=1, cutoff=max(alike, _ALIKE_PARTS)
+        )
+        matches = [k for k in by_upper if parts and parts[0] in k.split("_")]
+        matches.sort(key=lambda k: (not k.endswith(parts[0]), len(k)))
     return by_upper[matches[0]] if matches else None
 
 
@@ -428,6 +442,13 @@ class NotFound(InvalidRequest):
 
     code = "not-found"
     title = "There is nothing at this path"
+
+
+class RegionNotFound(NotFound):
+    """No shared memory region of this name is registered by this caller."""
+
+    code = "region-not-found"
+    title = "There is no such shared memory region"
 
 
 class MethodNotAllowed(InvalidRequest):

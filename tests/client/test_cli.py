@@ -510,6 +510,16 @@ def test_what_is_no_operator_document_is_refused(text: bytes, said: str) -> None
     assert said in found.stderr
 
 
+def test_an_array_in_the_place_of_a_document_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+
+    found = run("validate", tmp_path / "x.npy")
+
+    assert found.exit_code == 1
+    assert f"{tmp_path / 'x.npy'} is no document of an operator or ONNX node, which is JSON" in found.stderr
+    assert "not UTF-8" in found.stderr
+
+
 # ---- the server's side -----------------------------------------------------------------------------------------------
 
 

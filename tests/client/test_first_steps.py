@@ -128,6 +128,11 @@ def test_what_only_has_array_is_an_array():
         ("resize", "the method is resample"),
         ("Tile", "did you mean tile?"),
         ("softmx", "did you mean softmax?"),
+        ("power", 'the ONNX operator is onnx("Pow", ...)'),
+        ("argsort", "topk(x, x.shape[-1], largest=False)"),
+        ("flip", "slice(x, np.s_[::-1])"),
+        ("stack", "give each array one more axis, as in x[np.newaxis], and concatenate"),
+        ("repeat", "numpy.repeat repeats each element"),
         ("conv", "DirectML's CONVOLUTION is run with a descriptor"),
     ],
 )

@@ -99,6 +99,22 @@ def test_when_all_refuse_the_last_reason_is_raised() -> None:
     assert [len([path for path in found if path == "/v1/limits"]) for found in asked] == [2, 2]
 
 
+def test_every_server_that_failed_is_named(closed: str) -> None:
+    with servers([NOT_READY]) as (urls, _), Client([closed, *urls, "http://127.0.0.1:1"], retries=1) as tp:
+        with pytest.raises(problems.TensorpostError) as refused:
+            tp.limits()
+
+        said = str(refused.value)
+        for url in (closed, *urls, "http://127.0.0.1:1"):
+            assert said.count(url.removeprefix("http://")) == 1, said
+
+    wrong = http_answer("404 Not Found", PROBLEM % b"unknown-operator", "application/problem+json")
+    with servers([NOT_READY], [wrong]) as (urls, _), Client(urls) as tp:
+        with pytest.raises(problems.UnknownOperator) as refused:
+            [tp.operator("x") for _ in range(2)]
+        assert str(refused.value) == "no", "the caller's own mistake"
+
+
 def test_ready_is_one_that_takes_requests() -> None:
     with servers([NOT_READY], [OK]) as (urls, _), Client(urls) as tp:
         assert tp.ready()

@@ -96,6 +96,14 @@ def test_what_numpy_has_under_another_name(url: str) -> None:
                 np.testing.assert_array_equal(ours, theirs)
         powers = np.exp(X - X.max(1, keepdims=True))
         np.testing.assert_allclose(tp.softmax(X, axis=1), powers / powers.sum(1, keepdims=True), rtol=1e-6)
+        # what `_unknown_names.py` says of NumPy's functions that are no methods
+        values, places = tp.topk(X, X.shape[-1], largest=False)
+        np.testing.assert_array_equal(values, np.sort(X))
+        np.testing.assert_array_equal(places, np.argsort(X, kind="stable"))
+        np.testing.assert_array_equal(tp.resample(X, scales=2, axes=1, mode="nearest"), np.repeat(X, 2, 1))
+        np.testing.assert_array_equal(tp.concatenate([x[np.newaxis] for x in (X, -X)]), np.stack([X, -X]))
+        np.testing.assert_array_equal(tp.slice(X, np.s_[::-1]), np.flip(X, 0))
+        np.testing.assert_array_equal(tp.onnx("Pow", X, np.float32(2)), np.power(X, 2))
         values, places = tp.topk(X, 2, axis=1)
         np.testing.assert_array_equal(places, np.argsort(-X, axis=1, kind="stable")[:, :2])
         np.testing.assert_array_equal(values, np.take_along_axis(X, places, 1))
@@ -123,6 +131,17 @@ def test_what_numpy_has_under_another_name(url: str) -> None:
 def test_arguments_that_are_refused(name: str, arguments: Any, words: str) -> None:
     with Client("http://127.0.0.1:9") as tp, pytest.raises(InvalidParameter, match=words):
         getattr(tp, name)(*arguments)
+
+
+@pytest.mark.parametrize("client", [Client("localhost:1"), AsyncClient("localhost:1")])
+def test_type_errors_name_the_method_as_it_was_written(client: Any) -> None:
+    for call, said in (
+        (lambda: client.sum(X, dtype=float), r"^sum\(\) got an unexpected keyword argument 'dtype'$"),
+        (lambda: client.argmax(X, dtype=float), r"^argmax\(\) got an unexpected keyword argument 'dtype'$"),
+        (lambda: client.slice(X, 0, 1), r"^slice\(\) takes 3 positional arguments but 4 were given$"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            call()
 
 
 def test_every_call_is_tried() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from tests.support.command_line import invoke
 from tests.support.live_server import live_server
+
+from tensorpost._api_key import find_api_key
 
 KEY = re.compile(r"tp_[A-Za-z0-9_-]{43}")
 
@@ -40,6 +43,30 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     assert (guess.returncode, "did you mean anna?" in guess.stderr) == (1, True)
     assert invoke("keys", "revoke", "anna", "--keys-file", file).returncode == 0
     assert json.loads(invoke("keys", "list", "--json", "--keys-file", file).stdout) == []
+
+
+def test_a_key_is_written_to_a_file_that_the_other_commands_take(tmp_path: Path) -> None:
+    file, key_file = tmp_path / "keys.jsonl", tmp_path / "anna.key"
+
+    made = invoke("keys", "add", "anna", "--keys-file", file, "--output", key_file)
+
+    assert (made.returncode, made.stdout) == (0, "")
+    assert f"the key of anna is in {key_file}" in made.stderr
+    key = find_api_key(key_file, "http://127.0.0.1:8000")
+    assert key is not None
+    assert KEY.fullmatch(key)
+    assert hashlib.sha256(key.encode()).hexdigest() in file.read_text()
+
+    for name, output, said in (
+        ("berta", key_file, f"{key_file} exists; no key was made"),
+        ("berta", tmp_path / "none" / "berta.key", "cannot be written to (No such file or directory); no key was made"),
+        ("anna", tmp_path / "again.key", "there is a key anna already"),
+    ):
+        refused = invoke("keys", "add", name, "--keys-file", file, "--output", output)
+        assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
+    assert key == find_api_key(key_file, "http://127.0.0.1:8000"), "it was not overwritten"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["anna.key", "keys.jsonl"]
+    assert "berta" not in file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,9 @@ def test_a_rate(file: Path, anna: str, clock: Clock) -> None:
 
         assert [ask(bert).status_code for _ in range(2)] == [200, 200]
         refused = ask(bert)
-        assert assert_problem(refused, 429, "quota-exceeded")["retry_after_seconds"] == 30
+        problem = assert_problem(refused, 429, "quota-exceeded")
+        assert problem["retry_after_seconds"] == 30
+        assert problem["detail"] == "the key bert has used up its 2 requests a minute; wait 30 s"
         assert refused.headers["retry-after"] == "30"
         assert ask(anna).status_code == 200, "one caller's quota is nobody else's"
         clock.seconds += 30

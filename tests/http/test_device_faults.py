@@ -278,6 +278,39 @@ def test_a_device_that_refuses_when_it_begins_is_passed_over_by_auto(length: int
         assert [worker.queued_bytes for worker in pool.workers.values()] == [0] * len(pool.workers)
 
 
+class Holding(Controlled):
+    """Holds memory beside the inputs and the slices."""
+
+    def held_bytes(self, plan: Any) -> int:
+        del plan
+        return 1 << 20
+
+
+@pytest.mark.parametrize(("memory_bytes", "status"), [(1 << 30, 200), (1 << 20, 413)])
+def test_the_memory_that_the_next_device_holds_is_reserved(memory_bytes: int, status: int):
+    picky, reserved = Controlled(name="directml", inline=False), list[int]()
+
+    def starting() -> None:
+        picky.refusal = "not this node"
+        raise NoBackend("directml: not this node")
+
+    picky.starting = starting
+    with serving(memory_bytes=memory_bytes) as server:
+        pool, admission = server.service.pool, server.service.admission
+        assert pool is not None
+        holding = Holding(before=lambda _: reserved.append(admission.bytes_in_flight), inline=False)
+        with use_backend(server.service, holding):
+            pool.workers = {"directml": Worker(picky, 3), **pool.workers}
+            answers: list[int] = []
+            for _ in range(2):  # the second call goes to it at once
+                answers.append(server.ask(request_bytes("POST", TILE_TWICE, npy_bytes([1, 2]), NPY)).status)
+                eventually(server.idle, "no memory is in use")
+
+    assert answers == [status] * 2
+    assert len({*reserved}) == (1 if status == 200 else 0), "the same both times; nothing is computed if refused"
+    assert all(size > 1 << 20 for size in reserved)
+
+
 # ---- callers that do not read ----------------------------------------------------------------------------------------
 
 

@@ -182,6 +182,17 @@ def test_operators_newer_than_onnx_runtime_and_windows_that_do_not_fit(http: htt
         assert f"the window [{kernel.replace(',', ', ')}] of {op_type} is larger than the input" in violation["message"]
 
 
+@pytest.mark.parametrize(
+    ("query", "meant"), [("scale=2,2", "scales"), ("sacles=2,2", "scales"), ("mod=linear", "mode")]
+)
+def test_small_inputs_are_among_what_is_meant(http: httpx.Client, query: str, meant: str) -> None:
+    answer = http.post(f"/v1/onnx/Resize?{query}", content=npy(X), headers={"content-type": "application/x-npy"})
+
+    found = next(v for v in answer.json()["violations"] if v["code"] == "attribute-unknown")
+    assert f"did you mean {meant!r}?" in found["message"]
+    assert "scales (an input), sizes (an input)" in found["expected"]
+
+
 def noted(name: str, call: Callable[..., Any], threads: dict[str, int]) -> Callable[..., Any]:
     """The same function, which notes on which thread it is called."""
 

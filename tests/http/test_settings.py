@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.batches import each
 from tests.support.http_app import Controlled, assert_problem, http_app, npy_bytes, use_backend
 
 from tensorpost_server import machine
+from tensorpost_server.commands import _NO_SETTINGS
 from tensorpost_server.main import create_app
 from tensorpost_server.settings import ENVIRONMENT_PREFIX, Settings
 
@@ -66,6 +68,26 @@ def test_every_setting_comes_from_its_variable(name: str, monkeypatch: pytest.Mo
 
     assert value == getattr(Settings(), name)
     assert value == getattr(create_app().state.service.settings, name)
+
+
+def test_every_variable_that_messages_and_docs_name_is_there():
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in FIELDS}
+    known |= {f"{name}_FILE" for name in known} | set(_NO_SETTINGS)
+    known |= {ENVIRONMENT_PREFIX + name for name in ("CONFIG_FILE", "NAME", "NAME_FILE")}  # the last two stand for any
+    root = Path(__file__).parents[2]
+    paths = [
+        path
+        for folder, suffix in (("app", "py"), ("client", "py"), ("docs", "md"), ("deploy", "*"))
+        for path in (root / folder).rglob(f"*.{suffix}")
+    ]
+    named = {
+        (name, str(path.relative_to(root)))
+        for path in [*paths, root / "README.md", root / "SECURITY.md", root / "docker-compose.yml"]
+        for name in re.findall(r"TENSORPOST_[A-Z0-9]+(?:_[A-Z0-9]+)*", path.read_text("utf-8"))
+    }
+    assert len(named) > 100
+    links = "app/tensorpost_server/service_links.py"  # Kubernetes' own
+    assert not [each for each in sorted(named) if each[0] not in known and each[1] != links]
 
 
 @each("name", FIELDS)

@@ -264,6 +264,32 @@ def test_the_type_of_an_output_may_be_chosen(app: AppClient):
     np.testing.assert_array_equal(found, A)
 
 
+@pytest.mark.parametrize(
+    ("path", "shape", "says", "expected"),
+    [
+        ("cast", (2, 3), "output_data_type is required: the output's type, as in output_data_type=FLOAT32", "DataType"),
+        ("roi_align", (1, 1, 4, 4), "output_sizes is required, as in output_sizes=1,1,4,4", "Sizes"),
+        ("fill_value_constant?value=1&value_data_type=FLOAT32", None, "FLOAT32; output_sizes is required", "DataType"),
+    ],
+)
+def test_a_query_is_told_which_parameter_describes_an_output(
+    app: AppClient, path: str, shape: tuple[int, ...] | None, says: str, expected: str
+):
+    body, form = (b"", NPY) if shape is None else (npy_bytes(np.ones(shape)), NPY)
+    if path == "roi_align":
+        rois = {"roi": np.zeros((1, 1, 1, 4), np.float32), "batch_indices": np.zeros((1, 1, 1, 1), np.uint32)}
+        path += "?reduction_function=MAX&interpolation_mode=LINEAR&spatial_scale_x=1&spatial_scale_y=1"
+        path += "&out_of_bounds_input_value=0&minimum_samples_per_output=1&maximum_samples_per_output=1"
+        body, form = frame({"input": np.ones(shape or (), np.float32), **rois}), FRAME
+    problem = assert_problem(app.post(f"/v1/operators/{path}", body, form), 422, "invalid-descriptor")
+
+    assert says in problem["detail"]
+    assert "OutputTensor" not in problem["detail"]
+    (violation,) = problem["violations"]
+    assert violation["path"] == "$.desc.OutputTensor"
+    assert expected in violation["expected"]
+
+
 def test_a_nested_attribute_is_json(app: AppClient):
     path = '/v1/operators/element_wise_identity?scale_bias={"Scale":2,"Bias":1}'
     np.testing.assert_array_equal(npy_array(ran(app, path, npy_bytes(A), NPY)), 2 * A + 1)

@@ -538,6 +538,30 @@ def test_nodes_that_are_refused(op_type: str, inputs: dict[str, Any], attributes
     assert code in {violation.code for violation in caught.value.violations}, caught.value
 
 
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "says"),
+    [
+        ("Cast", {"input": X}, {"to": "complex64"}, "does not convert to complex64; `to` must be one of 1 (float)"),
+        ("Cast", {"input": X}, {"to": 17}, "Cast-28 does not convert to type 17, which no tensor has here (float8"),
+        ("EyeLike", {"input": OnnxTensor("float", (2, 2))}, {"dtype": "complex64"}, "EyeLike-22 does not make complex"),
+        (
+            "Gemm", {"A": OnnxTensor("float", (2, 3)), "B": OnnxTensor("float", (2, 4))}, {},
+            "A has 3 columns and B has 2 rows; they must be equal",
+        ),
+        (
+            "Gemm", {"A": OnnxTensor("float", (1, 3)), "B": OnnxTensor("float", (2, 4))}, {"transA": 1},
+            "A, transposed, has 1 column and B has 2 rows",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_types_and_sizes(
+    op_type: str, inputs: dict[str, Any], attributes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidDescriptor) as caught:
+        OnnxNode.of(op_type, inputs, opset=28, **attributes)
+    assert says in caught.value.detail
+
+
 def test_range_takes_the_type_of_its_numbers() -> None:
     def kind(*numbers: Any) -> str:
         node = OnnxNode.of("Range", dict(zip(("start", "limit", "delta"), numbers, strict=True)), opset=19)

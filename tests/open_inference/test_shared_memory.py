@@ -89,6 +89,22 @@ def test_the_sdk_moves_tensors_in_shared_memory_and_leaves_nothing(server: Servi
     assert regions_of(server) == {}
 
 
+def test_a_call_survives_that_the_server_knows_no_region_of_the_client(server: Serving):
+    async def asynchronous() -> None:
+        async with AsyncClient(server.url, shared_memory=True) as tp:
+            await asyncio.gather(*[tp.tile(X, (1, 2)) for _ in range(3)])
+            assert len(regions_of(server)) > 1
+            server.service.inference.regions.close()  # as if the server were another one
+            np.testing.assert_array_equal(await tp.tile(X, (1, 2)), np.tile(X, (1, 2)))
+
+    asyncio.run(asynchronous())
+    document = {"inputs": [{"name": "input", "shape": [1], "datatype": "FP32", "parameters": {
+        "shared_memory_region": "none", "shared_memory_byte_size": 4}}], "parameters": {"repeats": [1]}}  # fmt: skip
+    refused = server.ask(request_bytes("POST", "/v2/models/tile/infer", json.dumps(document).encode()))
+    problem = json.loads(refused.body)
+    assert (refused.status, problem["type"]) == (404, "urn:tensorpost:problem:region-not-found")
+
+
 def test_the_sdk_says_when_the_server_allows_none():
     with serving() as server, Client(server.url, shared_memory=True) as tp:
         with pytest.raises(Unavailable, match="TENSORPOST_SHARED_MEMORY=1, or make the client without shared_memory"):

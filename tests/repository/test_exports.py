@@ -34,6 +34,7 @@ CODES = {
     "Unauthenticated": "unauthenticated",
     "Forbidden": "forbidden",
     "NotFound": "not-found",
+    "RegionNotFound": "region-not-found",
     "MethodNotAllowed": "method-not-allowed",
     "LimitExceeded": "limit-exceeded",
     "Unavailable": "unavailable",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 from tensorpost.datatypes import DATA_TYPES
 from tensorpost.descriptors import NEWEST, BufferTensorDesc, OperatorDesc, operator_class, parse_operator
 from tensorpost.descriptors.catalogue import pascal_case
-from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names
+from tensorpost.descriptors.operator_desc import TensorPath, in_attribute_names, output_settings
 from tensorpost.descriptors.tensor import MOST_TENSORS
 from tensorpost.onnx import NEWEST_OPSET, ONNX_OPERATORS, OnnxNode, OnnxSchema, OnnxTensor, find_schema
 from tensorpost.onnx.schemas import is_own
@@ -138,7 +139,20 @@ def _by_query_names(cls: type[OperatorDesc], error: InvalidDescriptor) -> Invali
     """The error of a call without a document: its messages name the query's parameters, and so does its detail."""
     names = {field.name: field.attribute_name for field in cls.facts.fields_by_kind["attribute"]}
     found = [violation.prefixed("desc") for violation in in_attribute_names(cls, error.violations)]
+    for index, violation in enumerate(found):
+        if settings := output_settings(violation):
+            found[index] = replace(violation, message=f"{_required(settings)}, since the output does not follow")
+            names[str(violation.path[-1])] = settings[0]
     return _led_by_parameter(type(error).of(found), names)
+
+
+def _required(settings: Sequence[str]) -> str:
+    """What of an output a query has to say."""
+    what = {
+        "output_data_type": "output_data_type is required: the output's type, as in output_data_type=FLOAT32",
+        "output_sizes": "output_sizes is required, as in output_sizes=1,1,4,4",
+    }
+    return "; ".join([what[name] for name in settings])
 
 
 def _led_by_parameter(error: InvalidDescriptor, names: Mapping[str, str]) -> InvalidDescriptor:

@@ -59,6 +59,7 @@ STATUS: Mapping[type[p.TensorpostError], int] = {
     p.UnsupportedMediaType: 415,
     p.NotAcceptable: 406,
     p.NotFound: 404,
+    p.RegionNotFound: 404,
     p.MethodNotAllowed: 405,
     p.LimitExceeded: 413,
     p.Unavailable: 503,

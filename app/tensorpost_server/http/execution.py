@@ -13,7 +13,7 @@ from tensorpost.onnx.strings import has_string_outputs, numbers_node
 from tensorpost.problems import DeadlineExceeded, NoBackend, NotAcceptable, ReceiveTimeout, TensorpostError
 
 from ..engine import QueueSlot, Stages, StartFunction, Ticket, Worker
-from ..planning import Plan, make_plan
+from ..planning import make_plan
 from ..settings import Settings
 from .call_cache import (
     MOST_KEY_BYTES,
@@ -70,8 +70,9 @@ class Execution:
     """
 
     __slots__ = (
-        "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_parsing", "_queue_slot",
-        "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait", "_whole", "sender",
+        "_assigned_bytes", "_body", "_caller", "_dialect", "_fields", "_limit", "_observation", "_operator", "_parsing",
+        "_queue_slot", "_scope", "_service", "_slow_threads", "_start", "_ticket", "_upload_ended", "_wait", "_whole",
+        "sender",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,7 @@ class Execution:
         self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
+        self._assigned_bytes = 0  # of the ticket: the call's with its worker
         self._start: StartFunction | None = None
         self.sender: ResponseSender | None = None
 
@@ -144,7 +146,7 @@ class Execution:
         service, stages = self._service, Stages()
         settings, fields = service.settings, self._fields
         self._observation.stages = stages.milliseconds
-        pool = service.workers()
+        service.workers()  # refuses while there are none, before anything of the body is read
         chunks: bytearray | None = None
         framing: Framing = self._scope[FRAMING]
         if framing.chunked:
@@ -171,30 +173,15 @@ class Execution:
         # A trace context is another one in each request, so no later head would be the same.
         if self._whole is not None and chunks is None and format_.may_replay and b"traceparent" not in fields:
             sender.replay = Replay(service, key, fields.get(b"x-request-id"), self._scope)
-        plan, options = prepared.plan, prepared.options
-        self._observation.opset_version = plan.operation.opset_version
-        worker = pool.choose(plan, options.backend, options.device)
-        worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
-        self._enqueue(worker, plan)
         stages.done("plan")
-        ticket = self._reserve(prepared.memory_bytes + worker.backend.held_bytes(plan))
+        worker = self._assign(prepared)
         stages.done("admit")
-        memory = read.memory
-        if read.encoded is not None:
-            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
-            await self._slow_threads.run(True, read.encoded.decode_into, memory)
-        if memory is None:
-            complete = body.complete if prepared.aligned and worker.is_small(plan) else None
-            memory = None if complete is None else received_tensors(complete, prepared.sizes)
-        if memory is None:
-            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
-            await body.receive_into(memory)
-        ticket.uploaded()
+        memory = await self._receive_tensors(prepared, read, body, worker)
         stages.done("receive")
         inputs = [memory[index] for index in prepared.order]
         head = prepared.heads.get(worker)
         if head is not None and head.inline:
-            await sender.whole(head, worker.run_now(plan, inputs, head.body_head))
+            await sender.whole(head, worker.run_now(prepared.plan, inputs, head.body_head))
             return
         watch.start()
         while True:
@@ -205,12 +192,49 @@ class Execution:
                 # Some devices know only when they are asked to begin (DirectML). They refuse the plan from then on.
                 if sender.begun:
                     raise
-                other = pool.choose(plan, options.backend, options.device)
-                if other is worker:
+                before, worker = worker, self._assign(prepared)
+                if worker is before:
                     raise
-                worker = other
-                worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
-                self._enqueue(worker, plan)
+
+    def _assign(self, prepared: PreparedCall) -> Worker:
+        """Choose a worker, enter its queue and reserve the memory that the call takes with it; again if it refuses.
+
+        Raises:
+            NoBackend: no worker can run the plan.
+            LimitExceeded: it would take too long there, or more memory than there is.
+            TooBusy: the memory is not free now.
+        """
+        plan, options = prepared.plan, prepared.options
+        worker = self._service.workers().choose(plan, options.backend, options.device)
+        worker.costs.check(plan, "TENSORPOST_MAX_SECONDS")
+        self._observation.backend = backend_name(worker, plan)
+        self._observation.opset_version = plan.operation.opset_version
+        before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
+        if before is not None:
+            before.release()
+        missing = prepared.memory_bytes + worker.backend.held_bytes(plan) - self._assigned_bytes
+        if missing > 0 or self._ticket is None:
+            self._reserve(max(0, missing))
+            self._assigned_bytes += max(0, missing)
+        return worker
+
+    async def _receive_tensors(
+        self, prepared: PreparedCall, read: ReadBody, body: RequestBody, worker: Worker
+    ) -> list[memoryview]:
+        """The tensors in the order of the body, in memory that this worker reads fastest."""
+        memory, ticket = read.memory, self._ticket
+        assert ticket is not None
+        if read.encoded is not None:
+            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
+            await self._slow_threads.run(True, read.encoded.decode_into, memory)
+        if memory is None:
+            complete = body.complete if prepared.aligned and worker.is_small(prepared.plan) else None
+            memory = None if complete is None else received_tensors(complete, prepared.sizes)
+        if memory is None:
+            memory = [ticket.memory(size, worker.backend.host_memory) for size in prepared.sizes]
+            await body.receive_into(memory)
+        ticket.uploaded()
+        return memory
 
     def _format_of(self, length: int) -> CallFormat:
         """How the request is read and its response is written."""
@@ -344,13 +368,6 @@ class Execution:
         return DeadlineExceeded(
             f"the answer did not begin within the {self._wait} s that the request would wait for it (Prefer: wait)"
         )
-
-    def _enqueue(self, worker: Worker, plan: Plan) -> None:
-        """Enter the queue of this worker, and leave that of the worker before."""
-        self._observation.backend = backend_name(worker, plan)
-        before, self._queue_slot = self._queue_slot, worker.enqueue(plan)
-        if before is not None:
-            before.release()
 
 
 async def _pieces(body: bytes, size_in_bytes: int) -> AsyncGenerator[memoryview]:

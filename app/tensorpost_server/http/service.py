@@ -31,13 +31,16 @@ from .parse_threads import ParseThreads
 __all__ = ["JsonDocument", "Service", "router", "service_of"]
 
 _MOST_CALLS = 512
-_NOT_LIMITS = (
-    "host", "port", "uds", "allowed_hosts", "allowed_origins", "backend", "http_protocol",
-    "keys_file", "jwks_file", "jwt_issuer", "jwt_audience", "jwt_scope_prefix", "allow_anonymous",
-    "tls_certificate", "tls_key", "tls_client_ca", "presets", "grpc_port",
-    "shared_memory", "shared_memory_prefix", "cuda_shared_memory",
+_LIMITS = (
+    "numpy_threads", "cuda_memory_bytes", "cuda_pinned_bytes", "directml_seconds", "auto_minimum_work", "idle_seconds",
+    "max_body_bytes", "max_head_bytes", "max_http_head_bytes", "max_drain_bytes", "max_json_bytes",
+    "max_json_elements", "max_image_pixels", "max_output_bytes", "max_work", "max_seconds", "memory_bytes",
+    "pool_bytes", "max_requests", "caller_share", "slow_upload_seconds", "max_connections",
+    "max_connections_per_address", "slice_bytes", "slices_ahead", "head_timeout_seconds", "min_bytes_per_second",
+    "stuck_seconds", "inline_bytes", "inline_work", "receive_timeout_seconds", "send_timeout_seconds",
+    "retry_after_seconds", "keep_alive_seconds", "shutdown_seconds",
 )  # fmt: skip
-
+"""The settings that `/v1/limits` shows. A new one is not shown to callers unless it is added here."""
 
 _log = logging.getLogger(__name__)
 
@@ -183,10 +186,9 @@ async def list_limits(request: Request) -> JsonDocument:
             "name": name,
             "value": values[name],
             "setting": setting_variable(name),
-            "description": info.description,
+            "description": Settings.model_fields[name].description,
         }
-        for name, info in Settings.model_fields.items()
-        if name not in _NOT_LIMITS
+        for name in _LIMITS
     ]
     in_use = {
         "bytes_in_flight": service.admission.bytes_in_flight,

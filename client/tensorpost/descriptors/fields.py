@@ -27,6 +27,7 @@ __all__ = [
     "UINT_MAX",
     "Bool",
     "CEnum",
+    "FactorArray",
     "Float",
     "FloatArray",
     "Int",
@@ -65,11 +66,13 @@ class WholeNumber:
         kind: the C type.
         highest: the largest number allowed.
         lowest: the smallest number allowed.
+        sensible: the smallest number that no rule refuses, for the message; None for `lowest`.
     """
 
     kind: str
     highest: int
     lowest: int = 0
+    sensible: int | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         native = core_schema.int_schema(strict=True, ge=self.lowest, le=self.highest)
@@ -89,7 +92,8 @@ class WholeNumber:
         number = _index(value)
         if number is not None and self.lowest <= number <= self.highest:
             return number
-        expected = f"a whole number from {self.lowest} to {self.highest}"
+        lowest = self.lowest if self.sensible is None else self.sensible
+        expected = f"a whole number from {lowest} to {self.highest}"
         context = {"expected": expected, "kind": self.kind, "found": _shown(value)}
         if number is None:
             raise PydanticCustomError("not-an-integer", "must be a whole number, not {found}", context)
@@ -159,6 +163,9 @@ IntArray = Annotated[
 ScalarUnion = Annotated[int | float, BeforeValidator(_to_scalar), WithJsonSchema({"type": "number"})]
 """`DML_SCALAR_UNION`: a number that is read as the data type that another field names."""
 UIntArray = Annotated[tuple[UInt, ...], BeforeValidator(to_list), WithJsonSchema(_UINTS)]
+_Factor = Annotated[int, WholeNumber("UINT", UINT_MAX, sensible=1), WithJsonSchema(_UINT)]
+FactorArray = Annotated[tuple[_Factor, ...], BeforeValidator(to_list), WithJsonSchema(_UINTS)]
+"""Numbers of which a rule refuses 0, under a code of its own."""
 
 
 @dataclass(frozen=True)

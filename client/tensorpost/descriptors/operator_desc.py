@@ -31,6 +31,7 @@ __all__ = [
     "OperatorDesc",
     "TensorPath",
     "in_attribute_names",
+    "output_settings",
     "packed",
     "with_size",
 ]
@@ -38,6 +39,7 @@ __all__ = [
 D = TypeVar("D", bound=Descriptor)
 E = TypeVar("E", bound=IntEnum)
 
+_TRIED_TYPES = (TensorDataType.FLOAT32, TensorDataType.FLOAT16, TensorDataType.INT8, TensorDataType.UINT8)
 _FIELD_NAME = re.compile(r"\b[A-Z]\w*")
 
 TensorPath = tuple[str] | tuple[str, int]
@@ -226,8 +228,7 @@ class OperatorDesc(Descriptor):
             causes = [v for v in own if v.code != "field-missing" or v.path not in outputs]
             causes = causes or cls._broken_attributes(given, missing, [str(v.path[0]) for v in own])
             if causes or own:
-                followed = [replace(v, message=f"{v.message}, since it does not follow from the rest") for v in own]
-                raise InvalidDescriptor.of(causes or followed) from None
+                raise InvalidDescriptor.of(causes or cls._required_outputs(given, missing, own)) from None
             raise InvalidDescriptor.of([replace(v, message=_of_output(v.message)) for v in error.violations]) from None
 
     @classmethod
@@ -236,11 +237,7 @@ class OperatorDesc(Descriptor):
 
         What the shape itself breaks is blamed on tensors or on counts of them, and left out.
         """
-        source: BufferTensorDesc | None = None
-        for field in cls.facts.fields_by_kind["input"]:
-            name = field.attribute_name
-            with suppress(NotGiven):
-                source = source or (given.tensors(name)[0] if field.is_array else given.tensor(name))
+        source = cls._first_input(given)
         if source is None:
             return []
         arrays = {field.name for field in cls.facts.fields_by_kind["output"] if field.is_array}
@@ -251,6 +248,41 @@ class OperatorDesc(Descriptor):
         except InvalidDescriptor as error:
             return [v for v in error.violations if v.path[:1] and v.path[0] in attributes - {"OutputCount"}]
         return []
+
+    @classmethod
+    def _required_outputs(
+        cls, given: Given, missing: Mapping[str, Any], violations: Sequence[Violation]
+    ) -> list[Violation]:
+        """The violations of outputs that do not follow, with what of them has to be said: DataType, Sizes or both."""
+        arrays = {field.name for field in cls.facts.fields_by_kind["output"] if field.is_array}
+        required = [v for v in violations if v.path]
+        expected, source = "its DataType and Sizes", cls._first_input(given)
+        if source is not None and required:
+            broken: dict[TensorDataType, list[Violation]] = {}
+            for data_type in {source.data_type: None} | dict.fromkeys(_TRIED_TYPES):
+                tried = BufferTensorDesc.packed(data_type, source.sizes)
+                outputs = {str(v.path[0]): [tried] if v.path[0] in arrays else tried for v in required}
+                try:
+                    cls(**{**given.fields, **missing, **outputs})
+                    broken[data_type] = []
+                except InvalidDescriptor as error:
+                    broken[data_type] = list(error.violations)
+            if sum([not found for found in broken.values()]) > 1:  # whatever the type is
+                expected = "its DataType"
+            elif not any("DataType" in v.path for v in broken[source.data_type]):
+                expected = "its Sizes"
+        return [
+            replace(v, message=f"{v.message}, since it does not follow from the rest", expected=expected)
+            for v in violations
+        ]
+
+    @classmethod
+    def _first_input(cls, given: Given) -> BufferTensorDesc | None:
+        for field in cls.facts.fields_by_kind["input"]:
+            name = field.attribute_name
+            with suppress(NotGiven):
+                return given.tensors(name)[0] if field.is_array else given.tensor(name)
+        return None
 
     # ---- feature levels ----------------------------------------------------------------------------------------------
 
@@ -546,6 +578,17 @@ def packed(data_type: TensorDataType, sizes: Sequence[int]) -> dict[str, Any]:
 def with_size(sizes: Sequence[int], axis: int, size: int) -> list[int]:
     """The sizes with another one along an axis."""
     return [*sizes[:axis], size, *sizes[axis + 1 :]]
+
+
+def output_settings(violation: Violation) -> tuple[str, ...]:
+    """Which settings of a call without a document describe an output that is required: `output_data_type`, ...
+
+    Empty for other violations.
+    """
+    if violation.code != "field-missing" or not str(violation.path[-1]).startswith("Output"):
+        return ()
+    words = {"DataType": "output_data_type", "Sizes": "output_sizes"}
+    return tuple([name for word, name in words.items() if word in violation.expected])
 
 
 def in_attribute_names(cls: type[OperatorDesc], violations: Sequence[Violation]) -> list[Violation]:

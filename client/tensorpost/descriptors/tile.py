@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..problems import Violation
-from .fields import UInt, UIntArray, count_of
+from .fields import FactorArray, UInt, count_of
 from .operator_desc import Given, Inferred, OperatorDesc, packed
 from .tensor import BufferTensorDesc
 
@@ -42,7 +42,7 @@ class TileOperatorDesc(OperatorDesc):
 
     input_tensor: BufferTensorDesc
     output_tensor: BufferTensorDesc
-    repeats: UIntArray
+    repeats: FactorArray
     repeats_count: UInt = count_of("repeats")
 
     @classmethod

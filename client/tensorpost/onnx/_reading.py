@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datatypes import BOOLEANS, DATA_TYPES, data_type
-from ..problems import InvalidDescriptor, Violation, entry_count
+from ..problems import InvalidDescriptor, entry_count
 from ._report import Path, Report, did_you_mean
 from .package import tensor_of_proto
 from .schemas import (
-    LISTED,
-    NEWEST_OPSET,
     ONNX_OPERATORS,
     WRITTEN_BY_HAND,
     AttributeType,
@@ -29,7 +27,6 @@ from .schemas import (
     OnnxAttribute,
     OnnxInput,
     OnnxSchema,
-    find_schema,
 )
 from .tensor import MAX_RANK, OnnxTensor
 
@@ -44,7 +41,6 @@ __all__ = [
     "read_tensors",
     "read_types",
     "read_values",
-    "schema_of",
     "shortest",
 ]
 
@@ -70,28 +66,6 @@ _PROTO_TYPES: Mapping[int, tuple[AttributeType, str]] = {
 INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 """A whole number in a query string."""
 _REAL = re.compile(r"[+-]?(?:(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,4})?|nan|inf)")
-
-
-def schema_of(op_type: str, opset: object) -> OnnxSchema:
-    """The version of the operator that the opset means.
-
-    Raises:
-        UnknownOperator: no such operator.
-        InvalidDescriptor: no name, no opset, or one at which there is no such operator.
-    """
-    if not isinstance(cast("object", op_type), str):
-        message = f"op_type must be the operator's name, as in 'Resize'; {LISTED}"
-        raise InvalidDescriptor.of([Violation("document", ("op_type",), message, op_type, "an operator's name")])
-    if isinstance(opset, int) and not isinstance(opset, bool):
-        schema = find_schema(op_type, opset)
-        if isinstance(schema, OnnxSchema):
-            return schema
-        raise InvalidDescriptor.of([schema])
-    find_schema(op_type, 0)  # an unknown operator is the larger mistake
-    expected = f"a whole number from 1 to {NEWEST_OPSET}"
-    found = "" if opset is None else f"opset is {str(opset)[:60]!r}; "
-    message = f"{found}{op_type} means different things at different opsets; say which one, as {expected}"
-    raise InvalidDescriptor.of([Violation("opset", ("opset",), message, opset, expected, "ONNX IR, operator sets")])
 
 
 def read_tensors(schema: OnnxSchema, inputs: Mapping[str, Any], report: Report) -> dict[str, OnnxTensor]:
@@ -335,11 +309,14 @@ def _is_real(item: object) -> bool:
 def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: Report) -> dict[str, AttributeValue]:
     """Every attribute that has a value, defaults filled in, by name."""
     names = [entry.name for entry in schema.attributes]
+    small = [entry.name for entry in schema.value_inputs]  # people write both in the same place
     for name in attributes:
         if name not in names:
             message = f"{schema.name} has no attribute {str(name)[:60]!r}"
-            message += _elsewhere(schema, operator.methodcaller("attribute", name)) or did_you_mean(name, names)
-            expected = ", ".join(names) or "no attributes"
+            message += _elsewhere(schema, operator.methodcaller("attribute", name)) or did_you_mean(
+                name, [*names, *small]
+            )
+            expected = ", ".join([*names, *[f"{name} (an input)" for name in small]]) or "no attributes"
             report.add("attribute-unknown", ("attributes", str(name)), message, attributes[name], expected)
     filled: dict[str, AttributeValue] = {}
     for entry in schema.attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from ..problems import counted
 from .given_node import GivenNode, InferredOutputs, Meaning, Shape
 from .movement_shapes import type_of_code
 
@@ -64,7 +65,8 @@ def _gemm(given: GivenNode) -> InferredOutputs:
     turned = bool(given.attributes["transA"]), bool(given.attributes["transB"])
     (rows, inner), (other, columns) = a[::-1] if turned[0] else a, b[::-1] if turned[1] else b
     if inner != other:
-        message = f"{inner} columns of A do not meet {other} rows of B"
+        left, right = [f"{name}, transposed," if by else name for name, by in zip("AB", turned, strict=True)]
+        message = f"{left} has {counted(inner, 'column')} and {right} has {counted(other, 'row')}; they must be equal"
         given.refuse("shapes-differ", ("inputs", "B"), message, [list(a), list(b)], "an equal inner size")
     output = (rows, columns)
     for shape in c:

@@ -7,13 +7,14 @@ them before it computes (`tensorpost_server.forms.IndexRange`), those of Scatter
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from ..datatypes import DATA_TYPES
 from ..problems import entry_count
 from .given_node import GivenNode, InferredOutputs, Shape
 
-__all__ = ["MOVEMENT", "type_of_code"]
+__all__ = ["MOVEMENT", "refuse_type", "type_of_code"]
 
 
 def type_of_code(given: GivenNode, name: str, default: str, allowed: tuple[str, ...]) -> str:
@@ -23,12 +24,17 @@ def type_of_code(given: GivenNode, name: str, default: str, allowed: tuple[str, 
         return default
     found = next((row.numpy_name for row in DATA_TYPES if row.onnx_code == code), "")
     if found not in allowed:
-        names = ", ".join(f"{row.onnx_code} ({row.onnx})" for row in DATA_TYPES if row.numpy_name in allowed)
-        message = (
-            f"{given.schema.name} makes no tensor of type {code} here: float8, and fewer than 8 bits, do not travel"
-        )
-        given.refuse("data-type-unsupported", ("attributes", name), message, code, f"one of {names}")
+        refuse_type(given, name, "does not make", code, allowed)
     return found
+
+
+def refuse_type(given: GivenNode, name: str, does_not: str, code: object, allowed: Sequence[str]) -> NoReturn:
+    """Refuse the type that an attribute names, by its number in ONNX or its name."""
+    names = ", ".join(f"{row.onnx_code} ({row.onnx})" for row in DATA_TYPES if row.numpy_name in allowed)
+    known = next((row.onnx for row in DATA_TYPES if code in (row.onnx_code, row.onnx)), None)
+    shown = known or f"type {code!r}, which no tensor has here (float8 and types of fewer than 8 bits are none)"
+    message = f"{given.schema.name} {does_not} {shown}; `{name}` must be one of {names}"
+    given.refuse("data-type-unsupported", ("attributes", name), message, code, f"one of {names}")
 
 
 def _reshaped(given: GivenNode) -> InferredOutputs:

@@ -32,13 +32,12 @@ from ._reading import (
     read_tensors,
     read_types,
     read_values,
-    schema_of,
     shortest,
 )
 from ._report import Report, did_you_mean
 from .given_node import GivenNode, Meaning
 from .resize import Resizing
-from .schemas import AttributeValue, InputValues, OnnxSchema, is_own
+from .schemas import AttributeValue, InputValues, OnnxSchema, is_own, schema_of
 from .shapes import infer
 from .tensor import OnnxTensor
 from .tile import Tiling

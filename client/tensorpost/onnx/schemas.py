@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ..datatypes import DATA_TYPES, data_type
-from ..problems import UnknownOperator, Violation, nearest
+from ..problems import InvalidDescriptor, UnknownOperator, Violation, nearest
 
 __all__ = [
     "LISTED",
@@ -31,6 +31,7 @@ __all__ = [
     "OnnxSchema",
     "find_schema",
     "is_own",
+    "schema_of",
 ]
 
 NEWEST_OPSET = 28
@@ -366,6 +367,28 @@ def find_schema(op_type: str, opset: int) -> OnnxSchema | Violation:
     else:
         message = f"there is no {op_type} at opset {opset}; it exists from opset {versions[0].since_version} on"
     return Violation("opset", ("opset",), message, opset, expected, f"ONNX {op_type}, versions")
+
+
+def schema_of(op_type: str, opset: object) -> OnnxSchema:
+    """The version of the operator that the opset means.
+
+    Raises:
+        UnknownOperator: no such operator.
+        InvalidDescriptor: no name, no opset, or one at which there is no such operator.
+    """
+    if not isinstance(cast("object", op_type), str):
+        message = f"op_type must be the operator's name, as in 'Resize'; {LISTED}"
+        raise InvalidDescriptor.of([Violation("document", ("op_type",), message, op_type, "an operator's name")])
+    if isinstance(opset, int) and not isinstance(opset, bool):
+        schema = find_schema(op_type, opset)
+        if isinstance(schema, OnnxSchema):
+            return schema
+        raise InvalidDescriptor.of([schema])
+    find_schema(op_type, 0)  # an unknown operator is the larger mistake
+    expected = f"a whole number from 1 to {NEWEST_OPSET}"
+    found = "" if opset is None else f"opset is {str(opset)[:60]!r}; "
+    message = f"{found}{op_type} means different things at different opsets; say which one, as {expected}"
+    raise InvalidDescriptor.of([Violation("opset", ("opset",), message, opset, expected, "ONNX IR, operator sets")])
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..datatypes import DATA_TYPES, data_type
 from .given_node import Broken, GivenNode, InferredOutputs, Meaning, Shape
 from .line_shapes import LINES
-from .movement_shapes import MOVEMENT
+from .movement_shapes import MOVEMENT, refuse_type
 from .package import infer_by_package
 from .resize import Resizing, resizing
 from .schemas import WRITTEN_BY_HAND
@@ -142,9 +142,7 @@ def _cast(given: GivenNode) -> InferredOutputs:
     ]
     allowed = [name for name in given.schema.outputs[0].types if name != "str"]  # which no body holds
     if not found or found[0] not in allowed:
-        names = ", ".join(f"{data_type(name).onnx_code} ({data_type(name).onnx})" for name in allowed)
-        message = f"{given.schema.name} casts to no type {target!r} here: float8, and fewer than 8 bits, do not travel"
-        given.refuse("data-type-unsupported", ("attributes", "to"), message, target, f"one of {names}")
+        refuse_type(given, "to", "does not convert to", target, allowed)
     return InferredOutputs([given.first.shape], types={"T2": found[0]})
 
 

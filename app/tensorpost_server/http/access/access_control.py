@@ -90,6 +90,15 @@ class _Grant:
         seconds = 0.0 if self.requests is None else self.requests.wait(now)
         return seconds if self.bytes is None else max(seconds, self.bytes.wait(now))
 
+    def used_up(self, now: float) -> str:
+        """The limits that `wait` waits for, in words."""
+        key, limits = self.key, list[str]()
+        if self.requests is not None and self.requests.wait(now):
+            limits.append(f"{key.requests_per_minute:,} requests")
+        if self.bytes is not None and self.bytes.wait(now):
+            limits.append(f"{key.bytes_per_minute:,} bytes of bodies")
+        return f"{' and '.join(limits)} a minute"
+
     def take_request(self) -> None:
         if self.requests is not None:
             self.requests.take(1)
@@ -165,9 +174,10 @@ class AccessControl:
                 extra={"www_authenticate": f'{_CHALLENGE}, error="insufficient_scope", scope="{needed}"'},
             )
         if seconds := grant.wait(now):
+            whole = math.ceil(seconds)
             raise QuotaExceeded(
-                f"the key {grant.key.name} has used up what it may take in a minute; wait",
-                extra={"retry_after_seconds": math.ceil(seconds)},
+                f"the key {grant.key.name} has used up its {grant.used_up(now)}; wait {whole:,} s",
+                extra={"retry_after_seconds": whole},
             )
         grant.take_request()
         self._count_and_guard(hash_, grant, scope, fields)

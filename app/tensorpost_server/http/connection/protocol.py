@@ -30,7 +30,7 @@ from uvicorn.server import ServerState
 
 from tensorpost.problems import ReceiveTimeout
 
-from ...settings import ENVIRONMENT_PREFIX
+from ...settings import setting_variable
 from ..call_cache import WHOLE_MESSAGES
 from ..headers import request_id
 from ..observability.request_record import OBSERVE_REFUSAL
@@ -414,7 +414,7 @@ class DirectProtocol(HttpToolsProtocol):
             expects_head=self.timeout_keep_alive_task is None or self._request.in_head,
         )  # fmt: skip
         if phase == "head" and self._request.in_head:
-            seconds, setting = self.limits.head_seconds, f"{ENVIRONMENT_PREFIX}HEAD_TIMEOUT_SECONDS"
+            seconds, setting = self.limits.head_seconds, setting_variable("head_timeout_seconds")
             self._refuse(Refusal(ReceiveTimeout(f"no whole request head came in {seconds:g} s (setting {setting})")))
         elif phase == "head":
             self.transport.close()

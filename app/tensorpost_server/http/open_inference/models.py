@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from tensorpost.datatypes import DATA_TYPES, DataType, TensorDataType, data_type
-from tensorpost.descriptors import OPERATORS, OperatorDesc
+from tensorpost.descriptors import OPERATORS, BufferTensorDesc, OperatorDesc
 from tensorpost.descriptors.catalogue import FieldFacts
+from tensorpost.descriptors.operator_desc import Given, NotGiven
 from tensorpost.onnx import ONNX_OPERATORS, OnnxSchema
 from tensorpost.problems import InvalidParameter, UnknownOperator, nearest
 
@@ -31,7 +36,7 @@ _MOST_RANK = 4
 """Free dimensions that the metadata shows where an operator takes any number; a request may have fewer or more."""
 _ARRAY_TENSORS = 2
 """Tensors that the metadata shows of an array of tensors; a request may have fewer or more."""
-_SCHEMA_TYPES = {"UINT": "integer", "INT": "integer", "FLOAT": "number", "BOOL": "boolean", "FLOATS": "number"}
+_SCHEMA_TYPES = {"UINT": "integer", "INT": "integer", "FLOAT": "number", "SCALAR_UNION": "number"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Model:
         inputs: the tensors that it is always given, in the order of the operator.
         outputs: the tensors that come back.
         attributes: what may be given as a parameter or a small tensor, with its schema.
+        required: those of them that must be given.
         fixed: attributes of a preset, by name, as JSON values.
     """
 
@@ -82,6 +88,7 @@ class Model:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     attributes: Mapping[str, Any]
+    required: tuple[str, ...]
     fixed: Mapping[str, Any]
 
     @property
@@ -106,7 +113,8 @@ class Model:
 
     def to_config(self) -> dict[str, Any]:
         """The answer to `GET /v2/models/{model}/config`: the JSON form of Triton's ModelConfig."""
-        schema = {"type": "object", "properties": self.attributes}
+        required = [name for name in self.required if name not in self.fixed]
+        schema = {"type": "object", "properties": self.attributes, "required": required}
         return {
             "name": self.name,
             "platform": self.platform,
@@ -199,13 +207,8 @@ def input_rank(low: int, high: int) -> int:
     return min(max(_MOST_RANK, low), high)
 
 
-def _newest_resample() -> str:
-    return max(cls.operator_type for cls in OPERATORS if cls.operator_type.rstrip("0123456789") == "RESAMPLE")
-
-
 _OPERATORS: Mapping[str, type[OperatorDesc] | str] = {
     **{cls.operator_type.lower(): cls for cls in OPERATORS},
-    "resample": next(cls for cls in OPERATORS if cls.operator_type == _newest_resample()),
     **{f"onnx.{schema.op_type.lower()}": schema.op_type for schema in ONNX_OPERATORS},
 }
 """The operator of each model by the model's name: a descriptor's class, or the op_type of an ONNX node."""
@@ -245,14 +248,55 @@ def _of_directml(name: str, cls: type[OperatorDesc], wanted: DataType) -> Model:
     ]
     outputs = [info for field in facts.fields_by_kind["output"] for info in _field_tensors(cls, field, wanted)]
     attributes = {
-        field.attribute_name: _field_schema(field)
+        field.attribute_name: _field_schema(field, cls.model_fields[field.attribute_name])
         for field in facts.fields_by_kind["attribute"]
         # Counts of arrays follow from them; those of groups or heads do not.
         if not field.name.endswith("Count") or cls.model_fields[field.attribute_name].default_factory is None
     }
+    follow = _attributes_that_follow(cls)
+    required = [each for each in attributes if cls.model_fields[each].is_required() and each not in follow]
     attributes["output_sizes"] = {"type": "array", "items": {"type": "integer"}}
-    attributes["output_data_type"] = {"type": "string"}
-    return Model(name, "/v1/operators", cls.operator_type.lower(), tuple(inputs), tuple(outputs), attributes, {})
+    attributes["output_data_type"] = _enum_schema(TensorDataType)
+    path, operator = "/v1/operators", cls.operator_type.lower()
+    return Model(name, path, operator, tuple(inputs), tuple(outputs), attributes, tuple(required), {})
+
+
+class _EveryTensor(Given):
+    """A document with every tensor and whole number, of which only enums are missing."""
+
+    _tensor = BufferTensorDesc.packed("FLOAT32", (1,) * _MOST_RANK)
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def structure(self, cls: type[Any], name: str) -> Any:
+        """See `Given.structure`."""
+        del name
+        return self._tensor if cls is BufferTensorDesc else None
+
+    def tensors(self, name: str) -> list[BufferTensorDesc]:
+        """See `Given.tensors`."""
+        del name
+        return [self._tensor] * _ARRAY_TENSORS
+
+    def integers(self, name: str) -> list[int]:
+        """See `Given.integers`."""
+        del name
+        return [1, 1]
+
+    def integer(self, name: str) -> int:
+        """See `Given.integer`."""
+        del name
+        return 1
+
+
+def _attributes_that_follow(cls: type[OperatorDesc]) -> set[str]:
+    """The attributes that may be left out, since they follow from tensors or have a value that is usual."""
+    found: set[str] = set()
+    with suppress(NotGiven):  # an attribute decides the rest, which are outputs
+        for name, _ in cls.inferred(_EveryTensor()):
+            found.add(name)
+    return found
 
 
 def _field_tensors(cls: type[OperatorDesc], field: FieldFacts, wanted: DataType) -> list[TensorInfo]:
@@ -268,9 +312,17 @@ def _field_tensors(cls: type[OperatorDesc], field: FieldFacts, wanted: DataType)
 _FOUR_BITS = (TensorDataType.UINT4, TensorDataType.INT4)
 
 
-def _field_schema(field: FieldFacts) -> dict[str, Any]:
-    kind = {"type": _SCHEMA_TYPES.get(field.type.removesuffix("_ARRAY"), "string")}
+def _field_schema(field: FieldFacts, info: FieldInfo) -> dict[str, Any]:
+    annotation: Any = info.annotation
+    if isinstance(annotation, type) and issubclass(annotation, IntEnum):
+        return _enum_schema(annotation)
+    kind = {"type": "boolean" if annotation is bool else _SCHEMA_TYPES.get(field.type.removesuffix("_ARRAY"), "object")}
     return {"type": "array", "items": kind} if field.is_array else kind
+
+
+def _enum_schema(cls: type[IntEnum]) -> dict[str, Any]:
+    """The names that messages and documents have; requests may also hold full names and the header's numbers."""
+    return {"type": "string", "enum": [name for name in cls.__members__ if name != "UNKNOWN"]}
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
@@ -294,7 +346,10 @@ def _of_onnx(name: str, op_type: str, wanted: DataType) -> Model:
         only = entry.name if len(schema.outputs) > 1 else "output"
         names = [f"{entry.name}_{index}" for index in range(_ARRAY_TENSORS)] if entry.variadic else [only]
         outputs += [TensorInfo(each, types, free) for each in names]
-    return Model(name, "/v1/onnx", op_type, tuple(inputs), tuple(outputs), _onnx_attributes(schema), {})
+    required = [entry.name for entry in schema.value_inputs if not entry.optional]
+    required += [attribute.name for attribute in schema.attributes if attribute.required]
+    path, attributes = "/v1/onnx", _onnx_attributes(schema)
+    return Model(name, path, op_type, tuple(inputs), tuple(outputs), attributes, tuple(required), {})
 
 
 def _onnx_attributes(schema: OnnxSchema) -> dict[str, Any]:
@@ -305,7 +360,8 @@ def _onnx_attributes(schema: OnnxSchema) -> dict[str, Any]:
     for attribute in schema.attributes:
         kind = {"INT": "integer", "FLOAT": "number"}.get(attribute.type.removesuffix("S"), "string")
         is_array = attribute.type in ("INTS", "FLOATS")
-        found[attribute.name] = {"type": "array", "items": {"type": kind}} if is_array else {"type": kind}
+        plain = {"type": kind, "enum": list(attribute.choices)} if attribute.choices else {"type": kind}
+        found[attribute.name] = {"type": "array", "items": plain} if is_array else plain
     return found
 
 

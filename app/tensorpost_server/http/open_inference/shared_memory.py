@@ -18,7 +18,15 @@ from typing import Any, Literal, TypeAlias
 
 from starlette.types import Scope
 
-from tensorpost.problems import Forbidden, InvalidParameter, InvalidRequest, LimitExceeded, NoBackend, NotFound
+from tensorpost.problems import (
+    Forbidden,
+    InvalidParameter,
+    InvalidRequest,
+    LimitExceeded,
+    NoBackend,
+    NotFound,
+    RegionNotFound,
+)
 
 from ...engine import Worker
 from ...settings import Settings, setting_variable
@@ -221,7 +229,7 @@ class SharedMemory:
         """The caller's regions of this kind, or the one of this name.
 
         Raises:
-            NotFound: there is none of this name.
+            RegionNotFound: there is none of this name.
         """
         if name is not None:
             return [self._find(name, owner, kind).to_status()]
@@ -232,7 +240,7 @@ class SharedMemory:
         """The region that a part belongs to, acquired; the part lies in it.
 
         Raises:
-            NotFound: there is none of this name.
+            RegionNotFound: there is none of this name.
             InvalidRequest: the part does not lie in it.
         """
         region = self._find(part.region, owner)
@@ -273,7 +281,7 @@ class SharedMemory:
     def _find(self, name: str, owner: str, kind: RegionKind | None = None) -> AnyRegion:
         region = self._regions.get(name)
         if region is None or region.owner != owner or kind not in (None, region.kind):
-            raise NotFound(f"there is no shared memory region {name[:80]!r}; register it first")
+            raise RegionNotFound(f"there is no shared memory region {name[:80]!r}; register it first")
         return region
 
 
