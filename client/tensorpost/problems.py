@@ -18,6 +18,7 @@ The tree::
     |   |-- Unauthenticated                  no API key, or none that is valid
     |   |-- Forbidden                        a valid API key that does not allow this
     |   |-- NotFound                         no such path
+    |   |   `-- RegionNotFound               no such shared memory region of this caller
     |   |-- MethodNotAllowed                 the path exists, the method does not
     |   `-- LimitExceeded                    larger than a named setting allows
     |-- Unavailable                          right, but not here or not now

@@ -78,7 +78,7 @@ class Model:
         inputs: the tensors that it is always given, in the order of the operator.
         outputs: the tensors that come back.
         attributes: what may be given as a parameter or a small tensor, with its schema.
-        required: those of them that must be given.
+        required: names of the attributes that must be given.
         fixed: attributes of a preset, by name, as JSON values.
     """
 
