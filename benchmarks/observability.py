@@ -65,7 +65,7 @@ def _rates(bench: Bench) -> Iterator[tuple[Cell, ...]]:
         keyed = replace(plain, headers={**plain.headers, **allowed})
         with (
             servers.tensorpost(access_log="off", metrics=0) as bare,
-            servers.tensorpost("info", access_log="json", keys_file=keys) as whole,
+            servers.tensorpost(log_level="info", access_log="json", keys_file=keys) as whole,
             _scraped(whole.port, allowed),
         ):
             asked = {"without": (bare, plain), "with": (whole, keyed)}
