@@ -408,7 +408,8 @@ class Server(uvicorn.Server):
         config, state = self.config, self.server_state
         make = cast("Any", config.http_protocol_class)
         make_protocol = partial(make, config=config, server_state=state, app_state=self.lifespan.state)
-        return Acceptor(listener, config.backlog, make_protocol, config.ssl, state.connections)
+        limits = ConnectionLimits.from_settings(self._app.settings)
+        return Acceptor(listener, config.backlog, make_protocol, config.ssl, state.connections, limits)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; here, because uvicorn then ends the process by the signal that it got."""

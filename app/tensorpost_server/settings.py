@@ -401,8 +401,9 @@ class Settings(BaseSettings):
     head_timeout_seconds: float = Field(
         default=30,
         gt=0,
-        description="Longest time for the head of an HTTP request, and for a new connection to send one, seconds; "
-        "then 408. A head is one packet; half a minute is for the slowest line.",
+        description="Longest time for the head of an HTTP request, for a new connection to send one, and for a "
+        "handshake of TLS, seconds; then 408, or no answer to a handshake. A head is one packet; half a minute is for "
+        "the slowest line.",
     )
     min_bytes_per_second: int = Field(
         default=16 * 1024,

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -37,6 +38,7 @@ from tensorpost_server import machine, main
 from tensorpost_server.engine import Admission
 from tensorpost_server.http.connection import lingering_close
 
+CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
 LIVE = request_bytes("GET", "/v2/health/live", headers={"content-length": None})
 
 
@@ -347,14 +349,19 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of open files")
 @pytest.mark.parametrize("http_protocol", ["direct", "h11"])
-def test_400_idle_sockets_under_256_descriptors(http_protocol: str):
-    """Every new connection was dropped without a word, health checks included."""
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_400_idle_sockets_under_256_descriptors(http_protocol: str, *, tls: bool):
+    """Every new connection was dropped without a word, health checks included; with TLS for a minute."""
     settings = {"TENSORPOST_HTTP_PROTOCOL": http_protocol}
+    if tls:
+        settings["TENSORPOST_TLS_CERTIFICATE"] = str(CERTIFICATE)
+    trusted = ssl.create_default_context(cafile=CERTIFICATE)
+    trusted.check_hostname = False
     with live_server(before=_FEW_DESCRIPTORS, **settings) as url, ExitStack() as stack:
         port = int(url.rpartition(":")[2])
         open_sockets(stack, port, 400)
         for _ in range(5):
-            assert httpx.get(url + "/v2/health/live", timeout=5).status_code == 200
+            assert httpx.get(url + "/v2/health/live", timeout=5, verify=trusted).status_code == 200
 
 
 # ---- ends of connections ---------------------------------------------------------------------------------------------

@@ -6,14 +6,19 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from tensorpost_server.http.connection.acceptor import Acceptor
+from tensorpost_server.http.connection.timeouts import ConnectionLimits
+
+CERTIFICATE = Path(__file__).parents[1] / "support" / "loopback.pem"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows' event loop has a server of its own")
 
@@ -47,7 +52,7 @@ def test_all_that_wait_are_taken_in_a_few_turns(kind: str, listener: socket.sock
     made: list[Greeter] = []
 
     async def turns() -> int:
-        acceptor = Acceptor(listener, 512, lambda: Greeter(made), None, made)
+        acceptor = Acceptor(listener, 512, lambda: Greeter(made), None, made, ConnectionLimits())
         callers = [socket.create_connection(listener.getsockname()) for _ in range(200)]
         count = 0
         while len(made) < 200:
@@ -94,7 +99,7 @@ def test_an_idle_connection_makes_room_or_the_new_one_is_refused(
     full: Any = Full(listener)
 
     async def run() -> None:
-        acceptor = Acceptor(full, 512, lambda: Greeter(made), None, made if idle else [])
+        acceptor = Acceptor(full, 512, lambda: Greeter(made), None, made if idle else [], ConnectionLimits())
         first = socket.create_connection(listener.getsockname(), timeout=5)
         assert await asyncio.to_thread(first.recv, 5) == b"hello"
         full.is_full = True
@@ -113,3 +118,55 @@ def test_an_idle_connection_makes_room_or_the_new_one_is_refused(
 
     asyncio.run(run())
     assert ("an idle one was closed" if idle else "a new connection was refused") in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address only")
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_handshakes_that_stand_still_make_room_and_end(
+    kind: str, listener: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They had no bound but the descriptors, and a minute each; the oldest of who has most makes room."""
+    reason = "uvloop has no wheel for this machine"
+    loop = pytest.importorskip("uvloop", reason=reason).new_event_loop if kind == "uvloop" else asyncio.new_event_loop
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATE)
+    made: list[Greeter] = []
+
+    def is_closed(caller: socket.socket) -> bool:
+        try:
+            return caller.recv(1, socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    async def run() -> None:
+        limits = ConnectionLimits(connections=40, head_seconds=2)
+        acceptor = Acceptor(listener, 512, lambda: Greeter(made), tls, made, limits)
+        first = socket.create_connection(listener.getsockname())
+        silent = [socket.create_connection(listener.getsockname(), source_address=("127.0.0.2", 0)) for _ in range(30)]
+        trusted = ssl.create_default_context(cafile=CERTIFICATE)
+        trusted.check_hostname = False
+        async with asyncio.timeout(5):
+            while sum(map(is_closed, silent)) < 11:
+                await asyncio.sleep(0.01)
+        assert [is_closed(each) for each in silent] == [True] * 11 + [False] * 19, (
+            "20 stay, the first caller's among them"
+        )
+        reader, writer = await asyncio.open_connection(sock=first, ssl=trusted, server_hostname="127.0.0.1")
+        assert await reader.readexactly(5) == b"hello"
+        async with asyncio.timeout(10):
+            while not all(map(is_closed, silent)):
+                await asyncio.sleep(0.05)
+        acceptor.close()
+        await acceptor.wait_closed()
+        writer.transport.abort()
+        for each in silent:
+            each.close()
+        for each in made:
+            each.transport.abort()
+        await asyncio.sleep(0.01)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+    assert "handshakes of TLS are at their limit (20)" in caplog.text

@@ -73,7 +73,7 @@ def live_process(before: str = "", **env: object) -> Iterator[tuple[str, int]]:
         try:
             announcement = process.stdout.readline()
             _, _, url = announcement.strip().rpartition(" ")
-            if not url.startswith("http://"):
+            if not url.startswith(("http://", "https://")):
                 process.wait(10)
                 log.seek(0)
                 raise RuntimeError(f"the server did not start:\n{announcement}{log.read().decode(errors='replace')}")
