@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -266,6 +270,41 @@ def test_a_file_that_is_spoilt_changes_nothing_but_the_log(
         file.write_text(good + line("tp_b", name="bert"))
         clock.seconds += 1
         assert app.get("/v1/limits", headers=bearer("tp_b")).status_code == 200
+
+
+def test_a_revocation_is_not_lost_where_the_file_could_not_be_read(
+    file: Path, anna: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no descriptor was free, the key held until the file changed once more."""
+    with http_app(keys_file=file) as app:
+
+        def status() -> int:
+            clock.seconds += 1
+            return app.get("/v1/limits", headers=bearer(anna)).status_code
+
+        assert status() == 200
+        commands.revoke_key(file, "anna")
+        with monkeypatch.context() as full:
+            full.setattr(watched_file.os, "open", mock.Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+            assert [status(), status()] == [200, 200]
+        assert caplog.text.count("Too many open files") == 1, "said once"
+        assert status() == 401
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names in folders")
+@pytest.mark.parametrize("writer", [False, True], ids=["nobody writes", "one who says nothing"])
+def test_a_pipe_is_no_keys_file(tmp_path: Path, *, writer: bool) -> None:
+    """It stopped the event loop until somebody wrote to it; here a process that the test can end."""
+    os.mkfifo(tmp_path / "keys")
+    held = os.open(tmp_path / "keys", os.O_RDWR) if writer else None
+    code = "import sys; from pathlib import Path; from tensorpost_server.http.access.api_keys import read_keys as read"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}; read(Path(sys.argv[1]))", tmp_path / "keys"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    if held is not None:
+        os.close(held)
+    assert f"the keys file {tmp_path / 'keys'} is a pipe; a regular file is needed" in ran.stderr
 
 
 def test_the_file_is_looked_at_once_a_second(

@@ -16,6 +16,8 @@ __all__ = ["WatchedFile", "cannot_use", "read_trusted"]
 MOST_FILE_BYTES = 1 << 20  # some 4,000 API keys, read in about 30 ms
 SECONDS_BETWEEN_LOOKS = 1.0
 
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
 Content = TypeVar("Content", bound=Sized)
 
 _log = logging.getLogger(__name__)
@@ -30,11 +32,15 @@ def read_trusted(path: Path, kind: str) -> bytes:
 
     Raises:
         FileNotFoundError: there is no such file.
-        InvalidParameter: it cannot be read, others may write to it, or it is too large.
+        InvalidParameter: it is not a file, it cannot be read, others may write to it, or it is too large.
     """
     try:
-        with path.open("rb") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                what = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+                raise InvalidParameter(f"the {kind} {path} is {what}; a regular file is needed")
+            if os.name == "posix" and mode & stat.S_IWOTH:
                 raise InvalidParameter(f"anybody may write to the {kind} {path}; take that right away (chmod o-w)")
             text = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
@@ -46,6 +52,11 @@ def read_trusted(path: Path, kind: str) -> bytes:
     return text
 
 
+def _open_without_waiting(path: str, flags: int) -> int:
+    """A pipe would else stop the event loop until somebody writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def cannot_use(path: Path, kind: str, error: OSError) -> InvalidParameter:
     """The error for a file that the system refuses."""
     return InvalidParameter(f"the {kind} {path} cannot be used: {error.strerror or error}")
@@ -55,7 +66,7 @@ class WatchedFile(Generic[Content]):
     """A file of keys that is watched.
 
     A file that is gone holds no key, so nobody is let in. One that cannot be read, for instance because an editor has
-    written half of it, changes nothing but the log: the keys from before hold on.
+    written half of it, changes nothing but the log: the keys from before hold on, and it is read again in a second.
 
     Args:
         path: path of the file.
@@ -72,6 +83,7 @@ class WatchedFile(Generic[Content]):
         self._kind, self._read, self._nothing, self._hint = kind, read, nothing, hint
         self._next_look = 0.0
         self._state: tuple[int, ...] | None = None
+        self._said: tuple[object, str] | None = None
 
     def read(self) -> Content:
         """The keys in it now.
@@ -97,16 +109,19 @@ class WatchedFile(Generic[Content]):
         state = self._look()
         if state == self._state:
             return None
-        self._state = state
         try:
             keys = self._read(self.path)
         except FileNotFoundError:
+            self._state = None
             _log.error("the %s %s is gone: no key is valid now", self._kind, self.path)
             return self._nothing
         except InvalidParameter as error:
-            said = "the %s has changed and cannot be used, so the keys from before stay: %s"
-            _log.error(said, self._kind, error.detail)
+            if self._said != (state, error.detail):
+                self._said = state, error.detail
+                said = "the %s has changed and cannot be used, so the keys from before stay: %s"
+                _log.error(said, self._kind, error.detail)
             return None
+        self._state = state
         _log.warning("the %s %s has changed: %d keys now", self._kind, self.path, len(keys))
         return keys
 
