@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import socket
 import ssl
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -58,11 +60,13 @@ def tls_server(certificate: Path, **env: str) -> Iterator[tuple[subprocess.Popen
         yield server, url
 
 
-def common_name(url: str) -> str:
+def common_name(url: str, *protocols: str) -> str:
     """Of the certificate that a new connection is shown."""
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if protocols:  # gRPC asks for its own
+        context.set_alpn_protocols(protocols)
     with socket.create_connection(address, PATIENCE) as plain, context.wrap_socket(plain) as wire:
         der = wire.getpeercert(binary_form=True)
     assert der is not None
@@ -132,6 +136,65 @@ def test_a_certificate_that_is_spoilt_changes_nothing_but_the_log(
     used.write_bytes(before)
     files.reload_if_changed()
     assert "new connections get" in caplog.text
+
+
+@needs_openssl
+def test_grpc_gets_a_new_certificate_too(tmp_path: Path) -> None:
+    """It kept the old one until the server was started again."""
+    grpc = pytest.importorskip("grpc", reason="the extra grpc is not installed")
+    make_certificate(tmp_path, "issuer")
+    for name in ("first", "second", "ours"):
+        make_certificate(tmp_path, name, "issuer")
+    used, key = tmp_path / "used.pem", tmp_path / "used.key"
+    shutil.copy(tmp_path / "first.crt", used)
+    shutil.copy(tmp_path / "first.key", key)
+    settings = {"tls_key": str(key), "tls_client_ca": str(tmp_path / "issuer.crt"), "grpc_port": "0"}
+    env = {f"TENSORPOST_{name.upper()}": value for name, value in settings.items()}
+    files = [(tmp_path / name).read_bytes() for name in ("issuer.crt", "ours.key", "ours.crt")]
+
+    def is_live(address: str, *own: bytes) -> bool:
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(files[0], *own)) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            return call(b"", timeout=PATIENCE, wait_for_ready=bool(own)) == b"\x08\x01"
+
+    with tls_server(used, **env) as (server, _):
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        shown = f"https://{address}"
+        assert common_name(shown, "h2") == "first"
+        assert is_live(address, *files[1:])
+        shutil.copy(tmp_path / "second.crt", used)
+        assert common_name(shown, "h2") == "first", "the key is not that of the certificate yet"
+        shutil.copy(tmp_path / "second.key", key)
+        assert common_name(shown, "h2") == "second"
+        assert is_live(address, *files[1:])
+        with pytest.raises(grpc.RpcError):  # no certificate of the caller
+            is_live(address)
+        server.kill()
+        _, err = server.communicate(timeout=PATIENCE)
+    assert err.count("new connections of gRPC get") == 1
+    assert "Traceback" not in err
+
+
+def test_a_certificate_that_could_not_be_read_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no descriptor was free, a renewed one was not taken until the file changed once more."""
+    used = tmp_path / "used.pem"
+    shutil.copy(CERTIFICATE, used)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(used)
+    files = TlsFiles(app_settings(tls_certificate=used), context)
+    used.write_bytes(used.read_bytes() + b"\n")
+    with monkeypatch.context() as full:
+        error = OSError(errno.EMFILE, "Too many open files")
+        full.setattr(ssl.SSLContext, "load_cert_chain", mock.Mock(side_effect=error))
+        files.reload_if_changed()
+        files.reload_if_changed()
+    assert caplog.text.count("too many open files") == 1, "said once"
+    files.reload_if_changed()
+    files.reload_if_changed()
+    assert caplog.text.count("new connections get") == 1
 
 
 @needs_openssl

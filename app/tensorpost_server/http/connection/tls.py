@@ -1,21 +1,24 @@
 """TLS: what uvicorn is told, and certificates that are replaced while it runs.
 
 New certificates are loaded into the context that the server listens with, which OpenSSL uses for the handshakes from
-then on. Connections that are open keep theirs.
+then on; gRPC asks for changed ones before each handshake. Connections that are open keep theirs.
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorpost.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
 
-__all__ = ["TlsFiles", "uvicorn_options"]
+__all__ = ["CertificateFiles", "TlsFiles", "uvicorn_options"]
+
+Loaded = TypeVar("Loaded")
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +45,49 @@ def uvicorn_options(settings: Settings) -> dict[str, Any]:
     }
 
 
+class CertificateFiles:
+    """The files of the server's certificate, loaded again when they have changed.
+
+    Args:
+        settings: the settings, which name the files.
+        taken: what is said in the log when new files were loaded: "new connections get".
+    """
+
+    def __init__(self, settings: Settings, taken: str) -> None:
+        self._settings, self._taken = settings, taken
+        self._state = self._look()
+        self._said: tuple[object, str] | None = None
+
+    def reload(self, load: Callable[[], Loaded]) -> Loaded | None:
+        """What is loaded from them, if they have changed. Files that cannot be used are logged once, and tried again.
+
+        Args:
+            load: loads them; the certificate and the key belong together when it is called.
+        """
+        state = self._look()
+        if state == self._state:
+            return None
+        try:
+            _context(self._settings)  # first on another context: half of a pair would spoil the one in use
+            loaded = load()
+        except (InvalidParameter, OSError) as error:
+            if self._said != (state, str(error)):
+                self._said = state, str(error)
+                _log.error("the certificate has changed and cannot be used, so the one from before stays: %s", error)
+            return None
+        self._state = state
+        _log.warning("the certificate has changed: %s %s", self._taken, self._settings.tls_certificate)
+        return loaded
+
+    def _look(self) -> tuple[object, ...]:
+        """What changes with the files' content."""
+        # Not the issuers of callers: OpenSSL can add some to a context, but take none away.
+        files = (self._settings.tls_certificate, self._settings.tls_key)
+        return tuple([_state(path) for path in files if path is not None])
+
+
 class TlsFiles:
-    """The files of the server's certificate, loaded again when they change.
+    """The certificate of the context that the server listens with.
 
     Args:
         settings: the settings, which name the files.
@@ -54,29 +98,15 @@ class TlsFiles:
         self._settings, self._context = settings, context
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9325, section 3.1.1
         context.set_alpn_protocols(["http/1.1"])  # RFC 7301
-        self._state = self._look()
+        self._files = CertificateFiles(settings, "new connections get")
 
     def reload_if_changed(self) -> None:
-        """Load them if one has changed. Files that cannot be used are logged, and the certificate from before stays."""
-        state = self._look()
-        if state == self._state:
-            return
-        self._state = state
-        settings = self._settings
-        assert settings.tls_certificate is not None
-        try:
-            _context(settings)  # tried first on another context: half of a pair would spoil this one
-            self._context.load_cert_chain(settings.tls_certificate, settings.tls_key, _no_password)
-        except (InvalidParameter, OSError) as error:
-            _log.error("the certificate has changed and cannot be used, so the one from before stays: %s", error)
-        else:
-            _log.warning("the certificate has changed: new connections get %s", settings.tls_certificate)
+        """Load the files if one has changed. Where they cannot be used, the certificate from before stays."""
+        self._files.reload(self._load)
 
-    def _look(self) -> tuple[object, ...]:
-        """What changes with the files' content."""
-        # Not the issuers of callers: OpenSSL can add some to a context, but take none away.
-        files = (self._settings.tls_certificate, self._settings.tls_key)
-        return tuple([_state(path) for path in files if path is not None])
+    def _load(self) -> None:
+        assert self._settings.tls_certificate is not None
+        self._context.load_cert_chain(self._settings.tls_certificate, self._settings.tls_key, _no_password)
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

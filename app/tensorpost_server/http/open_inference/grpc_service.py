@@ -22,6 +22,7 @@ from tensorpost.problems import InvalidParameter
 
 from ...settings import Settings, setting_variable
 from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, WholeMessages
+from ..connection.tls import CertificateFiles
 from .grpc_messages import METHODS, PACKAGE, grpc_messages
 from .grpc_translation import Refused, infer_document, infer_response, length_prefix
 
@@ -77,6 +78,7 @@ class GrpcServer:
                 + install_command("server", "grpc")
             ) from None
         self._server: Any = None
+        self._credentials: Any = None
         self._replays = BoundedCache[tuple[str, ...], ReplayFunction](_MOST_REPLAYS)
         self.port = 0
 
@@ -104,15 +106,20 @@ class GrpcServer:
         await self._server.start()
 
     def _listen(self, address: str) -> int:
-        settings = self._settings
-        if settings.tls_certificate is None:
+        grpc, certificate = self._grpc, self._settings.tls_certificate
+        if certificate is None:
             return self._server.add_insecure_port(address)
-        key = settings.tls_key or settings.tls_certificate
-        issuers = None if settings.tls_client_ca is None else settings.tls_client_ca.read_bytes()
-        credentials = self._grpc.ssl_server_credentials(
-            [(key.read_bytes(), settings.tls_certificate.read_bytes())], issuers, issuers is not None
-        )
-        return self._server.add_secure_port(address, credentials)
+        key = self._settings.tls_key or certificate
+        issuers = None if self._settings.tls_client_ca is None else self._settings.tls_client_ca.read_bytes()
+        files = CertificateFiles(self._settings, "new connections of gRPC get")
+
+        def load() -> Any:
+            return grpc.ssl_server_certificate_configuration([(key.read_bytes(), certificate.read_bytes())], issuers)
+
+        # gRPC calls the function on a thread of its own before each handshake. Its core holds no reference to the
+        # credentials, so they are kept here.
+        self._credentials = grpc.dynamic_ssl_server_credentials(load(), lambda: files.reload(load), issuers is not None)
+        return self._server.add_secure_port(address, self._credentials)
 
     async def stop(self) -> None:
         """Take no more calls, and let those that run end."""
