@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.support.http_app import (
 from tensorpost_server.http.observability import batch_thread
 from tensorpost_server.http.observability.access_log import AccessLog, console_line, json_line, printable
 from tensorpost_server.http.observability.log_format import ConsoleFormatter
-from tensorpost_server.http.observability.request_record import RequestRecord
+from tensorpost_server.http.observability.request_record import RecordBatch, RequestRecord, refused_record
 
 TILE = "/v1/operators/tile?repeats=2"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -215,6 +216,36 @@ def test_a_reader_that_does_not_read_costs_lines_and_no_time(monkeypatch: pytest
 
     assert log.dropped == 6
     assert "".join(written).count("\n") == 5
+
+
+def test_a_consumer_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixture):
+    """The lines of a batch, its traces and its statistics were lost."""
+    found = list[RequestRecord]()
+
+    def fail(_records: Sequence[RequestRecord]) -> None:
+        raise OSError(24, "Too many open files")
+
+    batch = RecordBatch([fail, found.extend])
+
+    async def run() -> None:
+        batch.add(refused_record(400))
+        batch.flush()
+
+    asyncio.run(run())
+    assert [record.status for record in found] == [400]
+    assert "Too many open files" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of open files")
+def test_lines_are_made_where_no_descriptor_is_free():
+    code = """
+import resource
+from tensorpost_server.http.observability.access_log import printable
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+print(printable("a b"))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("a\\x20b\n", "")
 
 
 def test_a_reader_that_is_gone_is_counted():

@@ -6,6 +6,7 @@ writes many lines at a time. A reader that does not read cannot stop the server:
 
 from __future__ import annotations
 
+import codecs
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from .request_record import RequestRecord
 __all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
 
 _LONGEST_TEXT = 200
+
+codecs.lookup("unicode_escape")  # Python reads its file at the first use, where perhaps no descriptor is free
 
 
 def printable(text: str) -> str:

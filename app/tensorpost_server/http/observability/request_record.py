@@ -6,6 +6,7 @@ Replayed calls, calls, other requests, and heads that the protocol class refuses
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ it refuses itself."""
 BATCH_SECONDS = 0.1
 MOST_RECORDS = 256
 """Records of a batch; about a millisecond of the event loop's time with metrics and access log."""
+
+_log = logging.getLogger(__name__)
 
 _SCOPE_KEY = "tensorpost.observation"
 _CALLER = "tensorpost.caller"
@@ -184,7 +187,7 @@ class RecordBatch:
     Used on the event loop's thread only.
 
     Args:
-        consumers: called with the records of a batch.
+        consumers: called with the records of a batch; what one raises is logged.
     """
 
     def __init__(self, consumers: Sequence[Callable[[Sequence[RequestRecord]], None]]) -> None:
@@ -208,7 +211,10 @@ class RecordBatch:
         records, self._records = self._records, []
         if records:
             for consume in self._consumers:
-                consume(records)
+                try:
+                    consume(records)
+                except Exception:  # noqa: BLE001 # whatever one consumer lacks, the others are called
+                    _log.exception("%d records of requests were lost to one of their consumers", len(records))
 
 
 def observation_of(scope: Scope) -> Observation | None:
