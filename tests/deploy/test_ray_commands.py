@@ -102,6 +102,9 @@ def test_serve_answers_and_ends_what_is_in_flight_before_it_stops() -> None:
         Client(url) as tp,
     ):
         assert np.array_equal(tp.tile(x[:3], (2,)), np.tile(x[:3], 2))
+        connection.request("GET", "/v1/operators", headers={"Host": "rebound.example"})  # as a web page could send it
+        refusal = connection.getresponse()
+        assert (refusal.status, b"rebound.example" in refusal.read()) == (403, True)
         cluster = descendants(process.pid)
         connection.request("POST", "/v1/operators/tile?repeats=64", body.getvalue(), headers)
         answer = connection.getresponse()
