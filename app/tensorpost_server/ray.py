@@ -100,7 +100,7 @@ class Replica:
         loopback: whether only callers of its own machine reach Serve's proxy.
 
     Raises:
-        InvalidParameter: as for `application`, with the settings that this process has.
+        InvalidParameter: the settings of this process are refused; see `application`.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, loopback: bool = False) -> None:
@@ -256,7 +256,7 @@ def run(settings: Settings, replicas: int, *, loopback: bool) -> None:
         loopback: whether the host is a loopback address.
 
     Raises:
-        InvalidParameter: as for `application`; or Serve runs on the cluster already, with another host or port.
+        InvalidParameter: the settings are refused, see `application`; or Serve runs already, with another host or port.
     """
     _check(settings, loopback=loopback)
     ray: Any = importlib.import_module("ray")
