@@ -260,9 +260,9 @@ class OperatorDesc(Descriptor):
         if source is not None and required:
             broken: dict[TensorDataType, list[Violation]] = {}
             for data_type in {source.data_type: None} | dict.fromkeys(_TRIED_TYPES):
-                tried = BufferTensorDesc.packed(data_type, source.sizes)
-                outputs = {str(v.path[0]): [tried] if v.path[0] in arrays else tried for v in required}
-                try:
+                try:  # packed, the input may be larger than a tensor can be
+                    tried = BufferTensorDesc.packed(data_type, source.sizes)
+                    outputs = {str(v.path[0]): [tried] if v.path[0] in arrays else tried for v in required}
                     cls(**{**given.fields, **missing, **outputs})
                     broken[data_type] = []
                 except InvalidDescriptor as error:
