@@ -32,7 +32,7 @@ from tensorpost.problems import ReceiveTimeout
 
 from ...settings import setting_variable
 from ..call_cache import WHOLE_MESSAGES
-from ..headers import request_id
+from ..headers import header_fields, request_id
 from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .counted_body import CountedBody, is_large
@@ -324,7 +324,9 @@ class DirectProtocol(HttpToolsProtocol):
         """Give a request to the application when it has its turn."""
         turns, address = self._shared.turns, self._address
         if self._proxies is not None:
-            address = self._proxies.caller_of_headers(address, cycle.scope["headers"])
+            scope = cast("dict[str, Any]", cycle.scope)
+            self._proxies.set_client(scope, header_fields(scope["headers"]))
+            address = scope["client"][0] if scope["client"] else None
         turns.begin(address, partial(self._begin, cycle, turns.application(address, app)))
 
     def _begin(self, cycle: RequestResponseCycle, app: Any) -> bool:
