@@ -107,7 +107,7 @@ class OperatorDispatch:
                 return
         path = route_path(scope)
         try:
-            send = self._service.access.admit(scope, fields, path, send)
+            receive, send = self._service.access.admit(scope, fields, path, receive, send)
         except TensorpostError as error:
             observation.operator = self._called_operator(scope["method"], path)
             await answer_error(request, error)(scope, receive, send_observed)
