@@ -341,7 +341,7 @@ def test_the_log_names_a_caller_who_is_refused(file: Path, anna: str, clock: Clo
 
     assert [(each["caller"], each["operator"], each["status"]) for each in found] == [
         ("bert", "TILE", 200), ("bert", "TILE", 429), ("bert", "Tile", 429), ("bert", None, 429), ("bert", None, 429),
-        ("anna", None, 403), ("carl", "TILE", 401), (None, "TILE", 401),
+        ("anna", None, 403), ("carl", "TILE", 401), ("127.0.0.1", "TILE", 401),
     ]  # fmt: skip
 
 

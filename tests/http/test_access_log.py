@@ -79,10 +79,11 @@ def test_every_path_writes_one_line():
         health = server.ask(request_bytes("GET", "/v2/health/ready"))
         nothing = server.ask(request_bytes("GET", "/nothing"))
         malformed = server.ask(b"this is no request\r\n\r\n")
-        eventually(lambda: len(lines(batches)) >= 12, "every line is written")
+        two_hosts = server.ask(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nX-Request-ID: id-8\r\n\r\n")
+        eventually(lambda: len(lines(batches)) >= 13, "every line is written")
 
     found = lines(batches)
-    assert len(found) == 12
+    assert len(found) == 13
     for line in found[:6]:
         assert (line["id"], line["operator"], line["status"], line["reason"]) == ("id-7", "TILE", 200, None)
         assert line["caller"] == "127.0.0.1", "replays too"
@@ -100,8 +101,12 @@ def test_every_path_writes_one_line():
         ("GET", None, 200, None),
         ("GET", None, nothing.status, "not-found"),
         ("-", None, 400, "invalid-request"),
+        ("-", None, 400, "invalid-request"),
     ]
-    assert malformed.status == 400
+    assert malformed.status == two_hosts.status == 400
+    assert short[4]["id"] == malformed.headers["x-request-id"]
+    assert short[5]["id"] == two_hosts.headers["x-request-id"] == "id-8"
+    assert {line["caller"] for line in found} == {"127.0.0.1"}, "also of those that were refused"
     assert short[0]["id"] == refused.headers["x-request-id"]
     assert short[2]["bytes_out"] == len(health.body)
 

@@ -2,7 +2,7 @@
 
 With the setting `keys_file` or `jwks_file` every path but the health endpoints and the page at `/` wants a key, as
 `Authorization: Bearer` (RFC 6750, section 2.1) or as `X-API-Key`; a token is a key that its issuer signed. Each request
-gets `scope["tensorpost.caller"]`: the key's name, without keys the peer's address, on a Unix socket `local`.
+gets `scope["tensorpost.caller"]`: the key's name; until one is known the caller's address, on a Unix socket `local`.
 
 Small calls that are replayed (`call_cache.py`) never come here. Their HTTP heads are known byte for byte, the key in
 them included, so it was checked. It is looked at again before each replay: whether the file still has it, its expiry,
@@ -163,8 +163,6 @@ class AccessControl:
             QuotaExceeded: the key has used up its requests or bytes; `retry_after_seconds` says for how long.
         """
         if self.anonymous or path in OPEN_PATHS:
-            client = scope.get("client")
-            scope[CALLER] = client[0] if client else "local"
             return receive, send
         now = time.monotonic()
         hash_, grant = self._presented(fields, now)
