@@ -142,9 +142,10 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         _log.warning(sentence)
     host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host_in_url}:{settings.port}"
-    if settings.host != "localhost" and not is_loopback(address):
+    loopback = settings.host == "localhost" or is_loopback(address)
+    if not loopback:
         _check_access_from_outside(settings, address)
-    importlib.import_module(".ray", __package__).run(settings, replicas)
+    importlib.import_module(".ray", __package__).run(settings, replicas, loopback=loopback)
 
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:
