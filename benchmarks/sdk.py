@@ -34,7 +34,7 @@ from tensorpost.resampling import resampling
 from .bench import Bench
 from .report import Cell, Figure, Table, Target
 from .servers import ROOT
-from .sockets import MIB, TOGETHER, connected, receive_head, request, send
+from .sockets import CERTIFICATE, MIB, TOGETHER, connected, receive_head, request, send, trusting
 from .timing import Times, in_turn
 
 KIB = 1 << 10
@@ -43,7 +43,6 @@ LARGEST = 256 * MIB
 METADATA = {"backend": "none", "device": "none"}
 RECEIVE = Target("SDK receive 256 MiB, speed against httpx `.content`", 6)
 SMALL_CALL = Target("SDK small call, time against the same bytes over a bare socket", 2.5, at_most=True)
-CERTIFICATE = ROOT / "tests" / "support" / "loopback.pem"  # localhost's, signed by itself
 
 
 def pattern(count: int) -> np.ndarray[Any, Any]:
@@ -183,13 +182,6 @@ Call = Callable[[bool], Said]
 
 
 # ---- the ways to ask -------------------------------------------------------------------------------------------------
-
-
-def trusting() -> ssl.SSLContext:
-    """Trusts the peer's certificate, which is made for another name."""
-    context = ssl.create_default_context(cafile=CERTIFICATE)
-    context.check_hostname = False
-    return context
 
 
 def raw(url: str, job: Job) -> Call:

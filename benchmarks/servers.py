@@ -99,13 +99,13 @@ def running(
 def tensorpost(**settings: object) -> contextlib.AbstractContextManager[Server]:
     """Our server as `tensorpost serve` runs it; settings by name without their prefix, for instance `pool_bytes=0`.
 
-    `log_level` is its option of that name, `warning` by default.
+    `log_level` is its option of that name, `warning` by default. With TLS it is not waited for until it is ready.
     """
     log_level = str(settings.pop("log_level", "warning"))
     return running(
         "tensorpost",
         lambda port: [sys.executable, "-m", "tensorpost", "serve", "--port", str(port), "--log-level", log_level],
-        answers(READY),
+        listens if "tls_certificate" in settings else answers(READY),
         environment={f"TENSORPOST_{name.upper()}": str(value) for name, value in settings.items()},
     )
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 MIB = 1 << 20
 TOGETHER = 64 << 10  # bytes up to which a head and a body go in one call, as in one packet
+CERTIFICATE = Path(__file__).parents[1] / "tests" / "support" / "loopback.pem"  # localhost's, signed by itself
+
+
+def trusting() -> ssl.SSLContext:
+    """Trusts that certificate, for any name."""
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    context.check_hostname = False
+    return context
 
 
 def connected(port: int) -> socket.socket:
@@ -91,13 +101,15 @@ def request(path: str, parts: Sequence[memoryview], headers: Mapping[str, str]) 
 
 @dataclass
 class Connection:
-    """A connection that stays open from call to call."""
+    """A connection that stays open from call to call, with TLS if it has a context."""
 
     port: int
+    tls: ssl.SSLContext | None = None
     memory: memoryview = field(default_factory=lambda: memoryview(bytearray(MIB)))
 
     def __post_init__(self) -> None:
-        self.socket = connected(self.port)
+        plain = connected(self.port)
+        self.socket = plain if self.tls is None else self.tls.wrap_socket(plain)
 
     def __enter__(self) -> Connection:
         return self

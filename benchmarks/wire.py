@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from tensorpost.datatypes import data_type
 from . import servers
 from .bench import Bench
 from .report import Cell, Figure, Table, Target
-from .sockets import MIB, Connection, as_bytes
+from .sockets import CERTIFICATE, MIB, Connection, as_bytes, trusting
 from .timing import Times, in_turn
 
 SAMPLES = 256
@@ -34,6 +35,11 @@ WAYS = {
     "FastAPI": "`await request.body()` and `Response(bytes)`, with httptools and uvloop",
 }
 SIZES_IN, SIZES_OUT = (1, 16, 64, 256), (16, 256, 1024)  # MiB
+WAYS_TLS = {
+    "TCP with TLS": "the process above with TLS of Python's module ssl, as our client has it; the ceiling",
+    "with TLS": "tensorpost with a certificate (TENSORPOST_TLS_CERTIFICATE)",
+}
+SIZES_TLS = (1, 64, 256)  # MiB, both ways
 ROUNDS = {1: 150, 16: 40, 64: 16, 256: 12, 1024: 5}
 TARGETS = {
     ("in", 256, "TCP"): Target("256 MiB body in, speed against plain TCP", 0.8),
@@ -51,16 +57,20 @@ def picked(size: int) -> np.ndarray[Any, Any]:
 # ---- the servers -----------------------------------------------------------------------------------------------------
 
 
-def plain_tcp(port: int) -> None:
+def plain_tcp(port: int, *, tls: bool = False) -> None:
     """Serve connections one by one: two 8-byte numbers, then so many bytes in and so many out as they say."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
     block = memoryview(bytearray(256 * MIB))
     block[:] = bytes(len(block))  # mapped before anybody measures
     with socket.create_server(("127.0.0.1", port)) as listener:
         while True:
             connection, _ = listener.accept()
-            with connection:
+            with connection, contextlib.suppress(ConnectionError, ssl.SSLError):  # who only looks whether it listens
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while numbers := connection.recv(16, socket.MSG_WAITALL):
+                if tls:
+                    connection = context.wrap_socket(connection, server_side=True)
+                while numbers := connection.recv(16):  # sent in one piece
                     left, wanted = int.from_bytes(numbers[:8], "little"), int.from_bytes(numbers[8:], "little")
                     at = 0
                     while left:
@@ -72,12 +82,16 @@ def plain_tcp(port: int) -> None:
 
 def serving(way: str) -> contextlib.AbstractContextManager[servers.Server]:
     """A server of this kind."""
-    if way == "TCP":
-        code = "import sys; from benchmarks.wire import plain_tcp; plain_tcp(int(sys.argv[1]))"
+    if way.startswith("TCP"):
+        code = f"import sys; from benchmarks.wire import plain_tcp; plain_tcp(int(sys.argv[1]), tls={way != 'TCP'})"
         return servers.running(way, lambda port: [sys.executable, "-c", code, str(port)], servers.listens)
     if way == "FastAPI":
         return servers.uvicorn("benchmarks.routes:app")
-    settings: dict[str, object] = {"no pool": {"pool_bytes": 0}, "uvicorn": {"http_protocol": "httptools"}}.get(way, {})
+    settings: dict[str, object] = {
+        "no pool": {"pool_bytes": 0},
+        "uvicorn": {"http_protocol": "httptools"},
+        "with TLS": {"tls_certificate": CERTIFICATE},
+    }.get(way, {})
     return servers.tensorpost(**settings)
 
 
@@ -94,7 +108,7 @@ class Caller:
 
     def take(self, x: np.ndarray[Any, Any]) -> None:
         """Send a tensor; compare the elements that come back."""
-        if self.way == "TCP":
+        if self.way.startswith("TCP"):
             self.exchange(as_bytes(x), SAMPLES * 4)
             return
         self.scratch.clear()
@@ -105,7 +119,7 @@ class Caller:
 
     def give(self, x: np.ndarray[Any, Any], copies: int) -> None:
         """Send 1 MiB; receive it many times over, and compare a byte of each part."""
-        if self.way == "TCP":
+        if self.way.startswith("TCP"):
             self.exchange(as_bytes(x), x.nbytes * copies)
             return
         expected, at, head = as_bytes(x), 0, 0 if self.way == "FastAPI" else 128  # of an npy file
@@ -170,6 +184,32 @@ def measure(bench: Bench) -> Iterator[Table]:
     columns = ("size", *(f"{way}, GB/s" for way in WAYS), "against TCP", "against uvicorn", "against FastAPI")
     for direction, title in (("in", "Bodies in, 1 KiB out"), ("out", "Bodies out, 1 MiB in")):
         yield Table(title, columns, tuple(rows[direction]))
+    ways = (*WAYS_TLS, "tensorpost")
+    columns = ("direction", "size", *(f"{way}, GB/s" for way in ways), "against TCP with TLS", "against no TLS")
+    yield Table("Bodies with TLS", columns, tuple(_with_tls(bench, ways)))
+
+
+def _with_tls(bench: Bench, ways: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    """Both directions with TLS, beside the server without."""
+    for way, text in WAYS_TLS.items():
+        bench.note(f"{way}: {text}.")
+    with contextlib.ExitStack() as kept:
+        callers: dict[str, Caller] = {}
+        for way in ways:
+            tls = trusting() if "TLS" in way else None
+            callers[way] = Caller(way, kept.enter_context(Connection(kept.enter_context(serving(way)).port, tls)))
+        for mib in SIZES_TLS:
+            bench.doing(f"wire: {mib} MiB with TLS")
+            x, one = (np.random.default_rng(0).random(n * MIB // 4, np.float32) for n in (mib, 1))
+            for direction in ("in", "out"):
+                calls = {
+                    way: partial(caller.take, x) if direction == "in" else partial(caller.give, one, mib)
+                    for way, caller in callers.items()
+                }
+                took = in_turn(calls, least=_rounds(mib, bench))
+                rates = [Figure(mib * MIB / took[way].quartile / 1e9) for way in ways]
+                ratios = [Figure(took[way].quartile / took["with TLS"].quartile) for way in (ways[0], ways[-1])]
+                yield (direction, f"{mib} MiB", *rates, *ratios)
 
 
 def _rounds(mib: int, bench: Bench) -> int:

@@ -7,8 +7,10 @@ it lives, imports no server code.
 from __future__ import annotations
 
 import importlib
+import ipaddress
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -105,6 +107,8 @@ def serve(
         address = address_of(listener.socket, tls=settings.tls_certificate is not None)
         if not address.startswith("unix:") and not is_loopback(address):
             _check_access_from_outside(settings, address)
+        elif settings.grpc_port is not None and not _is_loopback_host(settings.host):  # which gRPC listens on
+            _check_access_from_outside(settings, f"gRPC at {settings.host}, port {settings.grpc_port}")
         server = Server(uvicorn_config(app, choice, log_level), app, address)
         created.state.service.end = server.end
         if sys.stderr.isatty() and log_format(settings) == "console" and not address.startswith("unix:"):
@@ -138,9 +142,10 @@ def serve_on_ray(replicas: int, *, host: str | None = None, port: int | None = N
         _log.warning(sentence)
     host_in_url = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host_in_url}:{settings.port}"
-    if settings.host != "localhost" and not is_loopback(address):
+    loopback = settings.host == "localhost" or is_loopback(address)
+    if not loopback:
         _check_access_from_outside(settings, address)
-    importlib.import_module(".ray", __package__).run(settings, replicas)
+    importlib.import_module(".ray", __package__).run(settings, replicas, loopback=loopback)
 
 
 def _given_address(arguments: Mapping[str, object]) -> str | None:
@@ -148,6 +153,15 @@ def _given_address(arguments: Mapping[str, object]) -> str | None:
     found = [f"--{name}" for name, value in arguments.items() if value is not None]
     found += [setting_variable(name) for name, origin in origins().items() if name in arguments and origin != "default"]
     return found[0] if found else None
+
+
+def _is_loopback_host(host: str) -> bool:
+    """Whether only this machine can reach what listens on the host, an address or a name of several ones."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:  # gRPC has resolvers of its own
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 def _check_access_from_outside(settings: Settings, address: str) -> None:

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +33,8 @@ __all__ = ["Arguments", "Replica", "application", "middlewares", "run"]
 
 # Read when ray.serve is imported, here and in the processes that Ray starts on this machine.
 os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
+# After each change of the replicas a new HAProxy takes over, and the old one may finish its answers so long, seconds.
+os.environ.setdefault("RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "900")
 try:
     serve: Any = importlib.import_module("ray.serve")  # it has no type stubs
 except ModuleNotFoundError as missing:
@@ -40,6 +43,9 @@ except ModuleNotFoundError as missing:
 _NAME = "tensorpost"
 _DRAIN_SECONDS = 5
 """How long a replica that stops still takes requests, for proxies that do not know yet, seconds."""
+
+_CALM_SECONDS = 300
+"""How long there must be more replicas than the waiting bytes need before one is taken away, seconds."""
 
 _FROM_HAPROXY = "tensorpost.from_haproxy"
 """Name of a mark in the ASGI scope of requests that come by HTTP; Serve's own proxy sends messages of Ray's."""
@@ -52,8 +58,15 @@ _REPLICA_VARIABLES = {
 }
 """Ray Serve's own settings in the replicas' processes, unless they are set where `application` is called."""
 
-_NOT_OURS = ("host", "port", "uds", "tls_certificate", "tls_key", "tls_client_ca", "http_protocol")
-"""Settings of the listening socket, which is the proxy's."""
+_PROXY_ADDRESS = ("host", "port")
+_REFUSED = {
+    **dict.fromkeys(
+        ("uds", "tls_certificate", "tls_key", "tls_client_ca", "http_protocol"), "the listening socket is Ray Serve's"
+    ),
+    **dict.fromkeys(("shared_memory", "cuda_shared_memory"), "behind Ray Serve's proxy all callers seem to be local"),
+    "grpc_port": "replicas of one machine would listen on the same port",
+}
+"""Settings that a replica cannot follow, and why."""
 
 
 class Arguments(BaseModel):
@@ -65,7 +78,8 @@ class Arguments(BaseModel):
         queued_bytes: input and output bytes that may wait at each replica before there is one more.
         gpus: GPUs of each replica.
         cpus: processor cores that each replica takes of its node, in Ray's books.
-        settings: settings of docs/settings.md by their names, beside `TENSORPOST_` variables of the nodes.
+        settings: settings of docs/settings.md by their names. They, and those of the process that calls `application`,
+            come before `TENSORPOST_` variables of the nodes.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -79,12 +93,23 @@ class Arguments(BaseModel):
 
 
 class Replica:
-    """The application in a process of Ray's. Serve calls the methods whose names are not ours to choose."""
+    """The application in a process of Ray's. Serve calls the methods whose names are not ours to choose.
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        # Whoever reaches the proxy is not known here, and the proxy's address is not loopback's.
-        given: dict[str, Any] = {"allowed_hosts": "*", **settings}
-        self._application = create_app(Settings(**given))
+    Args:
+        settings: they come before variables of this process.
+        loopback: whether only callers of its own machine reach Serve's proxy.
+
+    Raises:
+        InvalidParameter: the settings of this process are refused; see `application`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, loopback: bool = False) -> None:
+        read = Settings(**settings)
+        _check(read, loopback=loopback)
+        if not loopback and read.allowed_hosts is None:
+            # Requests come by a loopback address from HAProxy, and still may name any host.
+            read = read.model_copy(update={"allowed_hosts": "*"})
+        self._application = create_app(read)
         self._service: Service = self._application.state.service
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -166,25 +191,34 @@ def application(arguments: Mapping[str, Any]) -> Any:
 
     Raises:
         pydantic.ValidationError: an argument is none of `Arguments`, or cannot be right.
-        InvalidParameter: a setting is one of the listening socket, which is Serve's; or anybody could call, since
-            Serve listens on all addresses by default, and no setting says that this is meant.
+        InvalidParameter: a setting is one of the listening socket or of callers on this host; or anybody could call,
+            since Serve listens on all addresses by default, and no setting says that this is meant.
     """
     chosen = Arguments.model_validate(dict(arguments))
-    for name in _NOT_OURS:
+    for name in _PROXY_ADDRESS:
         if name in chosen.settings:
-            raise InvalidParameter(
-                f"{name} is a setting of the listening socket, which is Ray Serve's own; leave it out"
-            )
+            raise InvalidParameter(f"the setting {name} does nothing on Ray: tell Ray Serve where its proxy listens")
     settings = Settings(**chosen.settings)
-    if settings.keys_file is None and settings.jwks_file is None and not settings.allow_anonymous:
+    _check(settings)
+    return _deployment(chosen, settings)
+
+
+def _check(settings: Settings, *, loopback: bool = False) -> None:
+    for name, reason in _REFUSED.items():
+        if getattr(settings, name) != Settings.model_fields[name].default:
+            raise InvalidParameter(f"{name} ({setting_variable(name)}) cannot be set on Ray: {reason}; leave it out")
+    if not (loopback or settings.keys_file or settings.jwks_file or settings.allow_anonymous):
         raise InvalidParameter(
             "others could reach Ray Serve's proxy, and anybody could call: set keys_file or jwks_file; or set "
             f"allow_anonymous ({setting_variable('allow_anonymous')}=1) if something else decides who reaches it"
         )
-    return _deployment(chosen, settings)
 
 
-def _deployment(chosen: Arguments, settings: Settings) -> Any:
+def _deployment(chosen: Arguments, settings: Settings, *, loopback: bool = False) -> Any:
+    given = settings.model_dump(mode="json", exclude_unset=True, exclude={*_PROXY_ADDRESS})
+    for name in ("keys_file", "jwks_file"):
+        if given.get(name):
+            given[name] = str(Path(given[name]).absolute())  # a replica has a working directory of its own
     options: dict[str, Any] = {
         "name": _NAME,
         # Refusing is the replica's: it knows bytes, and says when to come back.
@@ -195,7 +229,10 @@ def _deployment(chosen: Arguments, settings: Settings) -> Any:
             "num_cpus": chosen.cpus,
             "num_gpus": chosen.gpus,
             "runtime_env": {
-                "env_vars": {name: os.environ.get(name, value) for name, value in _REPLICA_VARIABLES.items()}
+                "env_vars": {
+                    **{name: os.environ.get(name, value) for name, value in _REPLICA_VARIABLES.items()},
+                    "FORWARDED_ALLOW_IPS": "",  # else uvicorn believes the X-Forwarded-For that HAProxy passes on
+                }
             },
         },
     }
@@ -205,37 +242,49 @@ def _deployment(chosen: Arguments, settings: Settings) -> Any:
         policy = {"policy_function": QueuedBytesPolicy, "policy_kwargs": {"queued_bytes": chosen.queued_bytes}}
         options["autoscaling_config"] = {
             "min_replicas": chosen.replicas, "max_replicas": chosen.most_replicas, "policy": policy,
+            "upscale_delay_s": 0, "downscale_delay_s": _CALM_SECONDS,
         }  # fmt: skip
-    return serve.deployment(**options)(serve.ingress()(Replica)).bind(chosen.settings)
+    return serve.deployment(**options)(serve.ingress()(Replica)).bind(given, loopback=loopback)
 
 
-def run(settings: Settings, replicas: int) -> None:
-    """Serve on a Ray cluster until SIGINT or SIGTERM: that of `RAY_ADDRESS`, or one of this machine that is made here.
+def run(settings: Settings, replicas: int, *, loopback: bool) -> None:
+    """Serve on a Ray cluster until SIGINT or SIGTERM: that of `RAY_ADDRESS`, or a new one of this machine.
 
     Args:
         settings: the replicas' settings; host and port are the proxy's.
         replicas: how many.
+        loopback: whether the host is a loopback address.
+
+    Raises:
+        InvalidParameter: the settings are refused, see `application`; or Serve runs already, with another host or port.
     """
+    _check(settings, loopback=loopback)
     ray: Any = importlib.import_module("ray")
     mine = not os.environ.get("RAY_ADDRESS")
     ray.init(
+        address="local" if mine else None,
         ignore_reinit_error=True,
         configure_logging=False,
         log_to_driver=False,
         include_dashboard=False if mine else None,
     )
-    given = settings.model_dump(mode="json", exclude_unset=True)
     serve.start("EveryNode", {"host": settings.host, "port": settings.port})
-    own = {name: value for name, value in given.items() if name not in _NOT_OURS}
-    arguments = Arguments(replicas=replicas, settings=own)
-    serve.run(_deployment(arguments, settings), name=_NAME, route_prefix="/")
+    # It only warns if Serve runs already, which then listens as it did; no public name tells where.
+    proxy = importlib.import_module("ray.serve.context")._get_global_client().http_config  # noqa: SLF001
+    if (proxy.host, proxy.port) != (settings.host, settings.port):
+        raise InvalidParameter(
+            f"Ray Serve runs on this cluster already, and listens on {proxy.host}:{proxy.port}, not "
+            f"{settings.host}:{settings.port}: name that host and port, or end it (serve shutdown)"
+        )
+    serve.run(_deployment(Arguments(replicas=replicas), settings, loopback=loopback), name=_NAME, route_prefix="/")
     print(f"tensorpost listens on http://{settings.host}:{settings.port}, {replicas} replicas on Ray", flush=True)  # noqa: T201 # for scripts
     try:
         _wait_for_a_signal()
-    finally:
         _drain(_DRAIN_SECONDS + settings.shutdown_seconds)
         if mine:
             serve.shutdown()
+    finally:
+        if mine:
             ray.shutdown()
 
 
@@ -248,11 +297,14 @@ def _drain(seconds: float) -> None:
 
 
 def _wait_for_a_signal() -> None:
-    told = threading.Event()
+    """Return at the first signal; the next one raises KeyboardInterrupt, wherever the process is then."""
+    told, numbers = threading.Event(), (signal.SIGINT, signal.SIGTERM)
 
     def tell(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.default_int_handler)
         told.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         signal.signal(number, tell)
     told.wait()

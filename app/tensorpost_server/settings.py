@@ -64,13 +64,20 @@ def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, 
     found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for item in items:
         try:
-            found += [] if item == UNIX_PEERS else [ipaddress.ip_network(item)]
+            found += [] if item == UNIX_PEERS else [_network(item)]
         except ValueError as error:
             raise ValueError(
                 f"{item[:80]!r} is no address, no network in CIDR ({str(error)[:160]}), and neither unix nor * alone; "
                 "for instance 10.0.0.0/8,127.0.0.1,::1"
             ) from None
     return tuple(found)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """A network, that of IPv4 where it is one within IPv6 (RFC 4291, section 2.5.5.2), as addresses are compared."""
+    network = ipaddress.ip_network(text)
+    mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+    return network if mapped is None else ipaddress.IPv4Network((mapped, network.prefixlen - 96))
 
 
 class Preset(BaseModel):

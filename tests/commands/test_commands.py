@@ -256,6 +256,22 @@ def test_it_does_not_start_where_others_could_call_without_a_key() -> None:
     assert "set TENSORPOST_KEYS_FILE=FILE; or set TENSORPOST_ALLOW_ANONYMOUS=1 if" in said
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets there")
+def test_it_does_not_start_where_others_could_call_grpc_beside_a_unix_socket(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="grpcio is not installed; it has no wheel for every Python")
+    said = refused("--uds", str(tmp_path / "s"), TENSORPOST_HOST="0.0.0.0", TENSORPOST_GRPC_PORT="0")
+
+    assert "others could reach gRPC at 0.0.0.0, port 0, and anybody could call" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_whether_grpc_can_be_reached_from_elsewhere(host: str, *, is_loopback: bool) -> None:
+    assert commands._is_loopback_host(host) == is_loopback
+
+
 def test_it_warns_when_others_can_call_without_a_key() -> None:
     settings = {"TENSORPOST_ALLOW_ANONYMOUS": "1", "TENSORPOST_TRUSTED_PROXIES": "*"}
     with serving("--host", "0.0.0.0", "--port", "0", **settings) as (server, url):

@@ -94,9 +94,14 @@ def test_the_ray_service_says_what_the_application_takes() -> None:
     assert application["import_path"] == "tensorpost_server.ray:application"
     assert set(application["args"]) <= known
     assert set(application["args"]["settings"]) <= set(Settings.model_fields)
-    head = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    (workers,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    variables = dict(re.findall(r'^os\.environ\.setdefault\("(\w+)", "(\d)"\)', source, re.M))
+    cluster = service["spec"]["rayClusterConfig"]
+    head = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]
+    (workers,) = cluster["workerGroupSpecs"]
+    assert cluster["enableInTreeAutoscaling"]
+    (cpus,) = {each["resources"]["requests"]["cpu"] for each in workers["template"]["spec"]["containers"]}
+    room = workers["maxReplicas"] * (int(cpus) // application["args"]["cpus"])
+    assert room >= application["args"]["most_replicas"]
+    variables = dict(re.findall(r'^os\.environ\.setdefault\("(\w+)", "(\d+)"\)', source, re.M))
     for container in (head, *workers["template"]["spec"]["containers"]):
         assert {entry["name"]: entry["value"] for entry in container["env"]} == variables
 

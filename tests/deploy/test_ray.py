@@ -110,11 +110,11 @@ def resize_job() -> tuple[OnnxNode, np.ndarray[Any, Any], Callable[[int], np.nda
 
 def peaks(found: dict[int, int]) -> None:
     """Note the most resident bytes that each process of a task has had, by its id."""
-    for process in Path("/proc").glob("[0-9]*"):
+    for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
-            if (process / "cmdline").read_bytes().startswith(b"ray::"):
-                (most,) = re.findall(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
-                found[int(process.name)] = int(most) << 10
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+                (most,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                found[pid] = int(most) << 10
 
 
 @pytest.mark.parametrize("job", [tile_job, resize_job])
@@ -137,6 +137,7 @@ def test_a_job_is_computed_by_all_nodes_and_a_lost_one_is_made_up_for(cluster: A
     assert y.metadata.zarr_format == 3
     assert y.nbytes >= JOB_MEGABYTES << 20
     assert lost
+    assert max(resident.values()) < 600 << 20
     for index in range(y.shape[0]):
         assert np.array_equal(y[index], plane(index)), index
     shutil.rmtree(tmp_path / "y")
@@ -253,6 +254,18 @@ def test_large_bodies_beside_a_plain_server(service: str, megabytes: int) -> Non
         f"\n{megabytes} MiB, median seconds of 8:", {name: round(each, 2) for name, each in seconds.items()}, end="; "
     )
     print("Ray's rate, of theirs:", {name: round(each, 2) for name, each in ratios.items()})
+    assert min(ratios.values()) > 0.2
+
+
+def test_another_address_than_that_of_the_running_serve_is_refused(service: str, cluster: Any) -> None:
+    command = [sys.executable, "-m", "tensorpost", "serve", "--ray", "1", "--port", str(PORT + 1)]
+    variables = {**os.environ, "RAY_ADDRESS": cluster.address}
+    done = subprocess.run(command, check=False, env=variables, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode != 0
+    assert f"listens on 127.0.0.1:{PORT}, not 127.0.0.1:{PORT + 1}" in done.stderr
+    with Client(service) as tp:
+        assert tp.ready()
 
 
 @contextmanager
@@ -281,13 +294,25 @@ def load(url: str, threads: int, megabytes: int) -> Iterator[tuple[Counter[str],
             future.result()
 
 
+def replica_processes(ancestor: int) -> list[int]:
+    """Ids of the replicas' processes that this one has started, itself or through others."""
+    return [pid for pid in descendants(ancestor) if b"ServeReplica" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def test_a_node_that_is_lost_under_load_fails_no_call(service: str, cluster: Any) -> None:
+    (node, *_) = [
+        node for node in cluster.extra if replica_processes(node.all_processes["raylet"][0].process.pid)
+    ]  # the other replica may be at the head
+    before = replicas(service)
     with load(service, threads=2, megabytes=1) as (calls, failures):
         time.sleep(3)
-        cluster.remove_node(cluster.extra.pop(), allow_graceful=False)
+        cluster.extra.remove(node)
+        cluster.remove_node(node, allow_graceful=False)
         time.sleep(12)
+    lost = before.keys() - replicas(service).keys()
 
     print(f"\na node killed under load: {calls['right']} calls right, {len(failures)} failed {failures[:1]}")
+    assert len(lost) == 1
     assert calls["right"] > 10
     assert failures == []
 
@@ -318,16 +343,19 @@ def refused(url: str, megabytes: int, error: type[TensorpostError], status: int)
 
 
 def test_refusals_are_the_replicas_own(service: str) -> None:
-    deploy(replicas=1, cpus=0.6, settings={"max_requests": 1, "retry_after_seconds": 3})
+    # One caller may hold one request. A forged address is none of another caller.
+    deploy(replicas=1, cpus=0.6, settings={"max_requests": 2, "caller_share": 0.5, "retry_after_seconds": 3})
     with Client(service) as tp:
-        until(lambda: [limit["value"] for limit in tp.limits()["limits"] if limit["name"] == "max_requests"] == [1])
+        until(lambda: [limit["value"] for limit in tp.limits()["limits"] if limit["name"] == "max_requests"] == [2])
     with closing(http.client.HTTPConnection(service.removeprefix("http://"), timeout=60)) as connection:
-        connection.request(**tile_request(32))
+        forged = tile_request(32)
+        forged["headers"]["X-Forwarded-For"] = "203.0.113.7"
+        connection.request(**forged)
         answer = connection.getresponse()
         refused(service, 32, TooBusy, 429)  # while this one is not read
         assert len(answer.read()) > 128 << 20
 
-    own = [pid for pid in descendants(os.getpid()) if b"ServeReplica" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    own = replica_processes(os.getpid())
     for pid in own:  # no memory for a request: the address space that they have, and little more
         used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
         resource.prlimit(pid, resource.RLIMIT_AS, (used + (16 << 20), resource.RLIM_INFINITY))

@@ -102,6 +102,9 @@ def test_serve_answers_and_ends_what_is_in_flight_before_it_stops() -> None:
         Client(url) as tp,
     ):
         assert np.array_equal(tp.tile(x[:3], (2,)), np.tile(x[:3], 2))
+        connection.request("GET", "/v1/operators", headers={"Host": "rebound.example"})  # as a web page could send it
+        refusal = connection.getresponse()
+        assert (refusal.status, b"rebound.example" in refusal.read()) == (403, True)
         cluster = descendants(process.pid)
         connection.request("POST", "/v1/operators/tile?repeats=64", body.getvalue(), headers)
         answer = connection.getresponse()
@@ -121,3 +124,30 @@ def test_serve_answers_and_ends_what_is_in_flight_before_it_stops() -> None:
         assert seconds < Settings().shutdown_seconds
         assert len(cluster) > 5
         assert not {pid for pid in cluster if Path(f"/proc/{pid}").exists()}
+
+
+def test_a_second_signal_ends_the_drain_and_all_processes() -> None:
+    with (
+        served_on_ray(1) as (url, process),
+        closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection,
+    ):
+        body = io.BytesIO()
+        np.save(body, np.ones(1 << 20, np.float32))
+        connection.request(
+            "POST", "/v1/operators/tile?repeats=64", body.getvalue(), {**NPY, "accept": NPY["content-type"]}
+        )
+        assert connection.getresponse().status == 200  # and not read, so the replica waits for send_timeout_seconds
+        cluster = descendants(process.pid)
+
+        process.send_signal(signal.SIGTERM)
+        time.sleep(3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        told = time.monotonic()
+        assert process.wait(60) != 0
+        seconds = time.monotonic() - told
+
+        print(f"\nstopped {seconds:.1f} s after the second signal, with an answer in flight")
+        assert seconds < 20
+        left = {pid for pid in cluster if Path(f"/proc/{pid}").exists()}
+        assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes()[:200] for pid in left]

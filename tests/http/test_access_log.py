@@ -27,6 +27,7 @@ from tests.support.http_app import (
     serving,
 )
 
+from tensorpost_server.http.access.api_keys import new_key
 from tensorpost_server.http.observability import batch_thread
 from tensorpost_server.http.observability.access_log import AccessLog, console_line, json_line, printable
 from tensorpost_server.http.observability.log_format import ConsoleFormatter
@@ -80,10 +81,11 @@ def test_every_path_writes_one_line():
         health = server.ask(request_bytes("GET", "/v2/health/ready"))
         nothing = server.ask(request_bytes("GET", "/nothing"))
         malformed = server.ask(b"this is no request\r\n\r\n")
-        eventually(lambda: len(lines(batches)) >= 12, "every line is written")
+        two_hosts = server.ask(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nX-Request-ID: id-8\r\n\r\n")
+        eventually(lambda: len(lines(batches)) >= 13, "every line is written")
 
     found = lines(batches)
-    assert len(found) == 12
+    assert len(found) == 13
     for line in found[:6]:
         assert (line["id"], line["operator"], line["status"], line["reason"]) == ("id-7", "TILE", 200, None)
         assert line["caller"] == "127.0.0.1", "replays too"
@@ -101,8 +103,12 @@ def test_every_path_writes_one_line():
         ("GET", None, 200, None),
         ("GET", None, nothing.status, "not-found"),
         ("-", None, 400, "invalid-request"),
+        ("-", None, 400, "invalid-request"),
     ]
-    assert malformed.status == 400
+    assert malformed.status == two_hosts.status == 400
+    assert short[4]["id"] == malformed.headers["x-request-id"]
+    assert short[5]["id"] == two_hosts.headers["x-request-id"] == "id-8"
+    assert {line["caller"] for line in found} == {"127.0.0.1"}, "also of those that were refused"
     assert short[0]["id"] == refused.headers["x-request-id"]
     assert short[2]["bytes_out"] == len(health.body)
 
@@ -177,6 +183,22 @@ def test_the_query_the_headers_and_the_tensor_are_not_in_a_line():
         eventually(lambda: bool(batches), "the line is written")
 
     assert secret not in "".join(batches)
+
+
+@pytest.mark.parametrize(
+    "secret", [new_key(), "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhIn0." + "Ab-_" * 21], ids=["key", "token"]
+)
+def test_a_key_in_a_path_or_an_id_is_masked(secret: str):
+    with logged() as (server, batches):
+        found = server.ask(request_bytes("GET", f"/v2/models/{secret}/ready", b"", {"x-request-id": secret}))
+        server.ask(request_bytes("GET", f"/{'a' * 159}/{secret}"))  # the text is cut within it
+        refused = server.ask(b"GET / HTTP/1.1\r\nX-Request-ID: %b\r\n\r\n" % secret.encode())
+        eventually(lambda: len(lines(batches)) >= 3, "the lines are written")
+
+    assert [line["path"] for line in lines(batches)] == ["/v2/models/***/ready", "/" + "a" * 159 + "/***...", "-"]
+    for sent in ("".join(batches), str(found.headers), str(refused.headers)):
+        assert secret[:30] not in sent
+    assert re.fullmatch("[0-9a-f]{32}", found.headers["x-request-id"])
 
 
 def test_both_forms_of_a_line():

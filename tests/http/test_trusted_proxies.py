@@ -21,8 +21,10 @@ from tests.support.http_app import (
     serving,
 )
 
+from tensorpost_server.http import caller_address
 from tensorpost_server.http.caller_address import TrustedProxies, caller_of
 from tensorpost_server.http.connection.request_turns import RequestTurns
+from tensorpost_server.http.headers import header_fields
 from tensorpost_server.http.observability.access_log import AccessLog, json_line
 
 TILE = "/v1/operators/tile?repeats=2"
@@ -68,6 +70,11 @@ def logged(server: Serving) -> Callable[[int], list[str]]:
         (PROXIES, "127.0.0.1", "192.0.2.7, fe80::1%\x1b[31m", "127.0.0.1"),
         (PROXIES, "127.0.0.1", "192.0.2.7, ,10.0.0.1", "127.0.0.1"),
         (PROXIES, None, "192.0.2.7", None),
+        (PROXIES, "127.0.0.1", "192.0.2.7" + ",10.0.0.1" * 16, "192.0.2.7"),
+        (PROXIES, "127.0.0.1", "192.0.2.7" + ",10.0.0.1" * 17, "127.0.0.1"),  # no chain is that long
+        ("::ffff:10.0.0.1", "10.0.0.1", "192.0.2.7", "192.0.2.7"),  # as a socket for both versions writes addresses
+        ("::ffff:10.0.0.0/104", "::ffff:10.1.2.3", "192.0.2.7, 10.255.255.255", "192.0.2.7"),
+        ("::ffff:10.0.0.0/104", "11.0.0.0", "192.0.2.7", "11.0.0.0"),
         ("unix", None, "192.0.2.7", "192.0.2.7"),
         ("unix", "127.0.0.1", "192.0.2.7", "127.0.0.1"),
         ("*", "203.0.113.5", "198.51.100.1, 192.0.2.7", "192.0.2.7"),
@@ -81,8 +88,23 @@ def test_whose_address_it_is(trusted: str, peer: str | None, forwarded: str | No
     proxies.set_client(scope, {} if forwarded is None else {b"x-forwarded-for": forwarded.encode("latin-1")})
 
     assert (scope["client"] and scope["client"][0]) == caller
-    headers = [(b"host", b"a"), *([] if forwarded is None else [(b"x-forwarded-for", forwarded.encode("latin-1"))])]
-    assert proxies.caller_of_headers(peer, headers) == caller
+
+    client = scope["client"]
+    proxies.set_client(scope, {} if forwarded is None else {b"x-forwarded-for": forwarded.encode("latin-1")})
+
+    assert scope["client"] == client, "the protocol class and the middleware both do it"
+
+
+@pytest.mark.parametrize("lines", [[b"127.0.0.1," * 6000], [b"127.0.0.1," * 60] * 90], ids=["one line", "many lines"])
+@pytest.mark.parametrize("begin", [b"", b"192.0.2.7,"])
+def test_few_addresses_of_a_long_field_are_read(lines: list[bytes], begin: bytes, monkeypatch: pytest.MonkeyPatch):
+    read: list[str] = []
+    parsed = caller_address._parsed
+    monkeypatch.setattr(caller_address, "_parsed", lambda text: read.append(text) or parsed(text))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType] # a spy
+    fields = header_fields([(b"x-forwarded-for", begin + line.rstrip(b",")) for line in lines])
+
+    assert TrustedProxies("127.0.0.1").caller("127.0.0.1", fields[b"x-forwarded-for"]) == "127.0.0.1"
+    assert len(read) <= 18, "the peer and at most 17 of the field"
 
 
 def test_callers_of_ipv4_are_told_apart_on_a_socket_for_both_versions():

@@ -11,6 +11,7 @@ from tensorpost.problems import InvalidParameter, LengthRequired, LimitExceeded
 
 __all__ = [
     "FRAMING",
+    "SECRET",
     "Framing",
     "content_length",
     "header_fields",
@@ -21,6 +22,10 @@ __all__ = [
 
 FRAMING = "tensorpost.framing"
 """The request's `Framing` in its ASGI scope."""
+
+SECRET = re.compile(r"tp_[A-Za-z0-9_-]{43}|eyJ[A-Za-z0-9_-]++\.eyJ[A-Za-z0-9_.-]+")
+"""What looks like one of our API keys (`api_keys.new_key`) or like a token (RFC 7515, section 7.1), where neither
+belongs."""
 
 _WAIT = re.compile(rb"(?:^|[,;])[ \t]*wait[ \t]*=[ \t]*\"?([0-9]{1,9})\"?[ \t]*(?=$|[,;])", re.IGNORECASE)
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]{0,5})?")
@@ -125,7 +130,7 @@ def wait_seconds(prefer: bytes | None) -> int | None:
 
 
 def request_id(sent: bytes | None) -> str:
-    """The caller's `X-Request-ID` if its characters are harmless in a log, else a new one of 128 random bits."""
-    if sent is not None and _HARMLESS_ID.fullmatch(sent):
-        return sent.decode("ascii")
+    """The caller's `X-Request-ID` if it is harmless in a log, and no secret, else a new one of 128 random bits."""
+    if sent is not None and _HARMLESS_ID.fullmatch(sent) and not SECRET.search(text := sent.decode("ascii")):
+        return text
     return f"{random.getrandbits(128):032x}"  # an id is not a secret, and this takes half the time of `secrets`

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorpost.problems import NotReady, ServerFault, TensorpostError, Unavailable, UnknownOperator
 
+from .access.access_control import CALLER
 from .access.browser_requests import NO_SNIFFING, BrowserRequests, send_with_page_policy
 from .access.cross_origin import is_preflight, preflight_response, send_for_origin
 from .call_cache import whole_messages
@@ -59,6 +60,8 @@ class OperatorDispatch:
         fields = header_fields(scope["headers"])
         if (proxies := self._service.proxies) is not None:
             proxies.set_client(scope, fields)
+        client = scope.get("client")
+        scope[CALLER] = client[0] if client else "local"  # until a key is known
         id_ = scope["tensorpost.request_id"] = request_id(fields.get(b"x-request-id"))
         observation = Observation(scope, id_)
         if self._service.traces is not None:
@@ -107,7 +110,7 @@ class OperatorDispatch:
                 return
         path = route_path(scope)
         try:
-            send = self._service.access.admit(scope, fields, path, send)
+            receive, send = self._service.access.admit(scope, fields, path, receive, send)
         except TensorpostError as error:
             observation.operator = self._called_operator(scope["method"], path)
             await answer_error(request, error)(scope, receive, send_observed)

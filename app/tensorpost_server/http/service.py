@@ -147,10 +147,10 @@ class Service:
         observers = (self.metrics, access_log, traces, self.inference.statistics)
         self.records = RecordBatch([observer.observe for observer in observers if observer is not None])
 
-    def observe_refusal(self, status: int) -> None:
-        """Take note of a request that the protocol class refused with this status."""
+    def observe_refusal(self, status: int, id_: str, address: str | None) -> None:
+        """Take note of a request that the protocol class refused, see `OBSERVE_REFUSAL`."""
         if self.records is not None:
-            self.records.add(refused_record(status))
+            self.records.add(refused_record(status, id_, address))
 
     def device_lost(self, reason: str) -> None:
         """Log it and end the process: a failed device leaves state in the process that cannot be repaired there."""

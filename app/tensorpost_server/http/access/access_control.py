@@ -2,7 +2,7 @@
 
 With the setting `keys_file` or `jwks_file` every path but the health endpoints and the page at `/` wants a key, as
 `Authorization: Bearer` (RFC 6750, section 2.1) or as `X-API-Key`; a token is a key that its issuer signed. Each request
-gets `scope["tensorpost.caller"]`: the key's name, without keys the peer's address, on a Unix socket `local`.
+gets `scope["tensorpost.caller"]`: the key's name; until one is known the caller's address, on a Unix socket `local`.
 
 Small calls that are replayed (`call_cache.py`) never come here. Their HTTP heads are known byte for byte, the key in
 them included, so it was checked. It is looked at again before each replay: whether the file still has it, its expiry,
@@ -18,13 +18,14 @@ from collections.abc import Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
-from starlette.types import Message, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tensorpost.problems import Forbidden, QuotaExceeded, Unauthenticated
 
 from ...settings import Settings
 from ..call_cache import WHOLE_MESSAGES, BoundedCache, ReplayFunction, SendWhole, WholeMessages
 from ..documents.playground import PLAYGROUND_PATHS
+from ..headers import FRAMING
 from .api_keys import LONGEST_KEY, ApiKey, KeyScope, digest, keys_file
 from .json_web_tokens import InvalidToken, Token, TokenReader
 
@@ -141,17 +142,20 @@ class AccessControl:
         if self._tokens is not None:
             self._tokens.open()
 
-    def admit(self, scope: Scope, fields: Mapping[bytes, bytes], path: str, send: Send) -> Send:
+    def admit(
+        self, scope: Scope, fields: Mapping[bytes, bytes], path: str, receive: Receive, send: Send
+    ) -> tuple[Receive, Send]:
         """Let a request in, and name its caller in the scope, also if its key is known and it is refused.
 
         Args:
-            scope: the ASGI scope of the request.
+            scope: the ASGI scope of the request, with its `Framing`.
             fields: the header fields in it, by name.
             path: the path that the request is routed by.
+            receive: the ASGI channel of the request.
             send: the ASGI channel of the response.
 
         Returns:
-            The channel to send the response with: it counts bytes if the key has a quota of them.
+            The channels to go on with: they count bytes if the key has a quota of them.
 
         Raises:
             Unauthenticated: there is no key, or one that is not or no longer valid.
@@ -159,9 +163,7 @@ class AccessControl:
             QuotaExceeded: the key has used up its requests or bytes; `retry_after_seconds` says for how long.
         """
         if self.anonymous or path in OPEN_PATHS:
-            client = scope.get("client")
-            scope[CALLER] = client[0] if client else "local"
-            return send
+            return receive, send
         now = time.monotonic()
         hash_, grant = self._presented(fields, now)
         scope[CALLER] = grant.key.name
@@ -181,7 +183,10 @@ class AccessControl:
             )
         grant.take_request()
         self._count_and_guard(hash_, grant, scope, fields)
-        return send if grant.bytes is None else partial(_send_counted, grant, send)
+        if grant.bytes is None:
+            return receive, send
+        counted = partial(_receive_counted, grant, receive) if scope[FRAMING].chunked else receive
+        return counted, partial(_send_counted, grant, send)
 
     def _presented(self, fields: Mapping[bytes, bytes], now: float) -> tuple[str, _Grant]:
         """The key that the header fields present, expired or not."""
@@ -226,7 +231,7 @@ class AccessControl:
         }
 
     def _count_and_guard(self, hash_: str, grant: _Grant, scope: Scope, fields: Mapping[bytes, bytes]) -> None:
-        """Count the request's bytes, and let the server's extension count the response and guard its replays."""
+        """Count the announced bytes, and let the server's extension count the response and guard its replays."""
         if grant.bytes is not None:
             length = fields.get(b"content-length", b"0")
             # A body above the limit is refused before it is read, so it does not count as a whole.
@@ -297,6 +302,13 @@ def _scope_of(method: str, path: str) -> KeyScope | None:
     if any(path == admin or path.startswith(f"{admin}/") for admin in ADMIN_PATHS):
         return "admin"
     return None if method in ("GET", "HEAD") else "run"
+
+
+async def _receive_counted(grant: _Grant, receive: Receive) -> Message:
+    message = await receive()
+    if message["type"] == "http.request":
+        grant.take_bytes(len(message.get("body", b"")))
+    return message
 
 
 async def _send_counted(grant: _Grant, send: Send, message: Message) -> None:

@@ -32,7 +32,7 @@ from tensorpost.problems import ReceiveTimeout
 
 from ...settings import setting_variable
 from ..call_cache import WHOLE_MESSAGES
-from ..headers import request_id
+from ..headers import header_fields, request_id
 from ..observability.request_record import OBSERVE_REFUSAL
 from .connection_states import TRANSITIONS, Event, IncomingRequest, Reading
 from .counted_body import CountedBody, is_large
@@ -79,7 +79,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._reading = Reading.IDLE
         self._request = IncomingRequest()
         self._active: RequestResponseCycle | None = None  # the request that the application answers now
-        self._refusal: Refusal | None = None  # from Event.REFUSE on
+        self._refusal: tuple[Refusal, str] | None = None  # with its request's id, from Event.REFUSE on
         self._last_replay = 0.0  # the loop's time
         self.pace = CallerPace(self.limits)
         self.parser = RequestParser(self, self.limits.head_bytes)
@@ -324,7 +324,9 @@ class DirectProtocol(HttpToolsProtocol):
         """Give a request to the application when it has its turn."""
         turns, address = self._shared.turns, self._address
         if self._proxies is not None:
-            address = self._proxies.caller_of_headers(address, cycle.scope["headers"])
+            scope = cast("dict[str, Any]", cycle.scope)
+            self._proxies.set_client(scope, header_fields(scope["headers"]))
+            address = scope["client"][0] if scope["client"] else None
         turns.begin(address, partial(self._begin, cycle, turns.application(address, app)))
 
     def _begin(self, cycle: RequestResponseCycle, app: Any) -> bool:
@@ -352,7 +354,7 @@ class DirectProtocol(HttpToolsProtocol):
         elif self._reading is Reading.PARSED and not self.cycle.more_body and not self._request.in_head:
             self._change(Event.ALL_ANSWERED)
         if self._refusal is not None and (following is None or following.more_body):
-            self._answer_refusal(self._refusal)
+            self._answer_refusal(*self._refusal)
         if backlog:
             self._parse(backlog)
         self._close_if_half_closed()
@@ -363,13 +365,14 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer a request that cannot be given to the application, then close. Responses before it come first."""
-        self._refusal = Refusal(refusal.error, refusal.status)  # without a traceback, which would refer to this
+        id_ = request_id(dict(self.headers).get(b"x-request-id") if self._request.in_head else None)
+        self._refusal = Refusal(refusal.error, refusal.status), id_  # without a traceback, which would refer to this
         if (observe := self.app_state.get(OBSERVE_REFUSAL)) is not None:
-            observe(refusal.status)
+            observe(refusal.status, id_, self._address)
         self._change(Event.REFUSE)
-        self._answer_refusal(refusal)
+        self._answer_refusal(refusal, id_)
 
-    def _answer_refusal(self, refusal: Refusal) -> None:
+    def _answer_refusal(self, refusal: Refusal, id_: str) -> None:
         if self.transport.is_closing() or self._reading is Reading.LINGERING:
             return
         if self._response_is_due:
@@ -383,7 +386,6 @@ class DirectProtocol(HttpToolsProtocol):
             if active.response_started:
                 self.transport.abort()
                 return
-        id_ = request_id(dict(self.headers).get(b"x-request-id") if self._request.in_head else None)
         self.transport.write(refusal.response(self.server_state.default_headers, self.url, id_))
         self._linger()
 

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from ..headers import SECRET
 from .batch_thread import BatchThread
 from .request_record import RequestRecord
 
 __all__ = ["AccessLog", "console_line", "json_line", "printable", "timestamp"]
 
 _LONGEST_TEXT = 200
+_MOST_READ = _LONGEST_TEXT + 46  # to the end of a key that begins in the text
 
 codecs.lookup("unicode_escape")  # Python reads its file at the first use, where perhaps no descriptor is free
 
@@ -26,13 +28,15 @@ def printable(text: str) -> str:
     r"""A text from a caller in printable ASCII without spaces, of which at most 200 characters.
 
     Spaces, line ends, escape sequences of terminals and what is not ASCII are written as in a Python string: `\x20`.
+    `***` stands for what looks like an API key or a token.
     """
-    return _printable(text[: _LONGEST_TEXT + 1])
+    return _printable(text[:_MOST_READ])
 
 
 @lru_cache(4096)
 def _printable(text: str) -> str:
-    cut = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "..."
+    masked = SECRET.sub("***", text)
+    cut = masked if len(text) <= _LONGEST_TEXT else masked[:_LONGEST_TEXT] + "..."
     return cut.encode("unicode_escape").decode("ascii").replace(" ", "\\x20")
 
 
@@ -40,7 +44,7 @@ def json_line(record: RequestRecord) -> str:
     """A record as a JSON object in one line."""
     ended, id_, caller, method, path, operator, backend, status, reason, received, sent, *_, version = record
     stages, seconds = record.stages, record.seconds
-    known = _members(caller, method, path[: _LONGEST_TEXT + 1], operator, version, backend, status, reason)
+    known = _members(caller, method, path[:_MOST_READ], operator, version, backend, status, reason)
     took = _stages_format(tuple(stages)) % tuple(stages.values())
     return (
         f'{{"time":"{timestamp(ended)}","event":"request","id":"{id_}",{known},"bytes_in":{received},'

@@ -18,7 +18,6 @@ from tensorpost.onnx import ONNX_OPERATORS
 from tensorpost.problems import InvalidRequest, LimitExceeded, ReceiveTimeout
 
 from ...backends.timeline import Timeline
-from ..headers import request_id
 
 __all__ = [
     "CLIENT_DISCONNECTED",
@@ -36,8 +35,8 @@ CLIENT_DISCONNECTED = "client-disconnected"
 """The reason of a request whose caller closed the connection before its response was complete."""
 
 OBSERVE_REFUSAL = "tensorpost.observe_refusal"
-"""Key of the lifespan state (ASGI) with the function that the protocol class calls with the status of each request that
-it refuses itself."""
+"""Key of the lifespan state (ASGI) with the function that the protocol class calls with the status and id of each
+request that it refuses itself, and the address of the connection's peer (None on a Unix socket)."""
 
 BATCH_SECONDS = 0.1
 MOST_RECORDS = 256
@@ -55,7 +54,8 @@ class RequestRecord(NamedTuple):
     Attributes:
         ended: time at which it ended, seconds since 1970.
         id: its X-Request-ID.
-        caller: name of the key that it was called with; None if there is none.
+        caller: name of the key that it was called with, without a known one the caller's address; `local` on a
+            Unix socket.
         method: the HTTP method as it was sent; "-" if the head was not read.
         path: decoded, as it was sent, with any characters; "-" if its head was not read.
         operator: `TILE`, `Tile` of ONNX, without a version; None if it was no call of an operator that there is.
@@ -173,11 +173,11 @@ class Observation:
         )  # fmt: skip
 
 
-def refused_record(status: int) -> RequestRecord:
+def refused_record(status: int, id_: str, address: str | None) -> RequestRecord:
     """The record of a request that the protocol class refused, because its head was wrong, too long or too slow."""
     reason = _REASONS.get(status, InvalidRequest.code)
     return RequestRecord(
-        time.time(), request_id(None), None, "-", "-", None, None, status, reason, 0, 0, 0, _NO_STAGES, 0.0
+        time.time(), id_, address or "local", "-", "-", None, None, status, reason, 0, 0, 0, _NO_STAGES, 0.0
     )  # fmt: skip
 
 
