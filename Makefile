@@ -139,7 +139,7 @@ image-check: .venv/.dev  ## start each image, read-only, and send it a request; 
 	$(foreach target,$(IMAGES),$(RUN)python tools/image_check.py --url http://127.0.0.1:18000 -- $(RUN_IMAGE) tensorpost:$(target) &&) true
 
 ray-test: .venv/.dev build/ray  ## the service and a large job on a Ray cluster of several nodes, all of this machine; minutes
-	PYTHONPATH=client:app:. build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray*.py
+	PYTHONPATH=$(CURDIR)/client:$(CURDIR)/app:$(CURDIR) build/ray/bin/python -m pytest -q -p no:xdist -s tests/deploy/test_ray*.py
 
 build/ray: requirements/server.txt  ## 600 MB
 	$(PYTHON) -m venv $@

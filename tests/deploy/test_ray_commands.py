@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from tests.support.http_app import NPY
 from tests.support.live_server import UNDER_TEST
-from tests.support.processes import descendants
+from tests.support.processes import descendants, remaining
 
 from tensorpost import Client
 from tensorpost_server.settings import Settings
@@ -123,7 +123,7 @@ def test_serve_answers_and_ends_what_is_in_flight_before_it_stops() -> None:
         assert status == 0
         assert seconds < Settings().shutdown_seconds
         assert len(cluster) > 5
-        assert not {pid for pid in cluster if Path(f"/proc/{pid}").exists()}
+        assert not remaining(cluster)
 
 
 def test_a_second_signal_ends_the_drain_and_all_processes() -> None:
@@ -149,5 +149,5 @@ def test_a_second_signal_ends_the_drain_and_all_processes() -> None:
 
         print(f"\nstopped {seconds:.1f} s after the second signal, with an answer in flight")
         assert seconds < 20
-        left = {pid for pid in cluster if Path(f"/proc/{pid}").exists()}
+        left = remaining(cluster)
         assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes()[:200] for pid in left]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -20,3 +22,11 @@ def descendants(process: int) -> set[int]:
         found |= new
         to_visit += new
     return found
+
+
+def remaining(processes: Iterable[int], seconds: float = 10) -> set[int]:
+    """Those of these processes that still exist; waits so many seconds at most until there are none."""
+    end = time.monotonic() + seconds
+    while (left := {pid for pid in processes if Path(f"/proc/{pid}").exists()}) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
