@@ -108,7 +108,7 @@ def run(
         )
     given = [ray.put(np.frombuffer(view, np.uint8)) for view in inputs]  # once for each machine, in shared memory
     task = ray.remote(_compute).options(**{"max_retries": 5, **options})
-    refs: dict[Any, int] = {}  # to the bytes of the chunk
+    refs: dict[Any, int] = {}  # the size of each reference's chunk, bytes
     done, total = 0, math.prod(chunks.layout.sizes) * chunks.layout.data_type.item_size
     most = int(ray.cluster_resources().get("CPU", 1)) + _AHEAD
     parts: list[tuple[Box, Any]] = []

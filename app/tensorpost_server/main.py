@@ -115,7 +115,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )  # fmt: skip
     metrics = RequestMetrics() if settings.metrics else None
     access, inference = AccessControl(settings), InferenceService(settings)
-    service = Service(settings, admission, access, inference, TrustedProxies.of(settings), metrics=metrics)
+    service = Service(settings, admission, access, inference, TrustedProxies.from_settings(settings), metrics=metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:

@@ -112,14 +112,19 @@ def test_a_new_certificate_is_taken_without_a_restart(tmp_path: Path) -> None:
             assert other.ready()
 
 
-def test_a_certificate_that_is_spoilt_changes_nothing_but_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    used = tmp_path / "used.pem"
+def watched_certificate(folder: Path) -> tuple[Path, TlsFiles]:
+    """A copy of the certificate in this folder, and what reloads it."""
+    used = folder / "used.pem"
     shutil.copy(CERTIFICATE, used)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(used)
-    files = TlsFiles(app_settings(tls_certificate=used), context)
+    return used, TlsFiles(app_settings(tls_certificate=used), context)
+
+
+def test_a_certificate_that_is_spoilt_changes_nothing_but_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    used, files = watched_certificate(tmp_path)
     before = used.read_bytes()
 
     for spoilt in (before[: len(before) // 2], b""):
@@ -180,11 +185,7 @@ def test_a_certificate_that_could_not_be_read_is_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no descriptor was free, a renewed one was not taken until the file changed once more."""
-    used = tmp_path / "used.pem"
-    shutil.copy(CERTIFICATE, used)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(used)
-    files = TlsFiles(app_settings(tls_certificate=used), context)
+    used, files = watched_certificate(tmp_path)
     used.write_bytes(used.read_bytes() + b"\n")
     with monkeypatch.context() as full:
         error = OSError(errno.EMFILE, "Too many open files")

@@ -21,8 +21,7 @@ class IndexRange:
     Attributes:
         operator: the node's name, for the message.
         input: which input of the form holds the indices.
-        axes: the axes that are indexed: one, or or one for each number of an index
-            tuple, which lie along the last dimension.
+        axes: the axes that are indexed: one, or one for each number of the index tuples along the last dimension.
         lengths: how many elements each of these axes has.
     """
 

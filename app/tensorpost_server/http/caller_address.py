@@ -38,7 +38,7 @@ class TrustedProxies:
         self.trusts = lru_cache(1024)(self._decide)
 
     @classmethod
-    def of(cls, settings: Settings) -> TrustedProxies | None:
+    def from_settings(cls, settings: Settings) -> TrustedProxies | None:
         """The proxies of these settings; None if there are none."""
         return cls(settings.trusted_proxies) if settings.trusted_proxies.strip() else None
 

@@ -93,7 +93,7 @@ class Execution:
         self._body: RequestBody | None = None
         self._ticket: Ticket | None = None
         self._queue_slot: QueueSlot | None = None
-        self._assigned_bytes = 0  # of the ticket: the call's with its worker
+        self._assigned_bytes = 0  # what the admission ticket reserves: the call's memory, and its worker's for it
         self._start: StartFunction | None = None
         self.sender: ResponseSender | None = None
 

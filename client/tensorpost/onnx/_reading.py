@@ -309,7 +309,7 @@ def _is_real(item: object) -> bool:
 def read_attributes(schema: OnnxSchema, attributes: Mapping[str, Any], report: Report) -> dict[str, AttributeValue]:
     """Every attribute that has a value, defaults filled in, by name."""
     names = [entry.name for entry in schema.attributes]
-    small = [entry.name for entry in schema.value_inputs]  # people write both in the same place
+    small = [entry.name for entry in schema.value_inputs]  # callers give them in the place of attributes
     for name in attributes:
         if name not in names:
             message = f"{schema.name} has no attribute {str(name)[:60]!r}"

@@ -384,7 +384,7 @@ def schema_of(op_type: str, opset: object) -> OnnxSchema:
         if isinstance(schema, OnnxSchema):
             return schema
         raise InvalidDescriptor.of([schema])
-    find_schema(op_type, 0)  # an unknown operator is the larger mistake
+    find_schema(op_type, 0)  # refuses an unknown operator, before the version is looked at
     expected = f"a whole number from 1 to {NEWEST_OPSET}"
     found = "" if opset is None else f"opset is {str(opset)[:60]!r}; "
     message = f"{found}{op_type} means different things at different opsets; say which one, as {expected}"

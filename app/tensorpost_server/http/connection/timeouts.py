@@ -53,7 +53,7 @@ class ConnectionLimits:
         return cls(
             settings.max_http_head_bytes, settings.head_timeout_seconds, settings.receive_timeout_seconds,
             settings.send_timeout_seconds, settings.min_bytes_per_second, settings.max_drain_bytes,
-            settings.max_connections, settings.max_connections_per_address, TrustedProxies.of(settings),
+            settings.max_connections, settings.max_connections_per_address, TrustedProxies.from_settings(settings),
         )  # fmt: skip
 
     @property

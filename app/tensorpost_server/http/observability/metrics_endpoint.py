@@ -34,7 +34,7 @@ async def read_metrics(request: Request) -> Response:
     async with service.scraping:  # those that wait hold no samples, which may be megabytes
         service.records.flush()
         samples = [*service.metrics.samples(), *_state(service)]
-        # With every operator in use it takes 40 ms and more, so it does not run on the event loop's thread.
+        # Off the event loop's thread: with every operator in use it takes 21 ms as text and 36 ms as OpenMetrics.
         text = await service.parsing.for_caller("metrics").run(True, _written, samples, encode)
     return Response(text, headers={"Vary": "Accept"}, media_type=content_type)
 
