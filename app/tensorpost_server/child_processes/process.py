@@ -1,0 +1,197 @@
+"""`ChildProcess`: one child process as the server sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from typing import Any
+
+from .messages import INLINE_BYTES, SharedSegment, receive, send_parts
+
+__all__ = ["ChildEnded", "ChildFailed", "ChildOutOfMemory", "ChildProcess", "ChildTimedOut", "FunctionRefused"]
+
+START_SECONDS = 60.0
+CHECK_SECONDS = 0.05
+"""How often a call that waits looks whether its result is still wanted."""
+
+_MOST_INLINE_BYTES = 1 << 30  # of an answer where no memory is shared
+
+
+class ChildFailed(Exception):
+    """A call of a child process has no result."""
+
+
+class ChildEnded(ChildFailed):
+    """The process ended during the call.
+
+    Attributes:
+        by_signal: name of the signal by which the library ended it, as SIGABRT; empty if it was ended from outside.
+    """
+
+    def __init__(self, by_signal: str) -> None:
+        super().__init__(by_signal)
+        self.by_signal = by_signal
+
+
+class ChildTimedOut(ChildFailed):
+    """The call took longer than it may; the process was ended."""
+
+
+class ChildOutOfMemory(ChildFailed):
+    """The call needed more memory than it may take."""
+
+
+class FunctionRefused(ChildFailed):
+    """The function says why it did not do what it was asked for.
+
+    Attributes:
+        kind: see `Refusal.kind`.
+        message: the library's own words.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message = kind, message
+
+
+class ChildProcess:
+    """Starts a process; used by one thread at a time.
+
+    Args:
+        libraries: modules that it imports before its first call.
+
+    Raises:
+        OSError: no process can be started.
+    """
+
+    def __init__(self, libraries: Sequence[str]) -> None:
+        self._connection, theirs = Pipe()
+        try:
+            self._segment: SharedSegment | None = SharedSegment()
+        except OSError:
+            self._segment = None  # arrays travel through the connection
+        self._ready = False
+        try:
+            self._process = _start(theirs.fileno(), self._segment, libraries)
+        except BaseException:
+            self._connection.close()
+            self._close_segment()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def call(
+        self, head: Mapping[str, Any], arrays: Sequence[Any], output_bytes: int, check: Callable[[], object]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Call a function and return its head and arrays, which are the caller's own.
+
+        If anything is raised but `ChildOutOfMemory` and `FunctionRefused`, the process has been ended.
+
+        Args:
+            head: `function`, `seconds`, `memory_bytes`, and the function's own arguments.
+            arrays: packed arrays.
+            output_bytes: bytes of the arrays that come back, at most, each rounded up to 64.
+            check: called many times a second while the call waits; what it raises ends the process and is raised.
+
+        Raises:
+            ChildEnded: the process ended.
+            ChildTimedOut: it took longer than `seconds`.
+            ChildOutOfMemory: it needed more than `memory_bytes`.
+            FunctionRefused: the function says so.
+            OSError: the system has no shared memory for the arrays.
+        """
+        try:
+            return self._call(dict(head), arrays, output_bytes, check)
+        except (ChildOutOfMemory, FunctionRefused):
+            raise
+        except (EOFError, ConnectionError) as error:
+            raise ChildEnded(self._signal()) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process now; it may have ended already."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+        self._close_segment()
+
+    def _call(
+        self, head: dict[str, Any], arrays: Sequence[Any], output_bytes: int, check: Callable[[], object]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        if not self._ready:
+            self._await(time.monotonic() + START_SECONDS, check)
+            self._connection.recv_bytes(64)
+            self._ready = True
+        segment, begin = self._segment, SharedSegment.bytes_of([array.nbytes for array in arrays])
+        if segment is not None and begin + output_bytes > INLINE_BYTES:
+            segment.reserve(begin + output_bytes)
+        head |= {"outputs_at": begin, "output_bytes": output_bytes}
+        deadline = time.monotonic() + head["seconds"]
+        self._connection.send_bytes(b"".join(send_parts(head, arrays, segment)))
+        self._await(deadline, check)
+        answer, views = receive(self._connection.recv_bytes(_MOST_INLINE_BYTES), segment)
+        if (kind := answer.get("refused")) is not None:
+            if kind == "memory":
+                raise ChildOutOfMemory
+            raise FunctionRefused(kind, answer["message"])
+        found = [view.copy() for view in views]
+        del views
+        if answer.get("retiring"):
+            self.close()
+        elif segment is not None:
+            segment.trim()
+        return answer, found
+
+    def _await(self, deadline: float, check: Callable[[], object]) -> None:
+        while not self._connection.poll(CHECK_SECONDS):
+            check()
+            if time.monotonic() > deadline:
+                raise ChildTimedOut
+
+    def _signal(self) -> str:
+        """How a process ended whose connection is closed."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        status = self._process.poll()
+        self.close()
+        if status is None or status >= 0 or status == -signal.SIGKILL:
+            return "" if status in (None, 0) or status == -signal.SIGKILL else f"exit status {status}"
+        return signal.Signals(-status).name
+
+    def _close_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+
+def _start(connection: int, segment: SharedSegment | None, libraries: Sequence[str]) -> subprocess.Popen[bytes]:
+    inherited = [connection] + ([segment.descriptor] if segment is not None else [])
+    shared = -1 if segment is None else segment.descriptor
+    command = [sys.executable, "-m", f"{__package__}.child", str(connection), str(shared), ",".join(libraries)]
+    # The server's settings, and so its secrets, are none of the child's business; two arenas keep malloc from
+    # holding memory for each thread.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TENSORPOST_")}
+    environment |= {"MALLOC_ARENA_MAX": "2"}
+    if sys.platform == "win32":
+        os.set_handle_inheritable(connection, True)
+        startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [connection]})
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, startupinfo=startup)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=inherited)

@@ -1,0 +1,17 @@
+"""`Refusal`: a function of a child process says why it did not do what it was asked for."""
+
+from __future__ import annotations
+
+__all__ = ["Refusal"]
+
+
+class Refusal(Exception):
+    """Travels to the server as its kind and message.
+
+    Attributes:
+        kind: `unsupported`, `inputs`, `node` or `memory`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
